@@ -23,9 +23,9 @@ from toposcope.family.corpus import Corpus, spread_sequences
 from toposcope.family.model import build
 from toposcope.family.run import ModelSize, Run, TrainingOptions
 
-CONTEXT, BATCH, WARM_UP, LAST = 64, 16, 50, 2880
+CONTEXT, BATCH, WARM_UP = 64, 16, 50
 BRANCHES, SHARES, DECAYS = (600, 1200, 2400), (0.05, 0.1, 0.2), ("linear", "1-sqrt")
-DENSE = 10  # steps between the checkpoints that are merged
+DENSE, RAW = 10, 100  # steps between the checkpoints that are merged, and between those that are read as they are
 SPARSE = (0.02, 0.05)  # of t: the distance of checkpoints that are rarer
 WINDOWS = (0.0125, 0.025, 0.05, 0.1, 0.2)  # of t
 HELD_OUT = 1024  # sequences on which losses are measured
@@ -54,6 +54,12 @@ class Pack:
     data_share: float = 1.0
     kind: str = "usual"  # what it is in the tables
     seed: int = 1
+    branches: tuple[int, ...] = BRANCHES  # steps from which it is cooled down
+
+    @property
+    def last(self) -> int:
+        """The last step: that of the longest cool-down, so that each can be compared with holding the rate."""
+        return round((1 + max(SHARES)) * max(self.branches))
 
     @property
     def name(self) -> str:
@@ -67,17 +73,21 @@ PACKS = (
     Pack("19k", (0.1, 0.3, 1.0), "SGD", kind="SGD"),
     Pack("19k", (2e-2, 4e-2), kind="hot"),
     Pack("47k"),
-    Pack("19k", (3e-3, 1e-2), course="falling", kind="falling rate"),
-    Pack("19k", (1e-3, 3e-3, 1e-2), "Muon", kind="Muon"),
-    Pack("47k", (3e-3, 1e-2), data_share=0.012, kind="overfitting"),
-    Pack("94k"),
     Pack("6k", (2e-3, 6e-3), corpus="python-source", kind="other corpus", seed=2),
-    Pack("47k", (2e-3, 6e-3), corpus="python-source", kind="other corpus", seed=2),
-    Pack("6k", (2e-2, 4e-2), kind="hot"),
-    Pack("47k", (0.1, 0.3, 1.0), "SGD", kind="SGD"),
-    Pack("47k", (1e-3, 3e-3), "Muon", kind="Muon"),
-    Pack("94k", (3e-3, 6e-3), corpus="python-source", kind="other corpus", seed=3),
+    Pack("19k", (3e-3, 1e-2), course="falling", kind="falling rate"),
+    Pack("47k", (5e-3,), data_share=0.012, kind="overfitting"),
+    Pack("94k", (1.5e-3, 5e-3), kind="larger", branches=(1200,), seed=4),
+    Pack("19k", (1e-3, 3e-3), "Muon", kind="Muon", branches=(600, 1200)),
+    Pack("6k", (0.2, 0.6), "SGD", kind="SGD", branches=(600, 1200)),
+    Pack("47k", (4e-3,), corpus="python-source", kind="other corpus", branches=(1200,), seed=3),
+    Pack("6k", (2e-2, 4e-2), kind="hot", branches=(600, 1200)),
 )
+
+
+def rate_at(step: int, peak: float, course: str) -> float:
+    """Return the rate of an update before any cool-down."""
+    falling = (max(step, WARM_UP) / WARM_UP) ** -0.25 if course == "falling" else 1.0
+    return min(1.0, step / WARM_UP) * falling * peak
 
 
 class Optimizer:
@@ -137,7 +147,6 @@ class Branch(NamedTuple):
 
     step: int
     merged: list[dict[str, float]]
-    distances: dict[str, float]
     cooled: list[dict[str, float | str]]
 
 
@@ -153,7 +162,7 @@ class Pool:
 
     def __post_init__(self) -> None:
         size, pack = SIZES[self.pack.size], self.pack
-        options = TrainingOptions(steps=LAST, batch_size=BATCH, seed=pack.seed, data_share=pack.data_share)
+        options = TrainingOptions(steps=pack.last, batch_size=BATCH, seed=pack.seed, data_share=pack.data_share)
         run = Run(name=pack.name, size=size, corpus=Corpus(source=pack.corpus), training=options)
         tokens = corpora.load(self.corpus_path)
         self.batches = Batches(run, tokens)
@@ -164,10 +173,7 @@ class Pool:
 
     def rates(self, step: int) -> Tensor:
         """Return the rates of the runs before any cool-down, shape (runs, 1)."""
-        factor = min(1.0, step / WARM_UP)
-        if self.pack.course == "falling":
-            factor *= (max(step, WARM_UP) / WARM_UP) ** -0.25
-        return factor * torch.tensor(self.pack.rates)[:, None]
+        return torch.tensor([rate_at(step, rate, self.pack.course) for rate in self.pack.rates])[:, None]
 
     def advance(self, optimizer: Optimizer, step: int, rates: Tensor) -> Tensor:
         """Make one update of all runs; return their losses."""
@@ -193,15 +199,14 @@ class Pool:
     def run(self) -> Iterator[dict[str, object]]:
         """Train, and yield what was measured of each run."""
         branches: list[list[Branch]] = [[] for _ in self.pack.rates]
-        measured = {*range(300, LAST + 1, 100), *(round(t * (1 + share)) for t in BRANCHES for share in SHARES)}
-        for step in range(1, LAST + 1):
+        for step in range(1, self.pack.last + 1):
             self.training.append(self.advance(self.optimizer, step, self.rates(step)))
             if step % DENSE == 0:
                 self.kept[step] = self.optimizer.weights.clone()
-                self.kept.pop(step - round(max(WINDOWS) * max(BRANCHES)) - DENSE, None)
-            if step in measured:
+                self.kept.pop(step - round(max(WINDOWS) * max(self.pack.branches)) - DENSE, None)
+            if step % RAW == 0:
                 self.raw[step] = self.losses(self.optimizer.weights)
-            if step in BRANCHES:
+            if step in self.pack.branches:
                 for of_run, branch in zip(branches, self.branch(step), strict=True):
                     of_run.append(branch)
         course = torch.stack(self.training).double().numpy()
@@ -222,7 +227,7 @@ class Pool:
             }
 
     def branch(self, t: int) -> list[Branch]:
-        """Return for each run the merged losses, the distances and the cooled losses at a step."""
+        """Return for each run the merged and the cooled losses at a step."""
         runs = range(len(self.pack.rates))
         merged: list[list[dict[str, float]]] = [[] for _ in runs]
         for spacing in sorted({DENSE, *(DENSE * round(share * t / DENSE) for share in SPARSE)}):
@@ -235,13 +240,7 @@ class Pool:
                 for of_run, loss in zip(merged, self.losses(mean), strict=True):
                     row = {"spacing": spacing, "window": t - steps[0], "n": len(steps), "loss": loss}
                     of_run.append({**row, "n_eff": 1 / float(np.square(weights).sum())})
-        distances: list[dict[str, float]] = [{} for _ in runs]
-        for share in (0.01, 0.02, 0.05, 0.1, 0.2):
-            apart = (self.kept[t] - self.kept[t - DENSE * max(1, round(share * t / DENSE))]).norm(dim=1)
-            for of_lag, value in zip(distances, apart.tolist(), strict=True):
-                of_lag[str(share)] = value
-        cooled = self.cooled(t)
-        return [Branch(t, *parts) for parts in zip(merged, distances, cooled, strict=True)]
+        return [Branch(t, *parts) for parts in zip(merged, self.cooled(t), strict=True)]
 
     def cooled(self, t: int) -> list[list[dict[str, float | str]]]:
         """Return for each run the losses after its cool-downs from a step."""

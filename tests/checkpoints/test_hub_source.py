@@ -75,6 +75,17 @@ def test_published_hashes_need_no_download(model: Hub, access: Access) -> None:
     assert not any("resolve" in request for request in model.requests)
 
 
+def test_revisions_are_averaged_by_ranges(model: Hub, access: Access) -> None:
+    """The first @ is that of the hub, the last that of the window."""
+    (average,) = series("merged:hf:owner/name@step*@0..1000", access=access)
+    assert not model.storage.requests
+    for name, tensor in average.tensors().items():
+        torch.testing.assert_close(tensor, (family_weights(0)[name] + family_weights(1)[name]) / 2)
+    assert average.published_hash()
+    assert "config.json" in average.files
+    assert doctor(series("merged:hf:owner/name@step*@0..1000", access=access)).summary.endswith("hashes)")
+
+
 def test_the_published_hash_is_of_the_weights_alone(model: Hub, access: Access) -> None:
     for branch, seed in (("step1000", 1), ("step2000", 2)):
         torch.save(family_weights(seed), model.folder / branch / "optimizer.pt")

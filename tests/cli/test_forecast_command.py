@@ -413,7 +413,7 @@ def test_a_measured_gain_is_used_where_a_decay_is_near_and_a_line_says_so(tmp_pa
     options = (tmp_path / "log.csv", "--measured", tmp_path / "cooldown.json")
     near = told(*options, "--schedule", "wsd:steps=2000,decay=0.1")
     assert near.exit_code == 0, near.output
-    assert "cool-down: the cool-down from step 1,800 on gains 0.0806 nats beyond its progress" in near.output
+    assert "cool-down: the cool-down from step 1,800 on gains 0.0808 nats beyond its progress" in near.output
     assert "default: s1_anneal" in near.output
     far = told(*options, "--schedule", "wsd:steps=9000,decay=0.1")
     assert "is not used: the decay begins at step 8,100, too far from step 1,800" in far.output

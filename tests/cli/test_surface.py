@@ -24,7 +24,18 @@ COMMANDS = {
     ],
     "toposcope cooldown": [
         *("--all", "--at", "--column", "--constant", "--decay", "--help", "--json", "--keep", "--log", "--offline"),
-        *("--pattern", "--role", "--save", "--step-pattern", "--steps", "--text", "--tokenizer", "--tokens", "--unit"),
+        *(
+            "--pattern",
+            "--role",
+            "--save",
+            "--sgd",
+            "--step-pattern",
+            "--steps",
+            "--text",
+            "--tokenizer",
+            "--tokens",
+            "--unit",
+        ),
         *("-h", "SERIES"),
     ],
     "toposcope doctor": [

@@ -3,13 +3,16 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toposcope.forecasting.cooldown import Course, Decay, Merged, check_course, cool_down_forecast, windows
+from toposcope.checkpoints import Series
+from toposcope.forecasting.cooldown import CoolDown, Course, Decay, Merged, check_course, cool_down_forecast, windows
+from toposcope.forecasting.cooldown_report import CoolDownReport
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.logs.table import ByStep
 from toposcope.typing import Vector
@@ -82,16 +85,17 @@ def planted() -> Planted:
 
 
 @pytest.mark.parametrize("decay", ["linear", "1-sqrt", "cosine"])
-@pytest.mark.parametrize("length", [100, 200, 400])
+@pytest.mark.parametrize("length", [60, 100, 200])
 def test_a_planted_cool_down_is_foretold(planted: Planted, length: int, decay: Decay) -> None:
     found = cool_down_forecast(planted.course, planted.merged(length), length, decay)
     truth = planted.cooled(length, decay)
     assert found.low < truth < found.high
-    assert found.loss == pytest.approx(truth, abs=0.01)
+    assert found.loss == pytest.approx(truth, abs=0.012)
     assert found.held == pytest.approx(
         float(floor(planted.now + length)) + found.now - float(floor(planted.now)), abs=0.01
     )
     assert 0.5 < found.in_hand <= 1
+    assert any("along a cosine" in note for note in found.notes) == (decay == "cosine")
     assert found.loss < found.merged.loss  # steps of progress are missing in it
 
 
@@ -156,6 +160,10 @@ def test_refusals_say_what_to_do(planted: Planted) -> None:
     assert "within the noise of 0.0500 of a text of 100 tokens" in refused(
         replace(course, tokens=100), given=[each._replace(loss=each.loss + 0.3) for each in merged]
     )
+    at, raw = course.held_out
+    rising = replace(course, held_out=ByStep(at, np.where(at < 1500, raw, raw + (at - 1500) / 2000)))
+    assert "the loss on the text has risen, from 3.0" in refused(rising)
+    assert "the run overfits or diverges" in refused(rising)
     check_course(with_rates(np.where(steps < 1900, 1.0, 0.97)), 10, 200)
     check_course(replace(course, rates=None), 10, 200)
 
@@ -170,3 +178,38 @@ def test_what_gains_nothing_has_no_share_in_hand(planted: Planted) -> None:
     worse = replace(found, loss=found.held + 0.01)
     assert worse.gain < 0
     assert np.isnan(worse.in_hand)
+
+
+def report_of(planted: Planted, found: CoolDown, **changes: Any) -> CoolDownReport:
+    series = Series("r", "r", ())
+    whole = CoolDownReport(series, "the held-out part of a text", (found,), {}, found.length, planted.course, ())
+    return replace(whole, **changes)
+
+
+def test_the_first_sentence(planted: Planted) -> None:
+    found = replace(
+        cool_down_forecast(planted.course, planted.merged(200), 200),
+        loss=3.02, low=2.99, high=3.05, held=3.11, now=3.12, merged=Merged(200, 3.039, (0.25, 0.5, 0.25)),
+    )  # fmt: skip
+    assert report_of(planted, found).headline() == (
+        "Cooling down over the next 200 steps would bring the validation loss to 3.020 (2.990 to 3.050): 0.090 below "
+        "holding the rate; 90% of that is in hand now as a merged model, written with --save."
+    )
+    worse = replace(found, held=3.01)
+    assert report_of(planted, worse, text="other.txt").headline() == (
+        "Cooling down over the next 200 steps would bring the loss on other.txt to 3.020 (2.990 to 3.050), no lower "
+        "than holding the rate: 3.010."
+    )
+    assert report_of(planted, found, asked=900, refused={900: "too long"}).headline() == "No answer: too long."
+
+
+def test_with_sgd_the_gain_is_at_least_this(planted: Planted) -> None:
+    merged = planted.merged(200)
+    usual = cool_down_forecast(planted.course, merged, 200)
+    found = cool_down_forecast(replace(planted.course, sgd=True), merged, 200)
+    assert (found.loss, found.high) == (usual.loss, usual.high)
+    assert found.low < usual.low
+    sentence = report_of(planted, found).headline()
+    assert " or less (" in sentence
+    assert ": at least 0." in sentence
+    assert "below holding the rate, as its optimizer is SGD; " in sentence

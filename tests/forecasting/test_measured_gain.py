@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_up_runs import Truth, made_up_run
 from property_examples import examples
 
-from toposcope.forecasting.cooldown import CoolDown, Merged
+from toposcope.forecasting.cooldown import CoolDown, Decay, Merged
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.forecaster import LoggedRun, end_steps
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
@@ -20,6 +20,7 @@ from toposcope.forecasting.measured_gain import decay_of
 from toposcope.forecasting.schedules.declared import falling
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.tuning import GAIN_GROWTH
 from toposcope.logs import Log
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
@@ -43,10 +44,10 @@ def at(step: int, beyond: float, length: int = 100, at_least: tuple[str, ...] = 
     return CoolDown(step, length, "linear", 2.9, 2.88, 2.92, 3.0, 3.0, beyond, merged, at_least)
 
 
-def measured(run: LoggedRun, step: int, c: float, growth: float = 2 / 3) -> CoolDown:
+def measured(run: LoggedRun, step: int, c: float, growth: float = GAIN_GROWTH["linear"]) -> CoolDown:
     """A measured linear cool-down of 100 steps, of whose gain follows that the planned decay gains c."""
     K = int(np.sum(run.schedule.rates < run.schedule.peak))
-    return at(step, c * (1 + 2 / 3 * 100 / step) / (1 + growth * K / step))
+    return at(step, c * (1 + GAIN_GROWTH["linear"] * 100 / step) / (1 + growth * K / step))
 
 
 @examples(40)
@@ -54,13 +55,15 @@ def measured(run: LoggedRun, step: int, c: float, growth: float = 2 / 3) -> Cool
     st.floats(0.005, 0.5),
     st.floats(0.05, 0.2),
     st.floats(0.92, 1.0),
-    st.sampled_from([("linear", 2 / 3), ("sqrt", 1.0), ("cosine", 2 / 3)]),
+    st.sampled_from([("linear", "linear"), ("sqrt", "1-sqrt"), ("cosine", "cosine")]),
 )
-def test_a_planted_gain_is_foretold(c: float, share: float, part: float, shape: tuple[str, float]) -> None:
+def test_a_planted_gain_is_foretold(c: float, share: float, part: float, shape: tuple[str, Decay]) -> None:
     run = held(share, shape[0], c)
     log = run.log.until(part * (1 - share) * END)
     assert log is not None
-    found = run_forecasters(log, run.schedule, (), measured=[measured(run, int(log.steps[-1]), c, shape[1])])
+    found = run_forecasters(
+        log, run.schedule, (), measured=[measured(run, int(log.steps[-1]), c, GAIN_GROWTH[shape[1]])]
+    )
     assert found.chosen == "s1_anneal"
     assert found.measured.startswith("the cool-down from step")
     end = float(Truth(c=c).losses(run.schedule.rates)[end_steps(run.schedule)].mean())
@@ -78,7 +81,7 @@ def test_it_errs_less_than_the_prior_and_its_interval_holds(c: float) -> None:
         run_forecasters(log, run.schedule, (), measured=each).forecasts[DEFAULT]
         for each in ([measured(run, int(0.9 * END), c)], ())
     )
-    assert abs(with_it.loss - truth) < max(0.004, abs(without.loss - truth) / 3)
+    assert abs(with_it.loss - truth) < max(0.008, abs(without.loss - truth) / 3)
     assert with_it.low < truth < with_it.high
     assert "measured at step 3,600 on merged checkpoints" in " ".join(with_it.remarks)
 

@@ -11,7 +11,7 @@ from commands import called
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope import series
+from toposcope import merge, series
 from toposcope.errors import ToposcopeError
 from toposcope.models import Origin, load_model, load_tokenizer
 from toposcope.models.loading import model_key
@@ -100,6 +100,14 @@ def test_logits_are_those_of_nanogpt(tmp_path: Path) -> None:
         (tmp_path / str(case) / "meta.pkl").write_bytes(pickle.dumps({"stoi": {"a": 0}}))
         keys.add(model_key(checkpoint, Origin()))
     assert len(keys) == 2  # by their sizes
+
+
+def test_an_average_has_the_size_of_the_checkpoints(tmp_path: Path) -> None:
+    for step in (1, 2):
+        nanogpt(tmp_path / f"ckpt_{step}.pt")
+    tokens = torch.arange(20)[None]
+    models = [load_model(c, Origin()) for c in (merge(tmp_path), series(tmp_path)[-1])]
+    assert torch.equal(models[0].logits(tokens), models[1].logits(tokens))
 
 
 def test_a_vocabulary_of_characters_is_read_and_nothing_executed(tmp_path: Path) -> None:

@@ -313,6 +313,10 @@ def test_a_saved_checkpoint_has_a_manifest_and_is_examined(tmp_path: Path) -> No
             monitor.saved(saved / f"step_{step}.safetensors")
     study = Study.load(tmp_path / "run")
     assert study.examined() == ["run"]
+    store = Store(tmp_path / "run" / "study.db")
+    facts = json.loads(store.meta("monitor run") or "")
+    store.close()
+    assert facts["checkpoints"] == {"folder": str(saved), "steps": [1, 2, 3, 4, 5, 6]}
     assert study.findings().filter(severity="fault")["steps"].list.contains(5).any()
     assert (saved / "step_3.safetensors.manifest.json").exists()
     alerts = study.alerts()

@@ -9,7 +9,7 @@ from small_studies import NEURAL_PERSISTENCE, RIPS, assert_same_study, frame, se
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
-from toposcope.study import run_study, store, survey, work
+from toposcope.study import run_study, store, survey, tuning
 from toposcope.study.tuning import MAX_ITEMS, MAX_WAIT_SECONDS
 from toposcope.study.work import WriteGroup
 
@@ -117,6 +117,6 @@ def test_the_size_of_groups_shows_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     found = write_series(tmp_path / "found", list(range(0, 50, 5)))
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS])
     assert run_study(declaration, tmp_path / "grouped", workers=1) == {}
-    monkeypatch.setattr(work, "MAX_ITEMS", 1)
+    monkeypatch.setattr(tuning, "MAX_ITEMS", 1)
     assert run_study(declaration, tmp_path / "single", workers=1) == {}
     assert_same_study(tmp_path / "grouped", tmp_path / "single")

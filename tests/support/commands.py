@@ -1,6 +1,7 @@
 """The command line, called in this process."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -48,9 +49,13 @@ def installed(*arguments: str | Path, cwd: Path | None = None) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+PROGRESS = re.compile(r"(?!note|Error)[^:]+: (done|started, .* to do|[\d.,]+( \w+|%)?(/.*)?(, .* left)?)")
+"""Lines on a stage: that it starts and ends, and on a slow machine how far it is."""
+
+
 def complaints(done: Done) -> list[str]:
     """What was written to standard error besides progress."""
-    return [line for line in done.err.splitlines() if line and not line.endswith((": done", " to do"))]
+    return [line for line in done.err.splitlines() if line and not PROGRESS.fullmatch(line)]
 
 
 def succeed(*arguments: str | Path, by: Callable[..., Done] = called, cwd: Path | None = None) -> str:

@@ -14,11 +14,7 @@ MIN_RUNS = 4  # three runs have six pairings, so that p could not be below 1/6
 
 
 def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
-    """Return the share of all pairings of features with losses that are as strong as the true one.
-
-    Under the null hypothesis that all runs share what moves the loss, a feature is associated with another run's loss
-    as with its own, and every pairing is equally likely to be the strongest: the share is an exact p for any series.
-    """
+    """Return the share of all pairings of features with losses as strong as the true one: an exact p of any series."""
     runs = list(range(len(strengths)))
     if len(runs) < MIN_RUNS:
         return math.nan
@@ -62,12 +58,7 @@ def adjusted(p: Vector, method: Method = "holm") -> Vector:
 
 
 def replicated(p: Matrix) -> Vector:
-    """Return the p of a feature in several runs: whether it is significant in at least two of them.
-
-    The partial conjunction of Benjamini & Heller 2008 by Simes' method, the least of (r - 1) / (k - 1) times the k-th
-    smallest of r, k >= 2: one run alone does not decide, and more runs do not raise it. Of fewer than `MIN_RUNS` runs,
-    of which no verdict is final, Simes' p: the least of r / k times the k-th smallest.
-    """
+    """Return the p of a feature in two runs or more: partial conjunction (Benjamini & Heller 2008) by Simes' method."""
     in_order, k, r = np.sort(p, axis=1), np.arange(1, p.shape[1] + 1), np.isfinite(p).sum(axis=1, keepdims=True)
     alone = np.where(r < MIN_RUNS, 0, 1)
     raised = (r - alone) / np.maximum(k - alone, 1) * in_order

@@ -103,10 +103,7 @@ class AssociationResult:
 
 
 def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> AssociationResult:
-    """Measure the association of every feature with the target.
-
-    Resamples are the same for all features with the same known checkpoints and block length.
-    """
+    """Measure the association of every feature with the target."""
     features, target = task.series.features, task.target
     known = np.isfinite(features) & np.isfinite(target)
     n = known.sum(axis=1)
@@ -316,10 +313,7 @@ class _SharedCheckpoints:
 
 
 def _strength(x: Matrix, y: Vector, controls: Matrix) -> Vector:
-    """Return the absolute correlation of ranks with those of the target, given those of controls.
-
-    0 where the controls determine the feature, NaN where they determine the target.
-    """
+    """Return |correlation| of ranks given controls: 0 where these determine the feature, NaN where the target."""
     if not is_free(y[None], controls)[0]:
         return np.full(len(x), np.nan)
     return np.nan_to_num(np.abs(rho_given(x, y, controls)))

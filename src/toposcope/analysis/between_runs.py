@@ -72,7 +72,7 @@ class _Group:
         fixed = [np.tile(c[self.runs], (n_steps, 1)) for c in self.population.covariates]
         names = {"": (), "_given_loss": (LOSS,), "_given_all": (RATE, LOSS, NORM)}[ending]
         varying = [self.controls[name] for name in names if name in self.controls]
-        return np.array([*fixed, *varying]).reshape(-1, n_steps, len(self.runs))
+        return np.array([*fixed, *varying]).reshape(len(fixed) + len(varying), n_steps, len(self.runs))
 
 
 def between_runs_table(
@@ -181,7 +181,6 @@ def _groups(population: RunPopulation) -> Iterator[_Group]:
 
 
 def _correlate(group: _Group, given: str) -> StepCorrelations:
-    """Correlate a group of features; given something, of ranks and of values, the larger p counting."""
     strata, controls = group.strata, group.given(given)
     if not is_enough(strata):
         unknown = np.full_like(group.values, np.nan)

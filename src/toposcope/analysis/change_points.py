@@ -16,11 +16,7 @@ MIN_PIECE_LENGTH = 3  # a piece has at least this many points: a line fits any t
 
 
 def segment(times: Vector, series: Vector, penalty: float) -> list[list[int]]:
-    """Divide each series into lines, at the least sum of squared residuals plus a penalty for each change.
-
-    The minimum is exact (optimal partitioning, Jackson et al. 2005): what PELT (Killick et al. 2012) finds by pruning
-    the same recursion. Here the recursion runs for all series together, since a bootstrap needs hundreds.
-    """
+    """Divide each series into lines at the least penalised squares (optimal partitioning, Jackson et al. 2005)."""
     n, m = series.shape
     best = np.full((n + 1, m), np.inf)
     best[0] = 0
@@ -58,11 +54,7 @@ def fit_lines(times: Vector, values: Vector, changes: list[int]) -> Vector:
 
 
 def _costs(times: Vector, series: Vector) -> Iterator[Vector]:
-    """Yield, for each end from 3 on, the squared residuals of the lines from every start, shape (end - 2, m).
-
-    Recursive residuals (Brown, Durbin and Evans 1975): each point adds the square of its own, and nothing is ever
-    subtracted from a large sum.
-    """
+    """Yield, by end, sums of squared recursive residuals (Brown, Durbin & Evans 1975), shape (end - 2, m)."""
     n, m = series.shape
     count = np.zeros((n, 1))
     middle, spread = np.zeros((n, 1)), np.zeros((n, 1))

@@ -25,10 +25,7 @@ class Comparison(NamedTuple):
 
 
 def williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) -> Matrix:
-    """Return Williams' p of the strengths of correlations that share a target (Steiger 1980, eq. 7), shape (f, o).
-
-    NaN below 4 checkpoints, and where one feature is a function of the other.
-    """
+    """Return Williams' p of correlations that share a target (Steiger 1980, eq. 7), shape (f, o); else NaN."""
     if n < 4:
         return np.full(between.shape, np.nan)
     first, second = np.abs(with_first)[:, None], np.abs(with_second)[None]
@@ -42,10 +39,7 @@ def williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) -
 
 
 def against(features: Matrix, others: Matrix, target: Vector, seed: int) -> dict[str, NDArray[np.float64]]:
-    """Test whether features correlate with a target more strongly than others do, in absolute value.
-
-    Returns by test the fields of `Comparison`, shape (f, o, 4).
-    """
+    """Test whether features correlate more strongly than others, in absolute value; by test, shape (f, o, 4)."""
     x, o, y = ranks(features), ranks(others), ranks(target)
     own, of_others = correlate(x, y), correlate(o, y)
     difference = np.abs(own)[:, None] - np.abs(of_others)[None]

@@ -15,11 +15,7 @@ Statistics = Mapping[str, Vector]
 
 
 def layer_groups(roles: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return groups of layers by name, each with at least one layer.
-
-    Every role; ``attention`` (roles ``attn.*``) and ``mlp`` (``mlp.*``); ``early`` and ``late``: the first and the last
-    half of the blocks, by the first number in the names of their layers, a middle block left out.
-    """
+    """Return groups of layers, none empty: every role, ``attention``, ``mlp``, and halves of the blocks."""
     groups: dict[str, list[str]] = {}
     for layer, role in roles.items():
         groups.setdefault(role, []).append(layer)
@@ -42,11 +38,7 @@ def probe_of(name: str, options: str) -> Probe | None:
 
 
 def feature_names(declared: Mapping[str, Probe | None]) -> dict[str, str]:
-    """Return the name of each probe's features, by its label.
-
-    The number of repetitions by which a probe estimates its noise is not part of the name, unless two names would be
-    equal without it.
-    """
+    """Return the name of each probe's features, by its label, without repetitions unless names would be equal."""
     short = {label: probe.unrepeated().label() if probe else label for label, probe in declared.items()}
     taken = Counter(short.values())
     return {label: name if taken[name] == 1 else label for label, name in short.items()}

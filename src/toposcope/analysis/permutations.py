@@ -108,10 +108,7 @@ def _rounding(values: NDArray[np.float64], scale: Scale) -> Vector:
 
 
 def control_basis(controls: Matrix, strata: Indices, scale: Scale) -> Matrix:
-    """Return an orthonormal basis of the powers of controls, shape (n, terms).
-
-    All controls enter linearly; then squares, then cubes, in their order, while there are three runs for each term.
-    """
+    """Return an orthonormal basis of controls, then squares, then cubes, with three runs or more for each term."""
     linear = scores(controls, strata, scale)
     sizes = np.abs(linear).max(axis=1, initial=0.0)
     varied = sizes > _rounding(controls, scale)
@@ -148,7 +145,7 @@ def correlate_across_runs(
     stopping so keeps p valid, since what goes on has a p below that of any feature settled before (Besag and Clifford
     1991). The last stage has 50 permutations for each feature, or all 40,320 orders of 8 runs.
     """
-    test = _Test.of(features, final, controls, strata, scale, tuning.SEED)
+    test = _Test.of(features, final, controls, strata, scale)
     n_features = len(features)
     p, band = np.full((2, n_features), np.nan)
     open_ = np.flatnonzero(test.counts)
@@ -174,14 +171,11 @@ def correlate_at_steps(
     features: NDArray[np.float64], final: Vector, controls: NDArray[np.float64], strata: Indices, scale: Scale = "ranks"
 ) -> Matrix:
     """Return the correlations of `correlate_across_runs` at each step, shape (f, t), without testing them."""
-    return _Test.of(features, final, controls, strata, scale, tuning.SEED).rho
+    return _Test.of(features, final, controls, strata, scale).rho
 
 
 def exceedances(mean: Vector, largest: Vector) -> int:
-    """Count the permutations whose smaller p of the two statistics is as small as that of the first one.
-
-    p of a permutation is its place among all of them.
-    """
+    """Count the permutations whose smaller p of the two statistics is as small as that of the first one."""
     smaller = min(int((statistic >= statistic[0] - TOLERANCE).sum()) for statistic in (mean, largest))
     either = np.zeros(len(mean), dtype=bool)
     for statistic in (mean, largest):
@@ -202,17 +196,10 @@ class _Test:
     bases: list[Matrix]  # shape (n, k); orthonormal bases of the ranks of the controls
     rho: Matrix  # shape (f, t)
     strata: Indices
-    seed: int
 
     @classmethod
     def of(
-        cls,
-        features: NDArray[np.float64],
-        final: Vector,
-        controls: NDArray[np.float64],
-        strata: Indices,
-        scale: Scale,
-        seed: int,
+        cls, features: NDArray[np.float64], final: Vector, controls: NDArray[np.float64], strata: Indices, scale: Scale
     ) -> "_Test":
         n_features, n_steps, n = features.shape
         left = np.zeros((n_steps, n_features, n))
@@ -233,16 +220,14 @@ class _Test:
                     left[t, rows] = residual[free] / sizes[free, None]
                     rho[rows, t] = np.clip(left[t, rows] @ target / size, -1, 1)
             bases.append(basis)
-        return cls(left, y, bases, rho, strata, seed)
+        return cls(left, y, bases, rho, strata)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """Steps where the correlation is defined, by feature."""
         return np.asarray(np.isfinite(self.rho).sum(axis=1))
 
     @property
     def mean(self) -> Vector:
-        """Mean correlation over the steps where it is defined."""
         total = np.nan_to_num(self.rho).sum(axis=1)
         return np.asarray(np.divide(total, self.counts, out=np.full(len(self.rho), np.nan), where=self.counts > 0))
 
@@ -250,13 +235,13 @@ class _Test:
         """Yield the permutations of each stage, each with those of the one before; the given order comes first."""
         sizes = np.unique(self.strata, return_counts=True)[1]
         if len(sizes) == 1 and sizes[0] <= MAX_ENUMERATED_ORDERS:
-            yield draw_permutations(self.strata, N_FIRST, self.seed)
+            yield draw_permutations(self.strata, N_FIRST, tuning.SEED)
             yield orders(int(sizes[0]))
             return
         last = min(max(MIN_LAST, PER_FEATURE * n_tested), MAX_LAST)
         count = N_FIRST
         while True:
-            yield draw_permutations(self.strata, count, self.seed)
+            yield draw_permutations(self.strata, count, tuning.SEED)
             if count >= last:
                 return
             count = min(count * GROWTH, last)
@@ -285,10 +270,7 @@ class _Test:
 
 
 def _inverse_sizes(moved: Matrix, basis: Matrix) -> Vector:
-    """Return the inverse length of the residuals of permuted losses, shape (n, permutations); 0 where nothing is left.
-
-    The residuals themselves need not be computed: what they are multiplied with is free of the controls.
-    """
+    """Return the inverse length of the residuals of permuted losses, shape (n, permutations); 0 if nothing is left."""
     total = (moved**2).sum(axis=0)
     squares = total - ((basis.T @ moved) ** 2).sum(axis=0)
     squares[squares <= MIN_RESIDUAL_SHARE * total] = np.inf

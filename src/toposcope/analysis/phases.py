@@ -93,12 +93,7 @@ class Sensitivity(NamedTuple):
 def phases(
     steps: NDArray[np.int64], values: Vector, window: int = 5, share: float = 0.1, consecutive: int = 3
 ) -> Phases:
-    """Apply the published rule to a feature over training.
-
-    The values are smoothed by a moving average over whole windows, m_i = mean(v_i, ..., v_(i + window - 1)), and change
-    i is m_(i + 1) - m_i. Its step is that of the checkpoint in the middle of the first window, ``steps[i + window //
-    2]``.
-    """
+    """Apply the published rule to a feature, a change at the middle of its window (docs/methods/phases.md)."""
     if len(values) < window + 1 or not np.ptp(values) > 0:
         return Phases(None, None)
     change = np.abs(np.diff(np.convolve(values, np.ones(window) / window, mode="valid")))
@@ -166,14 +161,10 @@ def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = 
 def _phased(trajectories: Sequence[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int64], NDArray[np.float64]]]:
     """Yield run, feature, steps and values of the features whose phases are reported, where they are known."""
     for trajectory in trajectories:
-        for feature in (*PHASED, *_phased_states(trajectory)):
+        clouds = dict.fromkeys((next(iter(trajectory.clouds.values()), ""), PUBLISHED))
+        present = [cloud for cloud in clouds if cloud in trajectory.clouds]
+        for feature in (*PHASED, *(cloud_feature(cloud, name) for cloud in present for name in PHASED_STATES)):
             if feature in trajectory.features:
                 values = trajectory.features[feature]
                 known = np.isfinite(values)
                 yield trajectory.run, str(feature), trajectory.steps[known], values[known]
-
-
-def _phased_states(trajectory: Trajectory) -> list[Feature]:
-    clouds = [next(iter(trajectory.clouds.values()), ""), PUBLISHED]
-    present = dict.fromkeys(cloud for cloud in clouds if cloud in trajectory.clouds)
-    return [cloud_feature(cloud, name) for cloud in present for name in PHASED_STATES]

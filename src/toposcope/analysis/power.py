@@ -91,10 +91,7 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
 
 
 def _residual(run: AssociationTask) -> Vector:
-    """Return what a smooth curve and the covariates leave of the losses, of length 1, or 0 if they leave nothing.
-
-    The curve is a polynomial in the logarithm of the step.
-    """
+    """Return what a polynomial in log step and the covariates leave of the losses, of length 1, or 0 if nothing."""
     steps, loss = run.series.steps, run.target
     time = np.log1p((steps - steps[0]) / (steps[1] - steps[0]))
     known = [covariate for name, covariate in run.covariates.items() if name in PARTIALLED] + [*run.scales]
@@ -171,11 +168,7 @@ MAX_CORRELATION = 0.9999
 
 
 def detectable_correlation(strata: Indices, n_terms: int, level: float) -> float:
-    """Return the rank correlation that the test across runs detects with probability .8.
-
-    It is that of a feature whose order of the runs is the same at all steps, so that more steps add nothing; feature,
-    final loss and controls are normally distributed, and the controls independent of both.
-    """
+    """Return the rank correlation, the same at all steps, that the test across runs detects with probability .8."""
     return _detectable(tuple(strata.tolist()), n_terms, level)
 
 

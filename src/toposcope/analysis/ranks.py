@@ -19,11 +19,7 @@ def autocorrelation(series: Matrix) -> Matrix:
 
 
 def effective_size(x: Matrix, y: Matrix) -> Vector:
-    """Return how many independent pairs would give a correlation of x and y the same variance.
-
-    n / (1 + 2 sum_k (1 - k / n) r_x(k) r_y(k)) over all lags (Bartlett 1935; Pyper & Peterman 1998, eq. 1), within [2,
-    n].
-    """
+    """Return the independent pairs that x and y are worth, 2 to n (Bartlett 1935; Pyper & Peterman 1998, eq. 1)."""
     n = x.shape[-1]
     lags = np.arange(1, n)
     weights = 1 - lags / n
@@ -32,11 +28,7 @@ def effective_size(x: Matrix, y: Matrix) -> Vector:
 
 
 def block_length(series: Matrix) -> NDArray[np.int64]:
-    """Return the length of blocks for resampling each row, at least sqrt(n).
-
-    The automatic rule of Politis & White 2004 with the correction of Patton, Politis & White 2009, for the circular
-    (and moving) block bootstrap, rounded up and clipped to between sqrt(n) and n / 3.
-    """
+    """Return the length of blocks by row, sqrt(n) to n / 3 (Politis & White 2004; Patton, Politis & White 2009)."""
     n = series.shape[-1]
     shortest, longest = int(np.ceil(np.sqrt(n))), max(int(np.ceil(np.sqrt(n))), n // 3)
     lengths = [_politis_white(row, rho) for row, rho in zip(series, autocorrelation(series), strict=True)]
@@ -152,20 +144,13 @@ def two_sided(rho: Vector, freedom: Vector) -> Vector:
 
 
 def dependent_p(rho: Vector, n: Vector) -> Vector:
-    """Return the two-sided p of rank correlations of dependent checkpoints.
-
-    Student's with n - 2 degrees of freedom, but at least 2 / n!: of all orders of n independent checkpoints only two
-    are perfect, so that no lower p can be reached (two series that rise have a correlation of 1, whatever they are).
-    """
+    """Return Student's two-sided p of rank correlations of dependent checkpoints, at least 2 / n!, the lowest."""
     lowest = np.minimum(1.0, 2 / gamma(np.maximum(n, 1) + 1))
     return np.asarray(np.maximum(two_sided(rho, n - 2), lowest))
 
 
 def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
-    """Correlate the residuals of the ranks of x and y after linear regression of both on the ranks of the controls.
-
-    p is `dependent_p` of the effective number of checkpoints of the residuals, less the rank of the controls.
-    """
+    """Correlate residuals of ranks regressed on those of controls; p by their effective number less the controls."""
     rho, left, target, rank = _correlated(x, y, controls)
     defined, p = np.isfinite(rho), np.full(len(x), np.nan)
     if defined.any():

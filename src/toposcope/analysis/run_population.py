@@ -144,10 +144,7 @@ def _with_common_steps(
     strata: Indices,
     left_out: dict[str, str],
 ) -> tuple[list[Trajectory], Indices, Steps]:
-    """Leave out, one by one, the run that shares fewest steps with the others, until common steps are many.
-
-    No run is left out where that would take more runs than there are to spare.
-    """
+    """Leave out the run that shares fewest steps, again and again, while common steps are few and runs to spare."""
     everyone = members, strata, dict[str, str]()
     dropped = dict(everyone[2])
     while True:

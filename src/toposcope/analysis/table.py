@@ -116,10 +116,7 @@ def _features(trajectory: Trajectory) -> dict[str, Features]:
 def _of_group(
     trajectory: Trajectory, group: str, target: str, trajectories: Sequence[Trajectory], designs: Designs
 ) -> tuple[pl.DataFrame, tuple[Matrix, Matrix]]:
-    """Return the rows of a group, and the strengths of each run's feature against this run's target.
-
-    Given the step, and of the changes given the covariates.
-    """
+    """Return the rows of a group, and each run's strengths against its target, given step or covariates."""
     features = _features(trajectory)[group]
     names = list(features)
     unknown = np.full(len(trajectory.steps), np.nan)

@@ -292,11 +292,7 @@ class _Rows:
         return measured if group in CLOUD_ROLES or len(measured) == len(self.groups[group]) else []
 
     def _twins(self, weight_norm: Vector | None) -> dict[str, Features]:
-        """Divide layer by layer, then combine as the features were.
-
-        A pooled cloud has the norm of the network. A network that is a cloud itself, not a combination of layers, is
-        divided by its own norm.
-        """
+        """Divide layer by layer, then combine as the features were; a network that is one cloud by its own norm."""
         twins: dict[str, Features] = {group: {} for group in (*self.groups, NETWORK)}
         for label, probe in self.probes.items():
             by_layer = self.found.get(label, {})

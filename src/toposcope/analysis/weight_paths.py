@@ -102,11 +102,8 @@ def path_tables(paths: Iterable[WeightPath]) -> tuple[pl.DataFrame, pl.DataFrame
                 "potential_converged": embedded.converged,
             }
         )
-        coordinates = np.hstack([_onwards(p) for p in (classical_scaling(D).points, metric.points, embedded.points)])
+        found = (classical_scaling(D).points, metric.points, embedded.points)
+        # every axis in the direction from the first to the last
+        coordinates = np.hstack([p * np.where(p[-1] < p[0], -1.0, 1.0) for p in found])
         points += [(path.run, int(step), *row) for step, row in zip(path.steps, coordinates.tolist(), strict=True)]
     return pl.DataFrame(summaries, schema=SUMMARY), pl.DataFrame(points, schema=POINTS, orient="row")
-
-
-def _onwards(points: Matrix) -> Matrix:
-    """Return points with every axis in the direction from the first to the last."""
-    return points * np.where(points[-1] < points[0], -1.0, 1.0)

@@ -37,12 +37,8 @@ class Bars(NamedTuple):
         bars = self.positive
         if not len(bars):
             return f"{self.name}: no finite bars"
-        longest = abs(bars[0, 1] - bars[0, 0])
-        return (
-            f"{self.name}: 1 bar of {longest:.3g}"
-            if len(bars) == 1
-            else (f"{self.name}: {len(bars):,} bars, the longest {longest:.3g}")
-        )
+        found = "1 bar of" if len(bars) == 1 else f"{len(bars):,} bars, the longest"
+        return f"{self.name}: {found} {abs(bars[0, 1] - bars[0, 0]):.3g}"
 
     def unfinished(self) -> str:
         """Return what has no death: "1 essential, 3 truncated"; empty if there is nothing."""
@@ -228,9 +224,8 @@ def _caption(n_marks: int, n_drawn: int, n_positive: int, n_bars: int) -> str:
     if n_positive < n_bars:
         parts.append(f"bars of length zero are not drawn ({n_bars - n_positive:,})")
     text = "; ".join(parts)
-    return "The farther from the diagonal, the longer a class lives." + (
-        f" {text[0].upper()}{text[1:]}." if text else ""
-    )
+    more = f" {text[0].upper()}{text[1:]}." if text else ""
+    return f"The farther from the diagonal, the longer a class lives.{more}"
 
 
 IMAGE_SIDE = 320  # of the square, in pixels

@@ -20,11 +20,7 @@ def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str
     base = alt.Chart(rows).encode(
         x=alt.X("step:O", title="training step", axis=alt.Axis(format=",d", labelAngle=0, labelSeparation=8)),
         y=alt.Y(f"{row}:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=160, grid=False)),
-        tooltip=[
-            alt.Tooltip(f"{row}:N"),
-            alt.Tooltip("step:O", format=",d"),
-            alt.Tooltip("value:Q", format=".4~g", title=title),
-        ],
+        tooltip=[f"{row}:N", alt.Tooltip("step:O", format=",d"), alt.Tooltip("value:Q", format=".4~g", title=title)],
     )
     cells = base.mark_rect().encode(color=alt.Color("value:Q", title=title, scale=scale))
     undefined = base.transform_filter("!isValid(datum.value)")

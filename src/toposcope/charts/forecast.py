@@ -76,10 +76,15 @@ def forecast_chart(
         layers += _ends(ends, forecaster, last_step, (low, high), x, y, coloured(predicted))
     losses_view = alt.layer(*layers)
     figure = losses_view if rates is None else alt.layer(losses_view, _rates(rates, x)).resolve_scale(y="independent")
-    return Chart(
-        "forecast", title, _caption(smooth, seen, curve, siblings, rates), f"Line chart of the loss against the "
-        f"training step, seen and predicted. {title}.", figure.properties(height=HEIGHT),
-    )  # fmt: skip
+    parts = ["Solid: the loss seen" + (", as medians over steps; faint: single rows" * (len(smooth) < len(seen)))]
+    if curve is not None:
+        begins = f"from the level of the last rows, {curve['loss'][0]:.4g}"
+        parts.append(f"dashed: the forecast {begins}, with its 90% band; at the right: where each forecaster ends")
+    if siblings is not None and len(siblings):
+        parts.append(f"thin: {siblings.get_column('run').n_unique()} siblings, stretched to the same length")
+    below = "" if rates is None else " Below: the learning rate as a share of its peak, dotted where it is planned."
+    text = f"Line chart of the loss against the training step, seen and predicted. {title}."
+    return Chart("forecast", title, "; ".join(parts) + "." + below, text, figure.properties(height=HEIGHT))
 
 
 def binned_medians(steps: Vector, losses: Vector) -> tuple[Vector, Vector]:
@@ -154,20 +159,3 @@ def _rates(rates: pl.DataFrame, x: alt.X) -> alt.Chart:
     dash = alt.StrokeDash("planned:N", legend=None, scale=alt.Scale(domain=[False, True], range=[[1, 0], [2, 3]]))
     mark: alt.Chart = alt.Chart(rates).mark_line(color=MUTED, clip=True)
     return mark.encode(x, y, dash, tooltip=["step:Q", "rate:Q"])
-
-
-def _caption(
-    smooth: pl.DataFrame,
-    seen: pl.DataFrame,
-    curve: pl.DataFrame | None,
-    siblings: pl.DataFrame | None,
-    rates: pl.DataFrame | None,
-) -> str:
-    parts = ["Solid: the loss seen" + (", as medians over steps; faint: single rows" * (len(smooth) < len(seen)))]
-    if curve is not None:
-        begins = f"from the level of the last rows, {curve['loss'][0]:.4g}"
-        parts.append(f"dashed: the forecast {begins}, with its 90% band; at the right: where each forecaster ends")
-    if siblings is not None and len(siblings):
-        parts.append(f"thin: {siblings.get_column('run').n_unique()} siblings, stretched to the same length")
-    below = "" if rates is None else " Below: the learning rate as a share of its peak, dotted where it is planned."
-    return "; ".join(parts) + "." + below

@@ -186,5 +186,5 @@ def _faults(faults: pl.DataFrame, height: int) -> alt.Chart:
     return mark.encode(
         x=alt.X("step:Q"),
         y=alt.value(height),
-        tooltip=[alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("finding:N")],
+        tooltip=["run:N", "step:Q", "finding:N"],
     )

@@ -79,7 +79,6 @@ class _Refused(Exception):  # noqa: N818 - it never leaves this module
 
 
 def _pairs(entries: Sequence[Entry]) -> dict[str, _Pair]:
-    """Collect the pairs by their modules, in the stored order."""
     pairs: dict[str, _Pair] = {}
     for entry in entries:
         match = _PAIR.match(entry.name) if "lora" in entry.name else None
@@ -142,7 +141,6 @@ class _Combination:
         return own or (named[0] if len(named) == 1 else None)
 
     def combine(self, pair: _Pair, weight: Entry | None) -> tuple[Entry, str]:
-        """Return the combined weight, and what it is in words."""
         product, words = _product(pair, self.config)
         if weight is None and self.base is not None:
             raise _Refused("its base model has no one weight of this name; check that the two belong together")
@@ -157,7 +155,6 @@ class _Combination:
         return Entry(name, weight.shape, "float32", read, weight.sequential_rows), f"base + {words}"
 
     def adapted(self) -> Adapted:
-        """Return all entries in their order."""
         if self.base is None:
             # What a module was before it was trained as a whole is stored too, and not used.
             saved = {_SAVED.sub("", name) for name in self.own if ".modules_to_save." in name}
@@ -224,7 +221,6 @@ class _Scale(NamedTuple):
     alpha: Entry | None = None
 
     def value(self) -> float:
-        """Return the factor, reading what is stored."""
         return self.number if self.alpha is None else self.number * float(self.alpha.numbers(0, 1).reshape(()))
 
 
@@ -283,12 +279,10 @@ class _Product:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the weight."""
         shape = (self.second.shape[0], *self.first.shape[1:])
         return shape[::-1] if self.embedding else shape
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return rows of the product."""
         return np.ascontiguousarray(self.wide(start, stop), np.float32)
 
     def wide(self, start: int, stop: int, transposed: bool = False) -> NDArray[np.float64]:
@@ -303,7 +297,6 @@ class _Product:
 
 
 def _product(pair: _Pair, config: Mapping[str, Any]) -> tuple[_Product, str]:
-    """Return the product of a pair, and what it is in words."""
     first, second = _sides(pair)
     kind = config.get("peft_type", "LORA")
     if str(kind).upper() != "LORA":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from toposcope.checkpoints import formats, roles
 from toposcope.checkpoints.formats import weight_names
@@ -51,6 +51,7 @@ class Checkpoint:
     tokens: int | None = None
     roles: tuple[tuple[str, str], ...] = ()
     key: formats.Key = ()
+    _only_parameters: ClassVar[bool] = False  # whether every tensor is known to be a parameter
 
     def __init__(
         self,
@@ -108,10 +109,6 @@ class Checkpoint:
 
     @cached_property
     def _listing(self) -> Sequence[formats.Entry]:
-        return self._stored()
-
-    def _stored(self) -> Sequence[formats.Entry]:
-        """List the tensors under their stored names."""
         return formats.entries(self.source.spec, self.files, self.key)
 
     @property
@@ -145,12 +142,8 @@ class Checkpoint:
             If a file is missing, damaged or unsafe, or its configuration is no JSON.
         """
         return weights_of(
-            self.entries, self.roles, self._configuration, self._base_model, all_weights=self._all_weights()
+            self.entries, self.roles, self._configuration, self._base_model, all_weights=self._only_parameters
         )
-
-    def _all_weights(self) -> bool:
-        """Return whether every tensor is known to be a parameter."""
-        return False
 
     @cached_property
     def _layers(self) -> list[Layer]:

@@ -1,13 +1,12 @@
 """A checkpoint in memory: the tensors of a model as they are now, and the files that would lie next to them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.checkpoints.sources.source import Bytes, Files
 
@@ -28,14 +27,8 @@ class CheckpointInMemory(Checkpoint):
     ) -> None:
         place = _Place(name, {key: _File(f"{name}/{key}", content) for key, content in files.items()})
         super().__init__(place, 0)
-        self.__dict__["_tensors"] = tensors
-        self.__dict__["_only_parameters"] = only_parameters
-
-    def _all_weights(self) -> bool:
-        return bool(self.__dict__["_only_parameters"])
-
-    def _stored(self) -> Sequence[Entry]:
-        return [in_memory(name, tensor) for name, tensor in self.__dict__["_tensors"].items()]
+        listing = [in_memory(name, tensor) for name, tensor in tensors.items()]
+        self.__dict__.update(_only_parameters=only_parameters, _listing=listing)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,6 @@ _PLURALS = {
 
 
 def _counted(kind: str, names: list[str]) -> str:
-    """Count tensors of a kind, and name them unless they are vectors."""
     words = _PLURALS.get(kind, kind.replace("part of", "parts of")) if len(names) > 1 else kind
     counted = f"{len(names)} {'with ' if kind[:1].isdigit() else ''}{words}"
     return (

@@ -112,10 +112,7 @@ def _is_turned(
 
 
 def _vote(name: str, shape: tuple[int, ...], role: str, width: int | None, biases: Mapping[str, int]) -> bool | None:
-    """Return whether a shape shows (inputs, outputs), also next to a bias, whose length is that of the outputs.
-
-    The bias of a raw parameter is ``b1`` of ``W1``, ``fc.b`` of ``fc.w``.
-    """
+    """Return whether a shape shows (inputs, outputs), also by a bias (``b1`` of ``W1``), as long as the outputs."""
     outer, dot, leaf = name.rpartition(".")
     bias = biases.get(f"{outer}{dot}b{leaf[1:]}") if leaf[:1] in {"w", "W"} else None
     if role == "other" and _ROUTER.search(name):

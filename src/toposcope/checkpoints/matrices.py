@@ -64,10 +64,7 @@ def is_weight_name(name: str) -> bool:
 
 
 def named_buffer(name: str, axes: int) -> str:
-    """Return what a name alone says: `MASK`, `STATISTICS` or `BUFFER` for what has no gradient, or an empty text.
-
-    A mask that GPT-2 and its kin call ``attn.bias`` has two axes and more, which no bias of theirs has.
-    """
+    """Return what a name alone says: `MASK`, `STATISTICS` or `BUFFER` for what has no gradient, or an empty text."""
     leaf = leaf_of(name)
     if axes > 1 and _MASK_CALLED_BIAS.search(name):
         return MASK
@@ -94,10 +91,7 @@ def buffer_kind(entry: Entry, shapes: Collection[tuple[int, ...]]) -> str:
 
 
 def _held(entry: Entry, *, is_mask: bool) -> str:
-    """Return what a tensor of two axes holds: a mask, a table of angles, or neither, as an empty text.
-
-    Of one that is called a mask, two values are enough.
-    """
+    """Return what a tensor of two axes holds: a mask, a table of angles, or neither, as an empty text."""
     if len(entry.shape) != 2 or not entry.is_float or min(entry.shape) < 3:
         return ""
     places = sorted({0, 1, entry.shape[0] // 2, entry.shape[0] - 1}) if is_mask else ()
@@ -227,10 +221,7 @@ def _no_matrix(entry: Entry) -> str:
 
 
 def main_embedding(layers: Sequence[Layer]) -> int | None:
-    """Return the place of the input embedding among layers: the only one, or the one of tokens.
-
-    None if there are several that differ, or none.
-    """
+    """Return the place of the input embedding among layers: the only one, or the one of tokens; None without such."""
     tables = [k for k, layer in enumerate(layers) if layer.role == "embed"]
     if len(tables) > 1:
         tables = [k for k in tables if not _EXTRA_TABLE.search(layers[k].name.lower())]

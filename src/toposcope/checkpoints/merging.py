@@ -10,18 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.checkpoints.averaging import MergedTensor, Plan
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.series import Series
 from toposcope.checkpoints.series import series as open_series
 from toposcope.checkpoints.sources.local import local_path, refuse_linked
-from toposcope.checkpoints.sources.merged import COMPANIONS, MergedSource, MergedTensor, Plan, merged_source
+from toposcope.checkpoints.sources.merged import MergedFile, MergedSource, merged_source
 from toposcope.checkpoints.sources.source import StoredFile
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_folder
 from toposcope.version import __version__
 
-MANIFEST = "merged.json"
+CONFIG, MANIFEST = "config.json", "merged.json"
 _DTYPE = ("dtype", "torch_dtype")  # under which transformers keeps the dtype that it loads weights in
 Hashes = list[dict[str, str]]
 
@@ -67,18 +68,21 @@ class MergedCheckpoint(Checkpoint):
             raise ToposcopeError(f"{place}: exists; name a new folder")
         files, plan = self.source.files(), self.source.plan()
         hashes: Hashes = [{} for _ in plan.members]
-        name = next(name for name in files if name not in COMPANIONS)
-        writers: dict[str, Callable[[Path], object]] = {name: partial(_write_weights, plan, hashes)}
-        writers |= {each: partial(_write_companion, file) for each, file in files.items() if each in COMPANIONS}
-        write_folder(place, writers | {MANIFEST: lambda path: path.write_text(self._manifest(plan, hashes))})
+        writers: dict[str, Callable[[Path], object]] = {}
+        for name, file in files.items():
+            is_merged = isinstance(file, MergedFile)
+            writers[name] = partial(_write_weights, plan, hashes) if is_merged else partial(_write_companion, file)
+        if CONFIG in files:
+            writers[CONFIG] = partial(_write_json, _in_float32(self._configuration(CONFIG)))
+        write_folder(place, writers | {MANIFEST: lambda path: _write_json(self._manifest(plan, hashes), path)})
         return place
 
-    def _manifest(self, plan: Plan, hashes: Hashes) -> str:
+    def _manifest(self, plan: Plan, hashes: Hashes) -> dict[str, Any]:
         members = [
             {"place": member.location, "step": member.step, "weight": weight, "sha256": _content_hash(member, known)}
             for member, weight, known in zip(plan.members, self.source.weights, hashes, strict=True)
         ]
-        content = {
+        return {
             "toposcope": __version__,
             "merged": self.location,
             "step": self.step,
@@ -86,7 +90,6 @@ class MergedCheckpoint(Checkpoint):
             "checkpoints": members,
             "notes": self.source.notes,
         }
-        return json.dumps(content, indent=1)
 
 
 def merge(
@@ -186,12 +189,13 @@ def _content_hash(member: Checkpoint, known: dict[str, str]) -> str:
 
 
 def _write_companion(file: StoredFile, path: Path) -> None:
-    """Copy a file that describes the model; a configuration states the dtype of the average."""
+    """Copy a file that describes the model."""
     refuse_linked(file)
-    content = file.read(0, file.size).tobytes()
-    if path.name == "config.json":
-        content = json.dumps(_in_float32(json.loads(content)), indent=2).encode()
-    path.write_bytes(content)
+    path.write_bytes(file.read(0, file.size).tobytes())
+
+
+def _write_json(content: Any, path: Path) -> None:
+    path.write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
 def _in_float32(content: Any) -> Any:

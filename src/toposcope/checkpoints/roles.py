@@ -53,6 +53,7 @@ _QKV = re.compile(
 _Q = re.compile(rf"{_BEFORE}(?:q|quer(?:y|ies)|receptance|r){_AFTER}")
 _K = re.compile(rf"{_BEFORE}keys?{_AFTER}|{_BEFORE}k{_AFTER}")
 _V = re.compile(rf"{_BEFORE}values?{_AFTER}|{_BEFORE}v{_AFTER}")
+_HEADS = ((_Q, "attn.q"), (_K, "attn.k"), (_V, "attn.v"))
 _ATTENTION_OUT = re.compile(
     r"(?:c_|o_|out_|output_|linear_)?proj(?:ection)?|w_?o|w_out|o|to_out|out|dense|attn_out|attention_out|out_lin(?:ear)?"
     r"|output|o_[ab]_proj|linear_out|attn_output|fc_?o|w_concat|wo_[ab]|attn_proj|fc_out|post"
@@ -163,10 +164,7 @@ def _table_role(last: str) -> str:
 def _in_context(context: str, outer: Sequence[str], last: str) -> str:
     """Return the role of a matrix within attention, an MLP or a mixer, or an empty text."""
     if context == "attention":
-        ordered: tuple[tuple[re.Pattern[str], str], ...] = (
-            (_ATTENTION_OUT, "attn.out"),
-            *((_QKV, "attn.qkv"), (_Q, "attn.q"), (_K, "attn.k"), (_V, "attn.v")),
-        )
+        ordered = ((_ATTENTION_OUT, "attn.out"), (_QKV, "attn.qkv"), *_HEADS)
         return next((role for pattern, role in ordered if pattern.fullmatch(last)), "")
     if context == "mlp":
         if last == "gate" and not outer[-1].isdecimal():
@@ -177,13 +175,9 @@ def _in_context(context: str, outer: Sequence[str], last: str) -> str:
         return next((r for p, r in ((_MLP_OUT, "mlp.out"), (_MLP_IN, "mlp.in")) if p.fullmatch(last)), "")
     if context == "mamba":
         # What leads into a mixer and out of it takes the place of the MLP.
-        return {"in_proj": "mlp.in", "out_proj": "mlp.out", "linear_out": "mlp.out"}.get(last, "") or _attention(last)
+        own = {"in_proj": "mlp.in", "out_proj": "mlp.out", "linear_out": "mlp.out", "o_proj": "attn.out"}.get(last)
+        return own or next((role for pattern, role in _HEADS if pattern.fullmatch(last)), "")
     return "other" if last in {"dense", "proj"} else ""
-
-
-def _attention(last: str) -> str:
-    ordered = ((_Q, "attn.q"), (_K, "attn.k"), (_V, "attn.v"))
-    return "attn.out" if last == "o_proj" else next((role for p, role in ordered if p.fullmatch(last)), "")
 
 
 def checked(rules: Mapping[str, str]) -> Rules:

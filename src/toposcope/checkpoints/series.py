@@ -182,7 +182,7 @@ def series(
         members = series(inner, pattern=pattern, roles=roles, access=access)
         source = merged.merged_source(members, members.spec, window, how, members.source)
         average = Checkpoint(source, source.last.step, source.last.tokens, rules)
-        return Series(_last_part(source.spec), source.spec, (average,), (), source).select(selection)
+        return Series(_last_part(source.spec), source.spec, (average,)).select(selection)
     spec, key = split_key(str(spec))
     options = _Options(step_pattern(pattern) if pattern else None, rules, key)
     places = roots(spec, access or Access())
@@ -217,7 +217,6 @@ def split_key(spec: str) -> tuple[str, Key]:
 
 
 def _of_places(spec: str, found: list[tuple[str, Source]], options: _Options) -> Series:
-    """Return the series of several places, each of them one checkpoint."""
     named = {source.spec: (source, options.step_of(name), name) for name, source in found}
     stepped = [options.checkpoint(s, name, step) for s, step, name in named.values() if step is not None]
     if not stepped:
@@ -376,7 +375,6 @@ def _looked_into(opened: Series, where: Source, stem: str, options: _Options) ->
 
 
 def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Contents, options: _Options) -> Series:
-    """Return the series of the checkpoints in one file."""
     keys, steps = found.keys, found.steps
     origin = f"steps from {found.origin}" if steps else f"numbered 0 to {len(keys) - 1}: no steps are saved"
     note = f"a series of {len(keys)} inside the file, {origin}"
@@ -390,7 +388,6 @@ def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Co
 
 
 def _step_as_part(where: Source, key: Key) -> int | None:
-    """Return the step of a checkpoint of a series inside a file."""
     for end in range(1, min(len(key), 2) + 1):
         series = inside(where.spec, where.files(), key[:-end]).series
         if series is not None and key in series.keys:

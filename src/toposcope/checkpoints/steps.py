@@ -92,10 +92,7 @@ def step_within(stated: Mapping[str, int]) -> int | None:
 
 
 def disagreement(spec: str, step: int, stated: Mapping[str, int]) -> str:
-    """Return how the step that a checkpoint's place gives differs from the counter saved in it, or an empty text.
-
-    An epoch is compared with an epoch, which may count from 0 or 1. A step that was read inside agrees.
-    """
+    """Return how the step that a checkpoint's place gives differs from the counter saved in it, or an empty text."""
     kind = _kind_of(spec, step)
     if not kind or step in stated.values():
         return ""

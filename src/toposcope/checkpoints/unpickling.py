@@ -51,10 +51,7 @@ class StoredTensor(msgspec.Struct, frozen=True, gc=False):
 
 
 class Placeholder(dict[Any, Any]):
-    """Stands for a class, a function, or an object of one; nothing of it is ever imported or called.
-
-    As a dictionary it has the items that the pickle sets.
-    """
+    """Stands for a class, function or object, never imported or called; holds the items that the pickle sets."""
 
     __slots__ = ("arguments", "name", "state")
 
@@ -166,7 +163,6 @@ def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) ->
 
 
 def _data(data: Any, *_: Any) -> Any:
-    """Return the numbers of a parameter."""
     return data
 
 

@@ -217,10 +217,7 @@ def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
 
 
 def _has_other_output(found: Sequence[Layer], place: int, stated: Mapping[str, Any]) -> bool:
-    """Return whether a model predicts something else than tokens: a matrix outside its blocks reads the stream.
-
-    What the configuration calls a language model has a head, whatever lies next to it.
-    """
+    """Return whether a model predicts something else than tokens: a matrix outside its blocks reads the stream."""
     architectures = stated.get("architectures")
     if isinstance(architectures, list) and any(re.search("LM|Causal", str(name)) for name in architectures):
         return False

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import BadUse, bad_use, columns_of, json_option, log_options, page_option, workers_option
-from toposcope.cli.output import print_json, print_table
+from toposcope.cli.options import EXISTING, BadUse, bad_use, json_option, log_options, page_option, workers_option
+from toposcope.cli.output import print_json, print_lines, print_notes, print_table
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import polars as pl
 
     from toposcope.forecasting.backtesting import Split
@@ -23,7 +24,7 @@ NOT_PRINTED = ("forecasts", "scores", "skills", "families")
 
 
 @click.command()
-@click.argument("data", type=click.Path(exists=True, path_type=Path))
+@click.argument("data", type=EXISTING)
 @click.option(
     "--split",
     type=click.Choice(["size", "group", "family"]),
@@ -47,9 +48,7 @@ def backtest(
     split: Split,
     fractions: str,
     workers: int | None,
-    columns: tuple[str, ...],
-    unit: str | None,
-    pattern: str,
+    reading: dict[str, Any],
     as_json: bool,
     out: Path | None,
 ) -> None:
@@ -71,7 +70,7 @@ def backtest(
 
     shares = _shares(fractions)
     with bad_use():
-        complete = runs_to_score(read_logs(data, columns=columns_of(columns), unit=unit, pattern=pattern))
+        complete = runs_to_score(read_logs(data, **reading))
     with progress_bars() as progress:
         rows = forecast_all(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
         backtested = BacktestResult.of(rows, split, complete.runs[0].log.unit, complete.remarks)
@@ -80,18 +79,13 @@ def backtest(
     if out is not None:
         write_page(out, "Backtest of forecasts", page)
     if as_json:
-        values = {
-            **{"rows" if name == "forecasts" else name: frame.to_dicts() for name, frame in tables.items()},
-            **{"summary": page.summary(), "remarks": [*backtested.remarks, *page.notes()]},
-            **{"split": split, "unit": backtested.unit},
-        }
-        print_json(values)
+        values = {"rows" if name == "forecasts" else name: frame.to_dicts() for name, frame in tables.items()}
+        more = {"summary": page.summary(), "remarks": [*backtested.remarks, *page.notes()]}
+        print_json({**values, **more, "split": split, "unit": backtested.unit})
     else:
         _print(backtested, tables)
-        for sentence in page.summary():
-            click.echo(sentence)
-        for note in (*backtested.remarks, *page.notes()):
-            click.echo(f"note: {note}", err=True)
+        print_lines(page.summary())
+        print_notes([*backtested.remarks, *page.notes()])
     if out is not None:
         click.echo(f"page: {(out / PAGE).resolve()}", err=as_json)
 
@@ -111,19 +105,15 @@ def _print(backtested: BacktestResult, tables: dict[str, pl.DataFrame]) -> None:
     from toposcope.report.backtest import SCORES, families_of, shown
 
     titles = [title for title, _, _ in SCORES]
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        return [shown(row[column], kind) for _, column, kind in SCORES]
+
     for fraction in backtested.fractions:
-        rows = backtested.scores.filter(fraction=fraction).to_dicts()
-        if not rows:
-            continue
-        cells = [(row["forecaster"], *(shown(row[column], kind) for _, column, kind in SCORES)) for row in rows]
-        print_table(("forecaster", *titles), cells, f"{fraction:.3g} seen; MAE and bias in {backtested.unit}")
-    families = families_of(backtested)
-    if families:
-        cells = [
-            (row["family"], f"{row['fraction']:.3g}", *(shown(row[column], kind) for _, column, kind in SCORES))
-            for row in families
-        ]
-        print_table(("family", "seen", *titles), cells, "the default, by family")
+        if rows := [(row["forecaster"], *cells(row)) for row in backtested.scores.filter(fraction=fraction).to_dicts()]:
+            print_table(("forecaster", *titles), rows, f"{fraction:.3g} seen; MAE and bias in {backtested.unit}")
+    if families := [(row["family"], f"{row['fraction']:.3g}", *cells(row)) for row in families_of(backtested)]:
+        print_table(("family", "seen", *titles), families, "the default, by family")
     for name, frame in tables.items():
         if name not in NOT_PRINTED and len(frame):
             print_table(frame.columns, frame.iter_rows(), name.replace("_", " "))

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toposcope.cli.options import (
+    COUNT,
+    PLACE,
     BadUse,
     Opening,
     bad_use,
-    columns_of,
     json_option,
     log_options,
     resolved_place,
     series_options,
     tokenizer_option,
 )
-from toposcope.cli.output import print_report, print_table
+from toposcope.cli.output import print_notes, print_report, print_table
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from toposcope.forecasting.cooldown_report import CoolDownReport
 
 
 @click.command()
 @click.argument("series")
 @click.option("--text", default="", metavar="FILE", help="Text that the models read (default: the run's held-out one).")
-@click.option("--steps", type=click.IntRange(min=1), metavar="K", help="Steps of the cool-down (default: a tenth).")
+@click.option("--steps", type=COUNT, metavar="K", help="Steps of the cool-down (default: a tenth).")
 @click.option(
     "--decay",
     type=click.Choice(["linear", "1-sqrt", "cosine"]),
@@ -36,16 +38,17 @@ if TYPE_CHECKING:
     show_default=True,
     help="How the rate falls to zero.",
 )
-@click.option("--at", type=click.IntRange(min=1), metavar="STEP", help="Step to cool down from (default: the last).")
-@click.option("--log", type=click.Path(path_type=Path), help="Log of the run (default: the one with the checkpoints).")
+@click.option("--at", type=COUNT, metavar="STEP", help="Step to cool down from (default: the last).")
+@click.option("--log", type=PLACE, help="Log of the run (default: the one with the checkpoints).")
 @click.option("--constant", is_flag=True, help="The learning rate was held, where it was not logged.")
+@click.option("--sgd", is_flag=True, help="The optimizer is SGD: the gain is then at least what averages say.")
 @click.option(
     "--tokens",
     type=click.IntRange(min=2),
     metavar="N",
     help="Tokens of the text (default: 100000, or as many as are read in minutes).",
 )
-@click.option("--save", type=click.Path(path_type=Path), metavar="DIR", help="Write the merged model that is in hand.")
+@click.option("--save", type=PLACE, metavar="DIR", help="Write the merged model that is in hand.")
 @tokenizer_option
 @json_option
 @click.option("--all", "show_all", is_flag=True, help="Also the losses of all checkpoints and averages that were read.")
@@ -54,20 +57,14 @@ if TYPE_CHECKING:
 def cooldown(
     series: str,
     text: str,
-    steps: int | None,
-    decay: Literal["linear", "1-sqrt", "cosine"],
-    at: int | None,
     log: Path | None,
-    constant: bool,
-    tokens: int | None,
     save: Path | None,
     tokenizer: str,
     as_json: bool,
     show_all: bool,
-    columns: tuple[str, ...],
-    unit: str | None,
-    pattern: str,
+    reading: dict[str, Any],
     opening: Opening,
+    **options: Any,
 ) -> None:
     """Say what the loss would be after a cool-down of the learning rate that starts now.
 
@@ -80,8 +77,7 @@ def cooldown(
       toposcope cooldown runs/small-7k
       toposcope cooldown checkpoints/ --log log.csv --text held_out.txt --steps 600 --save cooled
     """
-    names = columns_of(columns)
-    if log is None and (names or unit or pattern):
+    if log is None and any(reading.values()):
         raise BadUse("--column, --unit and --pattern say how a log is read; name it with --log FILE")
     if save is not None and save.exists():
         raise BadUse(f"--save {save}: exists; name a new folder")
@@ -91,20 +87,16 @@ def cooldown(
     with bad_use():
         source = resolved_place(text, "--text", ("python-docs",))
         place = resolved_place(tokenizer, "--tokenizer", ("characters",))
-        read = None if log is None else read_log(log, columns=names, unit=unit, pattern=pattern)
+        read = None if log is None else read_log(log, **reading)
     with progress_bars() as progress:
         report = cool_down(
             opening.open(series),
             text=source,
-            steps=steps,
-            decay=decay,
-            at=at,
             log=read,
-            constant=constant,
-            tokens=tokens,
             tokenizer=place,
             access=opening.access,
             progress=progress,
+            **options,
         )
     written = f"merged model: {report.save(save).resolve()}" if save is not None and report.merged else ""
     print_report(report.to_dict, lambda: _print(report, show_all), as_json=as_json, written=written)
@@ -134,5 +126,4 @@ def _print(report: CoolDownReport, show_all: bool) -> None:
             for each in report.merged
         ]
         print_table(("steps", "checkpoint", "loss"), raw + averages, "checkpoints that were read")
-    for remark in report.all_remarks():
-        click.echo(f"note: {remark}", err=True)
+    print_notes(report.all_remarks())

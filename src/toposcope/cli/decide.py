@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import BadUse, bad_use, json_option, page_option
-from toposcope.cli.output import print_report, print_table
+from toposcope.cli.options import EXISTING, BadUse, bad_use, json_option, page_option
+from toposcope.cli.output import print_lines, print_notes, print_report, print_table
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     from toposcope.forecasting.decision.advice import Advice
     from toposcope.forecasting.downstream.in_scores import AdviceInTasks
 
-EXISTING = click.Path(exists=True, path_type=Path)
+ALTERNATIVES = ("over_training", "repeated", "inference")
+"""Plans of an advice that are there where they were asked for."""
 
 
 @click.command()
@@ -27,14 +28,12 @@ EXISTING = click.Path(exists=True, path_type=Path)
 @click.option("--log", type=EXISTING, help="Log of a run in progress.")
 @click.option(
     "--parameters",
-    "parameters",
     multiple=True,
     metavar="[RUN=]N",
     help="Its number of parameters, or that of a sibling, if neither log nor checkpoint states it; repeatable.",
 )
 @click.option(
     "--tokens",
-    "tokens",
     multiple=True,
     metavar="[RUN=]D",
     help="Tokens it has seen so far, or a sibling in all, if neither log nor configuration states them; repeatable.",
@@ -51,7 +50,9 @@ EXISTING = click.Path(exists=True, path_type=Path)
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="What `toposcope cooldown --json` wrote: weigh cooling down now too.",
 )
-@click.option("--overtrain", type=float, metavar="K", help="Compare with a model K times smaller than the best.")
+@click.option(
+    "--overtrain", "over_train", type=float, metavar="K", help="Compare with a model K times smaller than the best."
+)
 @click.option(
     "--unique-tokens", type=float, metavar="D", help="Tokens in the data set; beyond them, data are repeated."
 )
@@ -70,21 +71,15 @@ def decide(
     points: Path | None,
     siblings: Path | None,
     family: str | None,
-    budget: float | None,
-    log: Path | None,
     parameters: tuple[str, ...],
     tokens: tuple[str, ...],
-    extra: float | None,
-    cool_down: float | None,
     measured: Path | None,
-    overtrain: float | None,
-    unique_tokens: float | None,
-    inference_tokens: float | None,
     evaluations: Path | None,
     tasks: tuple[str, ...],
     loss: str,
     as_json: bool,
     out: Path | None,
+    **options: Any,
 ) -> None:
     """Decide what to train with a budget, and whether to continue a run, cool it down, or train a larger model.
 
@@ -114,23 +109,9 @@ def decide(
     if siblings is None and (given := {**tokens_by_run, **parameters_by_run}):
         raise BadUse(f"{next(iter(given))}=...: sizes of siblings go with --siblings FOLDER; a table states its own")
     with bad_use(), progress_bars() as progress:
-        advice = advise(
-            points
-            if points is not None
-            else points_of_runs(siblings or Path(), family, parameters_by_run, tokens_by_run),
-            budget=budget,
-            extra=extra,
-            log=log,
-            parameters=own_parameters,
-            tokens=own_tokens,
-            cool_down=cool_down,
-            measured=measured or (),
-            family=family,
-            over_train=overtrain,
-            unique_tokens=unique_tokens,
-            inference_tokens=inference_tokens,
-            progress=progress,
-        )
+        earlier = points or points_of_runs(siblings or Path(), family, parameters_by_run, tokens_by_run)
+        sizes: dict[str, Any] = {"parameters": own_parameters, "tokens": own_tokens}
+        advice = advise(earlier, family=family, measured=measured or (), progress=progress, **sizes, **options)
     scores: AdviceInTasks | None = None
     if evaluations is not None:
         from toposcope.forecasting.downstream.in_scores import in_tasks
@@ -172,15 +153,12 @@ def _print(advice: Advice, scores: AdviceInTasks | None, *, page: bool) -> None:
     from toposcope.forecasting.downstream.score_link import score_sentences
     from toposcope.report.decision import brief, brief_table, caveats
 
-    for sentence in brief(advice):
-        click.echo(sentence)
+    print_lines(brief(advice))
     print_table(*brief_table(advice), "by the scaling law of these runs")
-    for sentence in (*caveats(advice), *(score_sentences(scores.tasks) if scores is not None else ())):
-        click.echo(sentence)
+    print_lines((*caveats(advice), *(score_sentences(scores.tasks) if scores is not None else ())))
     if not page:
         click.echo("The law, break-even budgets and the calibration: --out FOLDER writes them as a page.")
-    for note in (*advice.notes, *(scores.remarks if scores is not None else ())):
-        click.echo(f"note: {note}", err=True)
+    print_notes((*advice.notes, *(scores.remarks if scores is not None else ())))
 
 
 def _as_dict(advice: Advice, scores: AdviceInTasks | None) -> dict[str, Any]:
@@ -204,9 +182,7 @@ def _as_dict(advice: Advice, scores: AdviceInTasks | None) -> dict[str, Any]:
         "warnings": advice.warnings,
         "decision": None if decision is None else {**asdict(decision), "reasons": reasons(decision)},
         "calibration": None if checked is None else asdict(checked.calibration),
-        "over_training": None if advice.over_training is None else asdict(advice.over_training),
-        "repeated": None if advice.repeated is None else asdict(advice.repeated),
-        "inference": None if advice.inference is None else asdict(advice.inference),
+        **{name: plan and asdict(plan) for name in ALTERNATIVES for plan in [getattr(advice, name)]},
         "tasks": None if scores is None else scores_dicts(scores.tasks),
         "notes": (*advice.notes, *(scores.remarks if scores is not None else ())),
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from toposcope.cli.options import (
+    EXISTING,
     BadUse,
     bad_use,
     column_option,
@@ -16,10 +16,12 @@ from toposcope.cli.options import (
     json_option,
     page_or_figure_option,
 )
-from toposcope.cli.output import finite_or_null, print_report, print_table, write_out
+from toposcope.cli.output import finite_or_null, print_lines, print_notes, print_report, print_table, write_out
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from toposcope.forecasting.downstream.prediction import DownstreamReport
     from toposcope.forecasting.downstream.translation import TranslationReport
 
@@ -27,19 +29,19 @@ if TYPE_CHECKING:
 SCORES = ("score", "low", "high", "own", "chance", "largest_score")
 DIFFERENCES = ("largest_noise", "error")
 COLUMNS = {
-    **{"task": "task", "score": "score", "low": "low", "high": "high", "own": "so far", "chance": "chance"},
-    **{
-        "largest_score": "largest ladder model",
-        "largest_noise": "± noise",
-        "method": "method",
-        "error": "held-out error",
-    },
+    **{name: name for name in ("task", "score", "low", "high")},
+    "own": "so far",
+    "chance": "chance",
+    "largest_score": "largest ladder model",
+    "largest_noise": "± noise",
+    "method": "method",
+    "error": "held-out error",
 }
 """What is printed of each prediction; a column without any value is left out."""
 
 
 @click.command()
-@click.argument("evaluations", type=click.Path(exists=True, path_type=Path))
+@click.argument("evaluations", type=EXISTING)
 @click.option(
     "--model",
     "models",
@@ -121,7 +123,11 @@ def downstream(
     if names:
         print_translations(found, as_json, out)
         return
-    written = _write(report, out) if out is not None else ""
+    written = ""
+    if out is not None:
+        from toposcope.report.downstream import write_downstream
+
+        written = write_out(out, lambda folder: write_downstream(folder, report), report.plot)
     print_report(report.to_dict, lambda: _print(report), as_json=as_json, written=written)
 
 
@@ -148,8 +154,7 @@ def _print(report: DownstreamReport) -> None:
     from toposcope.analysis.verdict import cannot_be_told
     from toposcope.forecasting.downstream.predicted import basis, headline, points, predictions_table, written
 
-    for sentence in (*headline(report.predictions), *basis(report.predictions)):
-        click.echo(sentence)
+    print_lines((*headline(report.predictions), *basis(report.predictions)))
     targets = {each.task: each.target for each in report.predictions}
     frame = predictions_table(report.predictions)
     shown = [name for name in COLUMNS if frame[name].is_not_null().any()]
@@ -167,15 +172,7 @@ def _print(report: DownstreamReport) -> None:
         )  # else the first line says it
         for task, refusal in refused.select("task", "refused").rows():
             click.echo(f"{task} {cannot_be_told(refusal)}")
-    for remark in report.remarks:
-        click.echo(f"note: {remark}", err=True)
-
-
-def _write(report: DownstreamReport, out: Path) -> str:
-    """Write the page or the figure; return a line that says where."""
-    from toposcope.report.downstream import write_downstream
-
-    return write_out(out, lambda folder: write_downstream(folder, report), report.plot)
+    print_notes(report.remarks)
 
 
 TRANSLATION_COLUMNS = ("model", "of", "what", "predicted", "low", "high", "method", "held-out error", "intervals held")
@@ -192,8 +189,7 @@ def print_translations(report: TranslationReport, as_json: bool, out: Path | Non
 
 
 def _print_translations(report: TranslationReport) -> None:
-    for sentence in (*report.headline, *report.basis):
-        click.echo(sentence)
+    print_lines((*report.headline, *report.basis))
     rows = finite_or_null(report.rows)
     cells = [_cells(row) for row in rows if not row["refused"]]
     if cells:
@@ -201,8 +197,7 @@ def _print_translations(report: TranslationReport) -> None:
     for row in rows:
         if row["refused"]:
             click.echo(f"{row['what']} on {row['of']} of {row['model']}: {row['refused']}")
-    for remark in report.remarks:
-        click.echo(f"note: {remark}", err=True)
+    print_notes(report.remarks)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from toposcope.cli.options import (
+    COUNT,
+    EXISTING,
     INTERRUPTED,
     BadUse,
     bad_use,
-    columns_of,
     json_option,
     log_options,
     page_or_figure_option,
 )
-from toposcope.cli.output import print_json, print_report, print_table, write_out
+from toposcope.cli.output import print_json, print_lines, print_notes, print_report, print_table, write_out
 from toposcope.errors import ToposcopeError
 from toposcope.wording import counted
 
@@ -31,24 +32,18 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("log", type=click.Path(exists=True, path_type=Path))
-@click.option(
-    "--siblings", type=click.Path(exists=True, path_type=Path), help="Folder or table of complete logs of similar runs."
-)
+@click.argument("log", type=EXISTING)
+@click.option("--siblings", type=EXISTING, help="Folder or table of complete logs of similar runs.")
 @click.option(
     "--schedule",
     default="",
     metavar="TEXT",
     help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2; default: by siblings or log.",
 )
-@click.option(
-    "--steps", type=click.IntRange(min=1), metavar="T", help="Last planned step, if log and siblings lack it."
-)
+@click.option("--steps", type=COUNT, metavar="T", help="Last planned step, if log and siblings lack it.")
 @log_options
 @click.option("--run", "run_name", metavar="NAME", help="The run to forecast, where the log holds several.")
-@click.option(
-    "--ladder", type=click.Path(exists=True, path_type=Path), help="Evaluations of other runs: also predict scores."
-)
+@click.option("--ladder", type=EXISTING, help="Evaluations of other runs: also predict scores.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task of the ladder (default: all); repeatable.")
 @click.option("--loss", default="", metavar="NAME", help="The loss of the ladder that the log is of.")
 @click.option("--recipe", metavar="NAME", help="The recipe of the ladder, where the evaluations hold several.")
@@ -68,9 +63,7 @@ def forecast(
     siblings: Path | None,
     schedule: str,
     steps: int | None,
-    columns: tuple[str, ...],
-    unit: str | None,
-    pattern: str,
+    reading: dict[str, Any],
     run_name: str | None,
     ladder: Path | None,
     tasks: tuple[str, ...],
@@ -97,8 +90,7 @@ def forecast(
       toposcope forecast log.csv --ladder scores.csv --task hellaswag
       toposcope forecast log.csv --schedule wsd:steps=20000,decay=0.1 --measured cooldown.json
     """
-    names = columns_of(columns)
-    _check(schedule, names, unit)
+    _check(schedule, reading["columns"], reading["unit"])
     if ladder is None and (tasks or loss or recipe is not None):
         option = "--task" if tasks else "--loss" if loss else "--recipe"
         raise BadUse(f"{option}: it needs evaluations of other runs; give --ladder FILE")
@@ -120,10 +112,10 @@ def forecast(
         from toposcope.logs import read_log
 
         nonlocal complete
-        read = with_events(read_log(log, run=run_name, columns=names, unit=unit, pattern=pattern), log)
+        read = with_events(read_log(log, run=run_name, **reading), log)
         if siblings is not None and complete is None:
             with bad_use():
-                complete = read_siblings(siblings, read, columns=names, unit=unit, pattern=pattern)
+                complete = read_siblings(siblings, read, **reading)
         try:
             report = forecast_run(read, siblings=complete, schedule=schedule, last_step=steps, measured=cool_downs)
         except ToposcopeError as error:
@@ -211,8 +203,7 @@ def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> Non
     step, last = report.log.last_seen, report.schedule.last_step
     of = "" if report.log.diverged is not None else f" of {last:,} ({min(step / last, 1.0):.0%})"
     click.echo(f"{now}  step {step:,}{of}  {report.headline()}")
-    for sentence in _scores(report):
-        click.echo(f"{now}  {sentence}")
+    print_lines(f"{now}  {sentence}" for sentence in _scores(report))
     for remark in report.remarks:
         words = re.sub(r"\d[\d.,]*", "", remark)  # the same remark with other numbers is not new
         if words not in printed:
@@ -222,10 +213,8 @@ def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> Non
 
 def _print(report: ForecastReport, show_all: bool) -> None:
     click.echo(report.headline())
-    for sentence in _scores(report):
-        click.echo(sentence)
-    for what, sentence in report.inputs().items():
-        click.echo(f"{what}: {sentence}")
+    print_lines(_scores(report))
+    print_lines(f"{what}: {sentence}" for what, sentence in report.inputs().items())
     if report.results is not None:
         refused = report.results.refused
         rows: list[tuple[str | None, ...]] = [
@@ -239,8 +228,7 @@ def _print(report: ForecastReport, show_all: bool) -> None:
             print_table(("forecaster", "no forecast because"), list(refused.items()), "forecasters that refuse")
         elif refused:
             click.echo(f"{counted(len(refused), 'forecaster refuses', 'forecasters refuse')}; --all shows why")
-    for remark in report.remarks:
-        click.echo(f"note: {remark}", err=True)
+    print_notes(report.remarks)
 
 
 def _scores(report: ForecastReport) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
 
 from toposcope.cli.options import (
+    COUNT,
     BadUse,
     Opening,
     bad_use,
@@ -19,10 +19,12 @@ from toposcope.cli.options import (
     series_options,
     tokenizer_option,
 )
-from toposcope.cli.output import print_report, print_table, write_out
+from toposcope.cli.output import print_notes, print_report, print_table, write_out
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from toposcope.study.landscape_report import LandscapeReport
 
 
@@ -52,7 +54,7 @@ UNFINISHED = "unfinished-planes"
     show_default=True,
     help="Largest coordinate on either side of the checkpoint.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Planes of random directions.")
+@click.option("--seeds", type=COUNT, default=3, show_default=True, help="Planes of random directions.")
 @click.option("--text", default="", metavar="FILE", help="Text that the model reads (default: a built-in one).")
 @tokenizer_option
 @json_option
@@ -112,7 +114,11 @@ def landscape(
             unfinished=unfinished,
             progress=progress,
         )
-    written = _write(report, out) if out is not None else ""
+    written = ""
+    if out is not None:
+        from toposcope.report.landscape import write_landscape
+
+        written = write_out(out, lambda folder: write_landscape(folder, report), report.plot)
     if unfinished is not None:
         Unfinished(unfinished, "").discard()
     print_report(report.to_dict, lambda: _print(report), as_json=as_json, written=written)
@@ -132,12 +138,4 @@ def _print(report: LandscapeReport) -> None:
     print_table(columns, rows, "nats per token, counts and shares")
     for name, value in () if report.is_one_minimum else report.between.items():
         click.echo(f"between two planes: {name} {value:.3g} nats")
-    for remark in report.remarks():
-        click.echo(f"note: {remark}", err=True)
-
-
-def _write(report: LandscapeReport, out: Path) -> str:
-    """Write the page or the figure; return a line that says where."""
-    from toposcope.report.landscape import write_landscape
-
-    return write_out(out, lambda folder: write_landscape(folder, report), report.plot)
+    print_notes(report.remarks())

@@ -7,7 +7,7 @@ from dataclasses import replace
 import click
 
 from toposcope.cli.options import Opening, json_option, series_options
-from toposcope.cli.output import print_table
+from toposcope.cli.output import print_lines, print_notes, print_table
 
 
 @click.command()
@@ -48,7 +48,5 @@ def layers(spec: str, step: int | None, as_json: bool, opening: Opening) -> None
     print_table(columns, rows, f"Layers of step {inventory.step}")
     click.echo(inventory.checkpoint)
     click.echo(f"{len(rows)} layers, {decimal(inventory.bytes)}; {inventory.parameters:,} parameters stored in all")
-    for line in inventory.summary():
-        click.echo(line)
-    for note in (*opened.notes, *inventory.notes):
-        click.echo(f"note: {note}", err=True)
+    print_lines(inventory.summary())
+    print_notes((*opened.notes, *inventory.notes))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toposcope.cli.options import (
+    PLACE,
     Opening,
     bad_use,
     engine_option,
@@ -21,7 +22,7 @@ from toposcope.cli.options import (
     tokenizer_option,
     workers_option,
 )
-from toposcope.cli.output import print_errors, print_table
+from toposcope.cli.output import print_errors, print_notes, print_table
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
@@ -68,9 +69,7 @@ def _as_toml(value: Any) -> str:
 
 @click.command(cls=_WithProbes)
 @click.argument("series", nargs=-1, required=True)
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Table to write, .csv or .parquet; makes the work resumable."
-)
+@click.option("--out", type=PLACE, help="Table to write, .csv or .parquet; makes the work resumable.")
 @click.option(
     "--probe",
     "probes",
@@ -152,8 +151,7 @@ def measure(
             click.echo(f"{coverage}.")
         _print_landmark_note(frame)
         _print_doubt_note(frame)
-        for note in study.notes():
-            click.echo(f"note: {note}", err=True)
+        print_notes(study.notes())
     finally:
         if out is None:
             shutil.rmtree(directory, ignore_errors=True)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from toposcope.checkpoints import Access, Series
     from toposcope.study.declaration import DeclaredSeries
 
+EXISTING, PLACE = click.Path(exists=True, path_type=Path), click.Path(path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+COUNT = click.IntRange(min=1)
 INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 and the number of SIGINT
 FIGURE_ENDINGS = (".svg", ".png", ".pdf")
 
@@ -40,7 +43,7 @@ def bad_use() -> Iterator[None]:
 
 workers_option = click.option(
     "--workers",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Number of processes (default: all processors). Results do not depend on it.",
 )
 
@@ -120,15 +123,22 @@ def column_option(example: str) -> Callable[[Callable[..., None]], Callable[...,
 
 
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--column``, ``--unit`` and ``--pattern``, by which a training log is read."""
-    command = click.option(
+    """Add ``--column``, ``--unit`` and ``--pattern``; the command takes them as ``reading``, for `read_log`."""
+
+    @column_option("loss=ce")
+    @click.option("--unit", metavar="UNIT", help="Unit of the losses: nats, bits, 'bits per byte'.")
+    @click.option(
         "--pattern",
         default="",
         metavar="REGEX",
         help="How to read the lines of a console log, with groups such as (?P<step>[0-9]+) and (?P<loss>[0-9.]+).",
-    )(command)
-    command = click.option("--unit", metavar="UNIT", help="Unit of the losses: nats, bits, 'bits per byte'.")(command)
-    return column_option("loss=ce")(command)
+    )
+    @functools.wraps(command)
+    def with_reading(*arguments: Any, columns: tuple[str, ...], unit: str | None, pattern: str, **options: Any) -> None:
+        reading = {"columns": columns_of(columns), "unit": unit, "pattern": pattern}
+        command(*arguments, reading=reading, **options)
+
+    return with_reading
 
 
 def columns_of(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -281,15 +291,8 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add `series_options` and those that select checkpoints."""
 
     @click.option("--steps", default="", metavar="STEP,...", help="Use only these steps.")
-    @click.option(
-        "--every", type=click.IntRange(min=1), metavar="N", help="Use only every N-th checkpoint, from the first on."
-    )
-    @click.option(
-        "--log-spaced",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Use only N checkpoints, evenly spaced in log(step).",
-    )
+    @click.option("--every", type=COUNT, metavar="N", help="Use only every N-th checkpoint, from the first on.")
+    @click.option("--log-spaced", type=COUNT, metavar="N", help="Use only N checkpoints, evenly spaced in log(step).")
     @functools.wraps(command)
     def with_selection(
         *arguments: Any, opening: Opening, steps: str, every: int | None, log_spaced: int | None, **options: Any

@@ -157,6 +157,18 @@ def print_report(to_dict: Callable[[], Any], print_text: Callable[[], None], *, 
         click.echo(written, err=as_json)
 
 
+def print_lines(lines: Iterable[object]) -> None:
+    """Print sentences."""
+    for line in lines:
+        click.echo(line)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print what is to be known next to an answer, on standard error."""
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+
+
 def finite_or_null(value: Any) -> Any:
     """Return a value as JSON can hold it, with null for numbers that are not finite."""
     if isinstance(value, dict):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.options import BadUse
+from toposcope.cli.options import FOLDER, PLACE, BadUse
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
@@ -26,14 +26,8 @@ REPORTED = "reported.sha256"  # in a study's folder: the digest of what its repo
 
 
 @click.command()
-@click.argument(
-    "directories",
-    nargs=-1,
-    required=True,
-    metavar="DIRECTORY [DIRECTORY]",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder for the report of two studies (default: A-and-B).")
+@click.argument("directories", nargs=-1, required=True, metavar="DIRECTORY [DIRECTORY]", type=FOLDER)
+@click.option("--out", type=PLACE, help="Folder for the report of two studies (default: A-and-B).")
 @click.option(
     "--adjust",
     type=click.Choice(["holm", "bonferroni", "bh"]),
@@ -75,7 +69,7 @@ def write_and_print(
     directory: Path, adjust: Method = "holm", kinds: tuple[Kind, ...] = ("svg",), workers: int | None = None
 ) -> None:
     """Write a study's report; print its verdict and its path, and open it where there is a screen."""
-    from toposcope.cli.output import open_page
+    from toposcope.cli.output import open_page, print_lines
     from toposcope.files import write_text
     from toposcope.report import write_report
     from toposcope.report.tuning import MAX_WORKERS
@@ -88,8 +82,7 @@ def write_and_print(
     write_text(directory / REPORTED, study.digest() if adjust == "holm" and kinds == ("svg",) else "")
     click.echo(answer.first)
     click.echo(answer.second)
-    for line in in_two_columns(answer.findings[:MAX_FINDINGS]):
-        click.echo(line)
+    print_lines(in_two_columns(answer.findings[:MAX_FINDINGS]))
     click.echo(f"report: {page.resolve()}")
     open_page(page)
 

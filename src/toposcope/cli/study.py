@@ -20,15 +20,15 @@ from toposcope.cli.options import (
     selection_options,
     workers_option,
 )
-from toposcope.cli.output import print_errors, print_table
+from toposcope.cli.output import print_errors, print_notes, print_table
 from toposcope.cli.progress_bars import progress_bars
 from toposcope.plugins import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from types import ModuleType
 
-    from toposcope.checkpoints import Access, Series
+    from toposcope.checkpoints import Access
     from toposcope.study import Declaration
 
 
@@ -145,55 +145,38 @@ def run_and_report(
     meanwhile.
     """
     from toposcope.checkpoints import Access
+    from toposcope.cli.report import is_up_to_date, report_of, write_and_print
     from toposcope.cli.show import shown_meanwhile
-    from toposcope.study.new_study import open_series
+    from toposcope.study import Study, run_study
+    from toposcope.study.new_study import open_series, take_over
 
     access = access or Access()
     opened = open_series(declaration, directory, access)
     with shown_meanwhile(directory) if show else nullcontext():
-        _run_opened(declaration, directory, workers, opened, access, folders, engine=engine, measured=measured)
-
-
-def _run_opened(
-    declaration: Declaration,
-    directory: Path,
-    workers: int | None,
-    opened: Mapping[str, Series],
-    access: Access,
-    folders: Sequence[Path],
-    *,
-    engine: str,
-    measured: bool,
-) -> None:
-    from toposcope.cli.report import is_up_to_date, report_of, write_and_print
-    from toposcope.study import Study, run_study
-    from toposcope.study.new_study import take_over
-
-    taken = take_over(declaration, directory, folders)
-    if taken is not None:
-        click.echo(f"taken over: what is measured in {taken}")
-    with progress_bars() as progress:
-        errors = run_study(
-            declaration,
-            directory,
-            workers=workers,
-            engine=engine,
-            access=access,
-            opened=opened,
-            measured=measured,
-            progress=progress,
-        )
-    study = Study.load(directory)
-    if errors and study.frame().is_empty():
-        click.echo("no report: nothing could be measured")
-    elif is_up_to_date(study):
-        click.echo("Nothing to do: all that can be measured is measured, and the report is up to date.")
-        click.echo(f"report: {report_of(study).resolve()}")
-    else:
-        write_and_print(directory, workers=workers)
-    for note in study.notes():
-        click.echo(f"note: {note}", err=True)
-    print_errors(errors, directory)
+        taken = take_over(declaration, directory, folders)
+        if taken is not None:
+            click.echo(f"taken over: what is measured in {taken}")
+        with progress_bars() as progress:
+            errors = run_study(
+                declaration,
+                directory,
+                workers=workers,
+                engine=engine,
+                access=access,
+                opened=opened,
+                measured=measured,
+                progress=progress,
+            )
+        study = Study.load(directory)
+        if errors and study.frame().is_empty():
+            click.echo("no report: nothing could be measured")
+        elif is_up_to_date(study):
+            click.echo("Nothing to do: all that can be measured is measured, and the report is up to date.")
+            click.echo(f"report: {report_of(study).resolve()}")
+        else:
+            write_and_print(directory, workers=workers)
+        print_notes(study.notes())
+        print_errors(errors, directory)
 
 
 @study.command()

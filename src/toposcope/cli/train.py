@@ -4,16 +4,14 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.options import bad_use, parse_options, workers_option
+from toposcope.cli.options import PLACE, bad_use, parse_options, workers_option
 from toposcope.cli.output import print_errors
 from toposcope.cli.progress_bars import progress_bars
 
 
 @click.command()
 @click.argument("sizes", nargs=-1, required=True)
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("trained"), show_default=True, help="Folder to write to."
-)
+@click.option("--out", type=PLACE, default=Path("trained"), show_default=True, help="Folder to write to.")
 @click.option(
     "--corpus",
     "source",

@@ -27,6 +27,7 @@ MEAN_RATES: Mapping[Decay, float] = {"linear": 1 / 2, "1-sqrt": 1 / 3, "cosine":
 """Mean of the rate over a cool-down, as a share of the rate before it."""
 MIN_MERGED, FEW_MERGED = 3, 5  # checkpoints in the window: fewer are refused, or said to be few
 SHORTER = (1, 2, 4)  # parts of the length of the cool-down over which checkpoints are merged
+MIN_LINE = 5  # raw checkpoints of the last half of the steps, for a slope of their own
 MIN_WARM_UPS = 10  # steps seen, in warm-ups
 
 
@@ -110,12 +111,15 @@ class Course:
         Predicted tokens of the text.
     rates : ByStep or None
         Logged learning rates; None where the rate is declared to be constant.
+    sgd : bool
+        Whether its optimizer is SGD, with or without momentum.
     """
 
     training: ByStep
     held_out: ByStep
     tokens: int
     rates: ByStep | None = None
+    sgd: bool = False
 
     @property
     def now(self) -> int:
@@ -137,24 +141,33 @@ class Course:
         seen = self.training.steps <= self.now
         steps, losses = self.training.steps[seen], self.training.values[seen]
         log = Log("training loss", steps, losses, np.full(len(steps), np.nan))
-        late = window(log, self.schedule, tuning.LATE_SHARE)
+        late = window(log, self.schedule, tuning.COOL_DOWN_LATE_SHARE)
         return fit_power_law(self.schedule.progress(late.steps), late.loss, late.weight)
 
     @cached_property
-    def _level(self) -> float:
-        """The loss on the text now, of a line in ln(step) through those of the last half of the steps."""
+    def _level(self) -> tuple[float, float]:
+        """The loss on the text now, and its change over that of the training loss, by a line through the late ones."""
         steps, losses = self.held_out
         late = steps >= self.now / 2
-        if late.sum() < 3:
-            return float(losses[-1])
-        return float(np.polyfit(np.log(steps[late] / self.now), losses[late], 1)[1])
+        training = self.law(self.schedule.progress(steps[late])) - self.law(self._progress)[0]
+        if late.sum() < MIN_LINE or not np.ptp(training) > 0:
+            return float((losses[late] - training).mean()), 1.0
+        slope, level = np.polyfit(training, losses[late], 1)
+        return float(level), float(slope)
+
+    @property
+    def _progress(self) -> Vector:
+        return self.schedule.progress(np.array([self.now]))
 
     def held(self, ahead: float) -> float:
-        """Return the loss on the text after so many more steps at the rate of now; before now where negative."""
-        progress = self.schedule.progress(np.array([self.now]))[0]
+        """Return the loss on the text after so many more steps at the rate of now; before now where negative.
+
+        It changes as the law of the training loss does, times the mean of 1 and of what raw checkpoints show.
+        """
+        level, slope = self._level
         rate = self.schedule.rates[-1] / self.schedule.peak
-        ends: Vector = self.law(np.array([progress, progress + ahead * rate]))
-        return self._level + float(ends[1] - ends[0])
+        change = float(self.law(self._progress + ahead * rate)[0] - self.law(self._progress)[0])
+        return level + (1 + slope) / 2 * change
 
 
 def text_noise(tokens: int) -> float:
@@ -227,9 +240,11 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
     Raises
     ------
     RefusedError
-        If the run does not tell (see `check_course`), or what merging gains is within the noise of the text.
+        If the run does not tell (see `check_course`), its loss on the text rises, or what merging gains is within the
+        noise of the text.
     """
     check_course(course, len(merged[0].weights) if merged else 0, length)
+    _check_fall(course)
     gains = [course.held(-each.window / 2) - each.loss for each in merged]
     gain = max(gains)
     noise = text_noise(course.tokens)
@@ -239,11 +254,11 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
             f"{noise:.4f} of a text of {course.tokens:,} tokens: give a longer text, or ask for a longer cool-down"
         )
     best = merged[int(np.argmax(gains))]
-    few = best.effective < tuning.MANY_EFFECTIVE
-    growth = tuning.GAIN_GROWTH[decay] * length / course.now
-    factor = best.effective / (best.effective - 1) if few else 1 + growth
+    longer = 1 + tuning.GAIN_GROWTH[decay] * length / course.now
+    factor = longer * (1 + tuning.GAIN_OF_FEW / (best.effective - 1))
     loss = course.held(MEAN_RATES[decay] * length) - factor * gain
     half_width = tuning.COOL_DOWN_ERROR + tuning.COOL_DOWN_ERROR_SHARE * gain
+    at_least = ("its optimizer is SGD",) if course.sgd else ()
     notes = []
     if len(gains) > 1 and gains[0] < gains[1] - tuning.MAX_WINDOW_LOSS:
         half_width *= 2
@@ -251,6 +266,8 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
             f"merging {merged[0].window:,} steps gains less than merging {merged[1].window:,}: the shorter window "
             "counts, and the interval is twice as wide"
         )
+    if decay == "cosine":
+        notes.append("no cool-down along a cosine was measured: it is taken to gain as one along a line does")
     if len(merged[0].weights) < FEW_MERGED:
         notes.append(
             f"only {len(merged[0].weights)} checkpoints in the last {length:,} steps: with more of them the answer is "
@@ -261,11 +278,27 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
         length=length,
         decay=decay,
         loss=loss,
-        low=loss - half_width,
+        low=loss - half_width - (tuning.AT_LEAST_SHARE * gain if at_least else 0),
         high=loss + half_width,
         held=course.held(length),
         now=course.held(0),
         beyond=factor * gain,
         merged=min(merged, key=lambda each: each.loss),
+        at_least=at_least,
         notes=tuple(notes),
     )
+
+
+def _check_fall(course: Course) -> None:
+    """Refuse a run whose losses on the text rise along ln(step), by more than their scatter about the line explains."""
+    steps, losses = course.held_out
+    late = steps >= course.now / 2
+    if late.sum() < MIN_LINE:
+        return
+    (slope, _), covariance = np.polyfit(np.log(steps[late]), losses[late], 1, cov=True)
+    if slope > tuning.RISE_ERRORS * np.sqrt(covariance[0, 0]):
+        lowest = int(np.argmin(losses))
+        raise RefusedError(
+            f"the loss on the text has risen, from {losses[lowest]:.4g} at step {steps[lowest]:,} to {losses[-1]:.4g}: "
+            "the run overfits or diverges, and a cool-down would not undo that; take an earlier checkpoint"
+        )

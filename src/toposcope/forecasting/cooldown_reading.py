@@ -61,6 +61,7 @@ def cooldown(
     at: int | None = None,
     log: Log | Path | str | None = None,
     constant: bool = False,
+    sgd: bool = False,
     tokens: int | None = None,
     tokenizer: str = "",
     access: Access | None = None,
@@ -88,6 +89,9 @@ def cooldown(
         Losses and learning rates; by default what lies with the checkpoints.
     constant : bool
         Whether the rate is known to be constant, where it was not logged.
+    sgd : bool
+        Whether the optimizer is SGD, with or without momentum: real cool-downs then gain more than averages say, and
+        the answer is that the gain is at least so large.
     tokens : int, optional
         Of the text; by default 100,000, or as many as are read in minutes.
     tokenizer : str
@@ -120,7 +124,7 @@ def cooldown(
     training, rates, remarks = _logged(whole, log, now, constant=constant)
     real = None if rates is None else _real(whole, now, rates)
     asked = steps or (real.step - now if real else round(SHARES[1] * now))
-    course = Course(training, ByStep(np.array([now]), np.array([np.nan])), 0, rates)
+    course = Course(training, ByStep(np.array([now]), np.array([np.nan])), 0, rates, sgd)
     chosen: dict[int, list[list[int]]] = {}
     refused: dict[int, str] = {}
     for length in sorted({*(round(share * now) for share in SHARES), asked} - {0}):
@@ -145,7 +149,7 @@ def cooldown(
         done += 1
     progress(STAGE, done, total)
     held_out = ByStep(np.array([checkpoint.step for checkpoint in raw]), np.array(losses[: len(raw)]))
-    course = Course(training if len(training.steps) else held_out, held_out, reading.tokens, rates)
+    course = Course(training if len(training.steps) else held_out, held_out, reading.tokens, rates, sgd)
     averages = {
         each: Merged(now - each[0], loss, tuple(decay_weights(each).tolist()))
         for each, loss in zip(needed, losses[len(raw) :], strict=False)

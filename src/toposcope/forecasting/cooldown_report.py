@@ -77,19 +77,18 @@ class CoolDownReport:
             return f"No answer: {self.refused[self.asked]}."
         loss, low, high, gain = (f"{each:.{self.digits}f}" for each in (found.loss, found.low, found.high, found.gain))
         begin = f"Cooling down over the next {found.length:,} steps would bring the {self._loss_words} to "
+        less = least = why = ""
         if found.at_least:
-            ends = f"{begin}at most {high}: at least {gain} below holding the rate, and perhaps more, as "
-            return f"{ends}{joined(found.at_least)}; {self._in_hand(found)}."
+            less, least, why = " or less", "at least ", f", as {joined(found.at_least)}"
+        ends = f"{begin}{loss}{less} ({low} to {high})"
         if found.gain <= 0:
-            return f"{begin}{loss} ({low} to {high}), no lower than holding the rate: {found.held:.{self.digits}f}."
-        return f"{begin}{loss} ({low} to {high}): {gain} below holding the rate; {self._in_hand(found)}."
+            return f"{ends}, no lower than holding the rate{why}: {found.held:.{self.digits}f}."
+        in_hand = f"{found.in_hand:.0%} of that is in hand now as a merged model, written with --save"
+        return f"{ends}: {least}{gain} below holding the rate{why}; {in_hand}."
 
     @property
     def _loss_words(self) -> str:
         return "validation loss" if self.text.startswith(HELD_OUT) else f"loss on {self.text}"
-
-    def _in_hand(self, found: CoolDown) -> str:
-        return f"{found.in_hand:.0%} of that is in hand now as a merged model, written with --save"
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the columns and rows by the length of the cool-down."""

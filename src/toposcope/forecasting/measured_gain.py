@@ -15,17 +15,21 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.cooldown import CoolDown, Decay
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, AnnealedLaw, Prior
+from toposcope.forecasting.held_out import NORMAL_WIDTH
 from toposcope.forecasting.intervals import is_learning
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY
 from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.stored_cooldowns import nearest
 from toposcope.logs import Log
+from toposcope.logs.anomalies import row_noise
 from toposcope.logs.log import FINAL_SHARE
 from toposcope.typing import Vector
 
 
 class MeasuredLaw(AnnealedLaw):
-    """``s1_anneal`` with a measured gain as its coefficient."""
+    """``s1_anneal`` with a measured gain as its coefficient, fitted to as much as the law that it was measured by."""
+
+    share = tuning.COOL_DOWN_LATE_SHARE
 
     def __init__(self, measured: CoolDown, coefficient: float) -> None:
         super().__init__(S1_ANNEAL.name, S1_ANNEAL.annealing)
@@ -45,22 +49,20 @@ class MeasuredLaw(AnnealedLaw):
         """Return the forecast with its 90% interval.
 
         Three errors are added as independent: that of a cool-down from the step that it was measured at, half of what
-        the law lets the loss fall from there until the decay begins, and the noise of the last rows of a run.
+        the law lets the loss fall from there until the decay begins, and the noise of the last rows of a run. Where the
+        gain is "at least" this one, the interval reaches further down.
         """
         step, fit = self.measured.step, forecast.diagnostics
         ends = np.array([step, max(decay_of(schedule)[0], step)])
         now, then = schedule.progress(ends) / schedule.progress(log.steps[-1:])
         to_fall = fit["A"] * (now ** -fit["a"] - then ** -fit["a"])
         rows_at_end = max(FINAL_SHARE * schedule.last_step * len(log.steps) / log.steps[-1], 1.0)
-        half = np.linalg.norm([self._prior.spread, to_fall / 2, fit["residual"] / np.sqrt(rows_at_end)])
-        factor = float(np.exp(half / forecast.loss))
+        noise = NORMAL_WIDTH * row_noise(log.loss[len(log.loss) // 2 :]) / np.sqrt(rows_at_end)
+        found, loss = self.measured, forecast.loss
+        down, up = (np.linalg.norm([side, to_fall / 2, noise]) for side in (found.loss - found.low, self._prior.spread))
+        low, high = loss * float(np.exp(-down / loss)), loss * float(np.exp(up / loss))
         remark = "interval: errors of cool-downs foretold from merged checkpoints"
-        return replace(
-            forecast,
-            low=forecast.loss / factor,
-            high=forecast.loss * factor,
-            remarks=(*forecast.remarks, remark),
-        )
+        return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, remark))
 
 
 def decay_of(schedule: Schedule) -> tuple[int, int]:

@@ -107,9 +107,13 @@ DRIFT_SHARE = 0.25  # of a donor's largest compute: runs above show what its law
 MAX_COOL_DOWN = 0.2  # share of the steps so far; longer ones were not measured
 MAX_RATE_CHANGE = 0.05  # of the learning rate over the window that is merged
 TEXT_NOISE = 0.5  # nats times the root of the tokens: of the difference of two models on one text
+RISE_ERRORS = 2.0  # standard errors by which a line through losses on the text rises where the run overfits
 MAX_WINDOW_LOSS = 0.002  # nats; a window that gains less than its half by more has drifted
-GAIN_GROWTH = {"linear": 2 / 3, "1-sqrt": 1.0, "cosine": 2 / 3}  # of the gain, times the length over the steps so far
-MANY_EFFECTIVE = 8.0  # checkpoints, effective, from which none are missed
-COOL_DOWN_ERROR, COOL_DOWN_ERROR_SHARE = 0.01, 0.2  # nats, and share of the merged gain: the half width
+COOL_DOWN_LATE_SHARE = 0.5  # of the training losses that the law is fitted to
+GAIN_GROWTH = {"linear": 1.0, "1-sqrt": 1.25, "cosine": 1.0}
+"""Of the gain over that of merging, times the length over the steps so far; that of a cosine was not measured."""
+GAIN_OF_FEW = 0.6  # over the effective checkpoints less one: what merging few of them misses of the gain
+COOL_DOWN_ERROR, COOL_DOWN_ERROR_SHARE = 0.008, 0.16  # nats, and share of the merged gain: the half width
+AT_LEAST_SHARE = 0.4  # of the merged gain, by which the loss may end lower still where the gain is "at least" this
 MAX_STEPS_TO_DECAY = 0.1  # of the steps seen, to a decay that is forecast by its measured gain: near, not at 50%
 MIN_KEPT, MAX_KEPT_BY_SQRT = 0.25, 0.42  # mean rate of a decay over its peak: 1/2 if linear, 1/3 if 1 - sqrt

@@ -83,10 +83,7 @@ def nearly_final(histories: Sequence[History], last: int) -> list[int]:
 
 
 def _belongs_to_last(history: History) -> list[bool]:
-    """Return which checkpoints are nearer to the last than many later ones are, and than to their own neighbours.
-
-    On any path the later checkpoints are nearer; about a fixed point all are equally far.
-    """
+    """Return which checkpoints are nearer to the last than many later ones are, and than to their own neighbours."""
     floor = float(history.rounding_floor()[-1])
     distances = np.sqrt(np.square(history.values - history.values[-1]).sum(axis=1) + floor / 4)
     steps = np.sqrt(history.squared_moves + floor)

@@ -68,7 +68,6 @@ def _relative_moves(history: History) -> Vector:
 
 
 def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
-    """Return whether the other matrices go on as before in an interval in which one loses its past."""
     if not others:
         return True
     their_loss, their_move = np.quantile(others, 0.5, axis=0, method="lower")
@@ -76,7 +75,6 @@ def _is_alone(loss: float, others: Sequence[tuple[float, float]]) -> bool:
 
 
 def _keeps_its_past(history: History, k: int) -> bool:
-    """Return whether a matrix keeps most of its values in all other intervals nearby."""
     correlations = history.correlations()
     return bool((correlations[nearby(k, len(correlations))] ** 2 >= tuning.MIN_KEPT).all())
 
@@ -90,7 +88,6 @@ def _stands_out(history: History, losses: Vector, k: int) -> bool:
 
 
 def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) -> str:
-    """Describe in words what was done to a matrix."""
     a, b = history.values[k], history.values[k + 1]
     cosine = float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
     if cosine < -0.5:
@@ -162,10 +159,7 @@ def _excess(values: Vector, rounding: float) -> tuple[Vector, Vector]:
 
 @lru_cache(maxsize=8)
 def _windows(count: int) -> tuple[Indices, Indices, Indices, Indices]:
-    """Return the indices of the values on either side of each of several, -1 where there are none.
-
-    And where, in ascending order, the two in the middle and the last of them stand.
-    """
+    """Return the indices of the values on either side, -1 where none, and the ranks of two medians and the last."""
     adjacent = [offset for offset in range(-tuning.NEARBY, tuning.NEARBY + 1) if offset]
     near = np.arange(count)[:, None] + adjacent
     near = np.where((near >= 0) & (near < count), near, -1)
@@ -218,10 +212,7 @@ def branched(histories: Sequence[History]) -> list[Suspect]:
 
 
 def _candidates(histories: Sequence[History], count: int) -> list[int]:
-    """Return the places of checkpoints to which the median matrix jumps about far enough, where all else is looked at.
-
-    Sums in another order differ in the last digits, for which the threshold is a little lower here.
-    """
+    """Return the places of checkpoints to which the median matrix jumps far enough, where all else is looked at."""
     moves = [history.squared_moves for history in histories]
     places = []
     for k in range(tuning.MIN_BEFORE_FORK + 2, count - 1):

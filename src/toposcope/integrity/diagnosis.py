@@ -147,7 +147,6 @@ def remarks_of(summaries: Sequence[CheckpointSummary]) -> list[str]:
 
 
 def _log_of(series: Series) -> "LogTable | None":
-    """Return the log next to a series; None without one."""
     if series.source is None:
         return None
     from toposcope.logs import find_log  # Polars takes long to import

@@ -85,10 +85,7 @@ def _long_enough(histories: Sequence[History]) -> list[History]:
 
 
 def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -> list[Suspect]:
-    """Find stretches of checkpoints whose neighbours on either side are near each other, but far from them.
-
-    First only single ones that are far off: less far, two neighbours may be swapped.
-    """
+    """Find stretches of checkpoints whose neighbours on either side are near each other, but far from them."""
     layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
     single: dict[int, list[float]] = defaultdict(list)
@@ -191,10 +188,7 @@ def _is_louder(ratios: Vector, k: int) -> bool:
 
 
 def _detour_ratios(lagged: Sequence[Vector], floor: Vector, length: int) -> Vector:
-    """Return how far off the path stretches of some length are, by the checkpoint before each.
-
-    That is the smaller of the distances to the checkpoints before and after, over the distance between these.
-    """
+    """Return the smaller distance of each stretch to its two neighbours, over the distance between these."""
     n = len(floor) - length - 1
     nearer = np.minimum(lagged[0][:n], lagged[0][length:])
     return np.asarray(np.sqrt((nearer + floor[:n]) / (lagged[length] + floor[:n])))

@@ -43,10 +43,7 @@ def stretches(group: Sequence[CheckpointSummary], held: Sequence[CheckpointSumma
 def stale_vectors(
     same: Mapping[str, Sequence[Sequence[CheckpointSummary]]], summaries: Sequence[CheckpointSummary]
 ) -> dict[str, dict[int, int]]:
-    """Return vectors that come back to what they were, with the steps and the step whose values each holds.
-
-    `same` are, by tensor, the groups of checkpoints in which it is the same.
-    """
+    """Return vectors that come back to what they were, with the steps and the step whose values each holds."""
     stale: dict[str, dict[int, int]] = defaultdict(dict)
     for name, groups in same.items():
         held = [item for item in summaries if name in item.tensors]
@@ -107,7 +104,6 @@ def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> 
 
 
 def _distance_to_neighbours(name: str, run: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> float:
-    """Return the mean distance from a stretch to the checkpoints before and after it."""
     begin, end = (next(k for k, item in enumerate(held) if item is run[at]) for at in (0, -1))
     neighbours = [held[k].tensors[name] for k in (begin - 1, end + 1) if 0 <= k < len(held)]
     own = run[0].tensors[name].values().astype(np.float64)

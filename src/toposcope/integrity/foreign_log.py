@@ -27,7 +27,6 @@ class _Pairs(NamedTuple):
     high: Vector
 
     def words(self, k: int, what: str) -> str:
-        """Say what a checkpoint holds, and what the log says."""
         return f"at step {self.steps[k]} {what} {self.held[k]:.4g}, the log {self.logged[k]:.4g}"
 
     def where(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int]:
@@ -68,10 +67,7 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
 
 
 def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool = True) -> _Pairs:
-    """Return what checkpoints hold and what was logged at their steps, and just before and after.
-
-    With `exact`, a row must be at most a step away; otherwise the step may lie between two rows.
-    """
+    """Return what checkpoints hold, and what was logged at, before and after their steps (`exact`: at most 1 off)."""
     values = log.values.get(column, np.empty(0))
     known = np.isfinite(values)
     at, values = log.steps[known], values[known]
@@ -110,7 +106,6 @@ def _half_a_digit(values: Vector) -> Vector:
 
 
 def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
-    """Compare the learning rates that optimizers hold with the log's."""
     # A scheduler may have set the next step's; of the last row that is not known.
     before_last = [item for item in items if item.step < log.steps[-1]]
     held = {item.step: item.state.rates for item in before_last if item.state and item.state.rates}
@@ -148,7 +143,6 @@ def _fits_any(every: Sequence[_Pairs], unit: float) -> np.ndarray[tuple[int], np
 
 
 def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
-    """Compare the losses saved in checkpoints with the log's."""
     for column in ("loss", "validation_loss"):
         held = {item.step: item.state.losses[column] for item in items if item.state and column in item.state.losses}
         pairs = _pairs(held, log, column)

@@ -46,11 +46,7 @@ class Plan:
         return Finding(CHANGE_OF_PLAN, "note", (step,), single(list(change)), message)
 
     def absorbed(self, step: int, findings: Sequence[Finding]) -> list[Finding]:
-        """Return the findings that belong to the change at a step.
-
-        Layers that are added or gone renumber others, which then seem to be replaced; what is saved before the first
-        update after a change stood still.
-        """
+        """Return the findings that follow from the change at a step: layers renumbered, or saved before an update."""
         steps = [item.step for item in self.whole]
         pair = (steps[steps.index(step) - 1], step)
         renumbered = any(None in layouts for layouts in self.changes[step].values())
@@ -144,7 +140,6 @@ def _planned(actual: Sequence[Layout]) -> list[Layout]:
 
 
 def _kind(before: Layout, now: Layout) -> str:
-    """Describe the change of a layout in words."""
     if before is None or now is None:
         return "appear" if before is None else "are gone"
     if before[0] == now[0]:

@@ -56,7 +56,6 @@ class _Gains:
         return chain.from_iterable(self._chunks.values())
 
     def update(self, history: History, moved: Collection[int]) -> None:
-        """Take in that the checkpoints of some steps were swapped."""
         near = tuning.MAX_LAG + 2 * tuning.NEARBY
         at = np.flatnonzero(np.isin(history.steps, list(moved)))
         self._compute(
@@ -72,10 +71,7 @@ class _Gains:
 def _best_swaps(
     histories: Sequence[History], gains: Mapping[str, _Gains], every: Sequence[int]
 ) -> list[tuple[tuple[int, int], list[str], float]]:
-    """Return the pairs whose swaps shorten the path the most, each with the tensors that agree and the ratio.
-
-    Of pairs that are near each other only the best: the gains of the others change with it.
-    """
+    """Return the swaps that shorten the path the most, with the tensors that agree and the ratio."""
     votes: dict[tuple[int, int], list[tuple[str, float]]] = defaultdict(list)
     of_matrices: dict[tuple[int, int], list[float]] = defaultdict(list)
     for name, of_pairs in gains.items():
@@ -106,10 +102,7 @@ def _best_swaps(
 
 
 def _swap_gains(history: History, begin: int, walking: Vector) -> Iterator[tuple[tuple[int, int], float, float]]:
-    """Yield what `_Gains` does of the pairs whose first checkpoint is in the chunk from `begin` on.
-
-    Without the first and the last checkpoint of all: there, one that is wrong looks the same as two that are swapped.
-    """
+    """Yield the gains of the pairs whose first checkpoint is in the chunk from `begin` on, but for the very ends."""
     low, high = begin - 1, min(len(history.steps), begin + CHUNK + tuning.MAX_LAG + 1)
     near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
     parts = near.distances()
@@ -142,27 +135,11 @@ def _pairs(n: int) -> tuple[Indices, Indices]:
 
 
 def _paths(distances: Matrix, a: Indices, b: Indices) -> tuple[tuple[Vector, Vector], tuple[Vector, Vector], Vector]:
-    """Return the path past each of a pair as it is, and once they are swapped, without what lies between neighbours.
-
-    The last is the distance of two neighbours, which both paths take.
-    """
-    side_by_side = b - a == 1
-
-    def between(x: Indices, y: Indices) -> Vector:
-        return np.asarray(distances[x, y])
-
-    def unless_neighbours(lengths: Vector) -> Vector:
-        return np.where(side_by_side, 0.0, lengths)
-
-    now = (
-        between(a - 1, a) + unless_neighbours(between(a, a + 1)),
-        between(b, b + 1) + unless_neighbours(between(b - 1, b)),
-    )
-    then = (
-        between(a - 1, b) + unless_neighbours(between(b, a + 1)),
-        between(a, b + 1) + unless_neighbours(between(b - 1, a)),
-    )
-    return now, then, np.where(side_by_side, between(a, b), 0.0)
+    """Return the path past each of a pair as it is, and swapped; the last distance, of neighbours, is part of both."""
+    d, apart = distances, b - a > 1
+    now = d[a - 1, a] + np.where(apart, d[a, a + 1], 0.0), d[b, b + 1] + np.where(apart, d[b - 1, b], 0.0)
+    then = d[a - 1, b] + np.where(apart, d[b, a + 1], 0.0), d[a, b + 1] + np.where(apart, d[b - 1, a], 0.0)
+    return now, then, np.where(apart, 0.0, d[a, b])
 
 
 def _ratio(now: Vector, then: Vector, floor: Vector) -> Vector:
@@ -210,10 +187,7 @@ def find_reversed(histories: Sequence[History]) -> list[Suspect]:
 
 
 def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float, int, int]]:
-    """Yield how much shorter the path is with a stretch turned around, and its first and last place.
-
-    The first is in the chunk from `begin` on, and there are checkpoints on both sides.
-    """
+    """Yield how much shorter the path is with an inner stretch turned around that begins in the chunk, and its ends."""
     n = len(matrices[0].steps)
     low, high = max(0, begin - 2), min(n, begin + CHUNK + tuning.MAX_STRETCH + 2)
     near = [replace(h, steps=h.steps[low:high], values=h.values[low:high]) for h in matrices]

@@ -122,7 +122,6 @@ def _extensions(steps: list[int], changes: list[int], i: int, spacing: int) -> l
 
 
 def _index(step: int, start: int, spacing: int) -> int | None:
-    """Return the index of a step among the points of a piece, or None."""
     if spacing:
         return (step - start) // spacing if (step - start) % spacing == 0 else None
     ratio, rest = divmod(step, start)
@@ -142,23 +141,15 @@ def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
 
 
 def _between(pieces: Sequence[_Piece]) -> set[int]:
-    """Return the points expected between one piece and the next.
-
-    Multiples of a spacing begin with the first multiple after the piece before; powers of two go on for one more where
-    exactly one fits.
-    """
+    """Return the points expected between two pieces; powers of two go on for one more where exactly one fits."""
     found = set()
     for before, after in pairwise(pieces):
+        lost = range(0)
         if after.spacing > before.spacing and after.start % after.spacing == 0:
-            begin = (before.stop // after.spacing + 1) * after.spacing
-            lost = range(begin, after.start, after.spacing)
+            lost = range((before.stop // after.spacing + 1) * after.spacing, after.start, after.spacing)
             if len(lost) > tuning.PIECE_COST and not before.spacing and after.start <= 2 * before.stop:
-                # Powers of two up to 512, then every 100 from 1000: a round number where the next power would be.
-                lost = range(after.start, after.start)
-            found |= set(lost)
-            after_start = lost.start if lost else after.start
-        else:
-            after_start = after.start
-        if not before.spacing and 2 * before.stop < after_start <= 4 * before.stop:
+                lost = range(0)  # up to 512, then every 100 from 1000: a round number where the next power would be
+        found |= set(lost)
+        if not before.spacing and 2 * before.stop < (lost.start if lost else after.start) <= 4 * before.stop:
             found.add(2 * before.stop)
     return found

@@ -276,10 +276,7 @@ def summarise_tensors(
     at_start: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> list[TensorSummary]:
-    """Summarise tensors of one shape and dtype, read once: a row of each block, shape (n, k), is of one of them.
-
-    At the start of a training, where the spread of values is summarised too, they are read one by one.
-    """
+    """Summarise tensors of one shape and dtype, read once: a row of each block, shape (n, k), is of one of them."""
     shape, dtype = entries[0].shape, entries[0].dtype
     digests = [entry.new_digest() for entry in entries]
     positions = sketch_positions(math.prod(shape))
@@ -323,10 +320,7 @@ def summarise_tensors(
 
 @lru_cache(maxsize=256)
 def sketch_positions(count: int) -> NDArray[np.int64]:
-    """Return at most `SKETCH_SIZE` of `count` positions: ascending, even, and out of phase with any width of a matrix.
-
-    Multiples of the golden ratio, rounded down: the points of every stretch of them lie evenly (Weyl).
-    """
+    """Return at most `SKETCH_SIZE` of `count` positions, ascending and even: multiples of the golden ratio (Weyl)."""
     if count <= SKETCH_SIZE:
         return np.arange(count, dtype=np.int64)
     parts = np.modf(np.arange(1, SKETCH_SIZE + 1) * _GOLDEN)[0]

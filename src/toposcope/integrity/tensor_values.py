@@ -141,11 +141,8 @@ def _quantised(values: NDArray[Any]) -> _Mask:
     found = np.zeros(len(values), np.bool_)
     for levels in (127, 7):
         scaled = levels * np.divide(rows, top, out=np.zeros_like(rows), where=np.isfinite(top) & (top > 0))
-        off, between = (
-            np.abs(scaled - np.rint(scaled)) < tuning.MAX_OFF_LEVEL,
-            (np.rint(scaled) % levels != 0).mean(axis=(1, 2)),
-        )
-        found |= off.all(axis=(1, 2)) & (between > 0.5)
+        on_level = (np.abs(scaled - np.rint(scaled)) < tuning.MAX_OFF_LEVEL).all(axis=(1, 2))
+        found |= on_level & ((np.rint(scaled) % levels != 0).mean(axis=(1, 2)) > 0.5)
     return found
 
 
@@ -232,11 +229,7 @@ class SpreadSums:
 
 
 def _unevenness(means: NDArray[np.float64], count: float, kurtosis: float) -> float:
-    """Return the deviation among mean squares of `count` values each, relative to that of independent values.
-
-    From the differences of neighbours (von Neumann, 1941), which a matrix stacked from a few blocks of different
-    scale, such as query, key and value, does not raise.
-    """
+    """Return the deviation among mean squares by neighbours (von Neumann 1941) over that of independent values."""
     middle = (means[1:] + means[:-1]) / 2
     variance = float(np.mean((np.diff(means) / middle) ** 2)) / 2
     expected = max(kurtosis - 1, 0.1) / count

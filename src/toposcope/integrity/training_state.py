@@ -140,7 +140,6 @@ def _wrong_values(saved: torch_file.Saved, moment: StoredTensor, *, is_square: b
 
 
 def _number(saved: torch_file.Saved, value: Any) -> float | None:
-    """Return a number, also of a tensor of one."""
     if isinstance(value, StoredTensor | StoredArray) and math.prod(shape_of(value)) == 1:
         entry = saved.entry("number", value)
         value = float(flattened(entry.whole())[0]) if "bfloat" not in entry.dtype else None

@@ -50,11 +50,7 @@ def not_finite(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
 
 
 def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find tensors that are all zero.
-
-    Of a matrix it is a note until it first changes, as projections may begin at zero. A vector may be zero until it
-    first changes, as biases are, unless it must have begun otherwise, as the weight of a norm.
-    """
+    """Find tensors that are all zero: a note, or no finding, until one that may begin so first changes."""
     incidents: dict[str, list[int]] = defaultdict(list)
     beginning: dict[str, list[int]] = defaultdict(list)
     for name in sorted({name for item in summaries for name in item.tensors}):
@@ -103,7 +99,6 @@ def _is_an_odd_norm(name: str, known: Sequence[tuple[CheckpointSummary, TensorSu
 
 
 def _place(name: str) -> str:
-    """Return a name without the numbers of its layers."""
     return re.sub(r"\d+", "", name)
 
 
@@ -173,10 +168,7 @@ class _Change(NamedTuple):
 
 
 def dead_parts(plan: Plan) -> Iterator[Finding]:
-    """Find rows, columns and scattered values that become zero, and rows that become copies.
-
-    What most matrices show is pruning, a note; what is there from the first checkpoint on is none.
-    """
+    """Find parts that become zero, and rows that become copies; in most matrices it is pruning, a note."""
     changes: list[_Change] = []
     n_matrices = sparse = 0
     for name, shape in ((name, next(iter(plan.shapes(name)), ())) for name in plan.expected):

@@ -24,11 +24,7 @@ class Divergence(NamedTuple):
 
 
 def divergence(steps: Steps, losses: Vector, kind: str = "", *, explodes: bool = True) -> Divergence | None:
-    """Return how a run ended badly; None if it did not.
-
-    It did if its loss is NaN, infinite or exactly 0 to the end, for longer than it ever was before; or if it ends above
-    its first value by more than it had fallen and its noise. A validation loss that rises is overfitting.
-    """
+    """Return how a run ended badly: NaN, infinite or 0 to the end, or above its first value by more than it fell."""
     kept = steps <= np.minimum.accumulate(steps[::-1])[::-1]
     steps, losses = steps[kept], losses[kept]
     name = f"the {kind} loss" if kind else "the loss"

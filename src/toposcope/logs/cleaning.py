@@ -55,9 +55,9 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         if len((by_step := _finite_by_step(row, column)).steps)
     }
     losses, main = _losses_of_both_kinds(raw, identified.losses, target)
-    remarks += _columns_used(
-        {"step": step, "loss": target.name, **{q: named[q][0] for q in (*series, *facts) if q in named}}
-    )
+    read = {"step": step, "loss": target.name, **{q: named[q][0] for q in (*series, *facts) if q in named}}
+    if used := [f"{quantity} = {column!r}" for quantity, column in read.items() if column not in (None, quantity)]:
+        remarks.append(f"columns: {', '.join(used)}")
     return Log(
         name=one_line(raw.name),
         steps=curve.steps,
@@ -108,7 +108,6 @@ def _without_overlap(raw: RawLog, named: Mapping[str, list[str]], loss: Numbers,
 
 
 def _in_unit(target: Target, losses: Numbers, unit: str | None, remarks: list[str]) -> tuple[str, Numbers]:
-    """Return the unit and the losses in it."""
     if target.unit != "perplexity":
         return unit or target.unit, losses
     if unit not in (None, "nats"):
@@ -163,10 +162,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
 
 
 def _losses_of_both_kinds(raw: RawLog, losses: list[Target], target: Target) -> tuple[list[Target], list[str]]:
-    """Add the training losses to a validation loss that the caller named, or the other way round.
-
-    Also returned are the columns that stand for either kind: the target, and of the other the one logged most often.
-    """
+    """Add the losses of the other kind to one that the caller named; also return the column for either kind."""
     known = {loss.name for loss in losses}
     found = raw.columns.losses
     losses = losses + [loss for loss in found if loss.name not in known and loss.validation != target.validation]
@@ -230,7 +226,6 @@ def _finished(raw: RawLog, losses: list[Target]) -> bool:
 
 
 def _order_remarks(steps: Steps) -> list[str]:
-    """Return remarks on steps that go back or stand in several rows."""
     remarks = []
     back = int((np.diff(steps) < 0).sum())
     if back:
@@ -243,7 +238,6 @@ def _order_remarks(steps: Steps) -> list[str]:
 
 
 def _finite_by_step(row: Vector, column: Numbers) -> ByStep:
-    """Return the finite values of a column by step."""
     usable = np.isfinite(column.values) & np.isfinite(row) & (row >= 0) & (row <= MAX_STEP)
     return last_of_step(row[usable].astype(np.int64), column.values[usable])
 
@@ -290,12 +284,6 @@ def _facts(raw: RawLog, named: Mapping[str, list[str]], remarks: list[str]) -> d
             totals = raw.table[column].str.extract(r"^\s*\d+\s?/\s?(\d+)\s*$").drop_nulls().unique()
             facts |= {"last_step": totals[0]} if len(totals) == 1 else {}
     return facts
-
-
-def _columns_used(named: Mapping[str, str | None]) -> list[str]:
-    """Return a remark on the columns that were used under another name than their own."""
-    used = [f"{quantity} = {column!r}" for quantity, column in named.items() if column not in (None, quantity)]
-    return [f"columns: {', '.join(used)}"] if used else []
 
 
 def _last_step(fact: object, steps: Steps, remarks: list[str]) -> int | None:

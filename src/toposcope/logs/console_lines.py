@@ -177,10 +177,7 @@ def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
 
 
 def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return lines without a last one that was cut in the middle, as in a log that grows, and a remark.
-
-    The numbers of a cut line are those with which others begin, but fewer, or its last has fewer digits than theirs.
-    """
+    """Return lines without a last one that was cut in the middle, as in a log that grows, and a remark."""
     *before, last = (_NUMBER.split(" ".join(line.split())) for line in lines[-tuning.MAX_BEFORE_END :])
     if len(last) < 2:
         return lines, ()
@@ -246,7 +243,8 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         if not name and _AGAIN.fullmatch(before) and (loss := _LOSS_AT.search(begin)) and kind_of(loss[1]):
             name = loss[1]  # loss at step 100: 3.2
         is_progress = following and not unit and not _UNIT.match(parts[place + 2])
-        if is_progress and (not name or name.lower() in PARTS) and not any(map(_is_planned, fields)):
+        planned = any(field.name.endswith(ALL) and kind_of(field.name.removesuffix(ALL)) == STEP for field in fields)
+        if is_progress and (not name or name.lower() in PARTS) and not planned:
             name = BATCH  # [ 10/5005], Test: [10/78]
         elif not fields and not unit and kind_of(name) == "" and _STEPS_BEHIND.match(after):
             name = STEP  # After 100 steps
@@ -270,8 +268,8 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, f"{name} in {unit[0].strip()}" if unit else name))
     if evaluates or _EPOCH_MEANS.search(line) or _ASIDE.search(begin):
         fields = []
-    fields = [field for field in fields if _is_used(field.name)]
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}
+    fields = [f for f in fields if kinds[f.name] or "loss" in words_of(f.name) or f.name == "train_runtime"]
     times = frozenset(name for name, kind in kinds.items() if kind in (STEP, EPOCH))
     losses = frozenset(name for name, kind in kinds.items() if kind == "loss")
     is_bar = BATCH in times and any(sign in part for part in parts for sign in ("%", "it/s", "s/it"))
@@ -288,16 +286,6 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         begin.strip(),
         _CODE.search(before_first) is not None,
     )
-
-
-def _is_used(name: str) -> bool:
-    """Return whether a name says something of a run: a quantity that is known, some loss, or that the run has ended."""
-    return bool(kind_of(name.removesuffix(ALL))) or "loss" in words_of(name) or name == "train_runtime"
-
-
-def _is_planned(field: Field) -> bool:
-    """Return whether it is the number of all steps."""
-    return field.name.endswith(ALL) and kind_of(field.name.removesuffix(ALL)) == STEP
 
 
 def _is_date(parts: tuple[str, ...], place: int) -> bool:
@@ -346,10 +334,7 @@ def _held_out(text: str, so_far: str) -> str:
 
 
 def _name(before: str, *, first: bool) -> tuple[str, str]:
-    """Return the name that the text before a number ends with, and the rest of that text.
-
-    Before the first name of a line there may be any words; `number of skipped iterations` further on is no step.
-    """
+    """Return the name that the text before a number ends with, and the rest of that text."""
     text = _TAIL.sub("", _CALL.sub("", before)).replace("'s ", " ")
     if text[-1:] in _OPERATORS or _is_location(before):
         return "", before

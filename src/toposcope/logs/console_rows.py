@@ -98,7 +98,6 @@ def _without_prose(parsed: list[Line], *, has_program: bool) -> list[Line]:
 
 @lru_cache(maxsize=4096)
 def _is_plain_validation(name: str) -> bool:
-    """Return whether a name is that of a validation loss, and says no more."""
     return target_of(name).validation and not text_of(name)
 
 
@@ -232,7 +231,6 @@ def _later(position: Row, times: Row) -> Row:
 
 
 def _states_only_the_step(line: Line) -> bool:
-    """Return whether a line says the step, and no loss, as others do."""
     return line.template.has_step and not line.template.losses and line.n_alike >= tuning.MIN_REPEATS
 
 
@@ -246,7 +244,6 @@ def _step_comes_last(parsed: Sequence[Line], usual: set[str]) -> bool:
 
 
 def _with_steps_first(parsed: Sequence[Line], usual: set[str]) -> list[Line]:
-    """Return lines in blocks that begin with the line of the step."""
     found: list[Line] = []
     block: list[Line] = []
     for line in parsed:
@@ -273,11 +270,7 @@ def _number(row: Row) -> int | None:
 
 
 def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], str]:
-    """Return the step that the progress bar of the training shows at each line, and its length; else nothing.
-
-    Of bars of several lengths, that of the training has moved on from loss to loss. Where bars are many, one is drawn
-    anew below what is printed, with the step of that; where there is one for each row, it stands above.
-    """
+    """Return the step that the progress bar of the training shows at each line, and its length; else nothing."""
     ranks = [line.rank for line in parsed if line.template.is_bar]
     with_loss = [i for i, line in enumerate(parsed) if line.template.losses & usual and line.rank in ranks[:1]]
     if any(parsed[i].template.has_step for i in with_loss):
@@ -326,7 +319,6 @@ def _place(rows: list[Row], facts: dict[str, object], remarks: list[str]) -> Non
 
 
 def _last(rows: list[Row], name: str) -> int | None:
-    """Return the last whole number of a name."""
     return next((int(row[name]) for row in reversed(rows) if row.get(name, "").isdigit()), None)
 
 

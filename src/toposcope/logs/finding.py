@@ -62,10 +62,7 @@ class FoundLogs:
 
 
 def find_sources(root: Path, *, max_entries: int = MAX_ENTRIES) -> FoundLogs:
-    """Return where the logs at a path lie, without reading them.
-
-    Hidden files are passed over, links to folders are not followed, and studies, which are no logs, are left out.
-    """
+    """Return where the logs at a path lie, without reading them; studies and links to folders are left out."""
     found = FoundLogs()
     if not root.is_dir():
         found.sources = [LogSource(root, is_certain=True)] if root.exists() else []
@@ -137,7 +134,6 @@ def _entries_of(folder: Path, found: FoundLogs) -> list[os.DirEntry[str]]:
 
 
 def _entries(folder: Path, depth: int) -> Iterator[os.DirEntry[str]]:
-    """Yield what lies in a folder and those below."""
     for entry in _entries_of(folder, FoundLogs()):
         yield entry
         if depth and entry.is_dir(follow_symlinks=False):

@@ -30,7 +30,6 @@ def overfits(losses: Iterable[float]) -> bool:
 
 
 def _lower_quartile(values: Sequence[float]) -> float:
-    """Return the lower quartile, interpolated linearly."""
     ordered = sorted(values)
     place, rest = divmod((len(ordered) - 1) / 4, 1)
     low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]

@@ -156,7 +156,6 @@ def checked_columns(columns: Mapping[str, str] | None, unit: str | None) -> Mapp
 
 
 def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
-    """Return the tables at a path, and the errors of files that cannot be read."""
     if pattern and path.is_file():
         with refusing(path):
             return console.parse_pattern(path.read_bytes(), path, pattern), []

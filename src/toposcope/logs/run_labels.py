@@ -79,10 +79,7 @@ def with_parts(table: pl.DataFrame, loss: str | None, key: str | None) -> tuple[
 
 
 def _parts(column: pl.Series) -> dict[str, str]:
-    """Return the part that each text of a column is; nothing unless all are parts, one of them of validation.
-
-    ``val_c4`` is a part next to ``train``; of a column ``is_train``, ``true`` and ``false`` are parts.
-    """
+    """Return the part that each text of a column is; nothing unless all are parts, one of them of validation."""
     if column.dtype not in _TEXTS or not 0 < column.n_unique() <= tuning.MAX_PARTS:
         return {}
     texts = column.cast(pl.String).drop_nulls().unique().sort().to_list()

@@ -35,10 +35,7 @@ Settings = Mapping[str, Any]
 
 
 def with_sizes(log: Log) -> Log:
-    """Return a log that states parameters and tokens per step, where it or what lies next to it does.
-
-    What was read, and from which file, is a remark.
-    """
+    """Return a log with parameters and tokens per step, where it or what lies next to it states them."""
     if log.source is None or (log.parameters > 0 and log.tokens_per_step > 0):
         return log
     folder = log.source if log.source.is_dir() else log.source.parent
@@ -80,7 +77,6 @@ class _Weights:
 
 
 def _weights(folder: Path, remarks: list[str]) -> tuple[_Weights | None, dict[str, Settings]]:
-    """Return the counts of the newest checkpoint in a folder, and the settings saved in it."""
     from toposcope.checkpoints import series
     from toposcope.checkpoints.formats.torch_file import saved_fields
 
@@ -119,12 +115,10 @@ def _flat(content: Any) -> dict[str, Any]:
 
 
 def _first(settings: Settings, names: tuple[str, ...]) -> tuple[str, float] | None:
-    """Return the first of several names that has a positive number."""
     return next(((name, size) for name in names if (size := size_of(settings.get(name))) > 0), None)
 
 
 def _parameters(folder: Path, weights: _Weights | None, settings: list[tuple[str, Settings]]) -> tuple[float, str]:
-    """Return the number of parameters, and where it is from."""
     if weights is not None:
         return float(weights.n), f"{short(weights.n)} parameters, by {Path(weights.location).name}"
     for place, values in settings:
@@ -166,7 +160,6 @@ def _stated(place: str, settings: Settings) -> tuple[float, str] | None:
 
 
 def _product(place: str, settings: Settings) -> tuple[float, str] | None:
-    """Return the sequences of a step times their length."""
     length, whole, batch = (_first(settings, names) for names in (LENGTH, GLOBAL_BATCH, BATCH))
     if length is None or (whole is None and batch is None):
         return None

@@ -149,7 +149,6 @@ def _by_run(raw: RawLog, run: str, what: str = "") -> list[RawLog]:
 
 
 def _by_labels(raw: RawLog, columns: Mapping[str, str], key: str | None) -> list[RawLog]:
-    """Return the runs that columns such as ``variant`` and ``seed`` separate."""
     curve = _curve(raw, columns, key)
     if curve is None or (curve.row is not None and begins_with_every_epoch(curve.row, curve.epoch, curve.loss)):
         return [raw]
@@ -175,7 +174,6 @@ def _without_steps_by_epoch(raw: RawLog, columns: Mapping[str, str]) -> RawLog:
 
 
 def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
-    """Return the runs that were written one after the other."""
     curve = _curve(raw, columns, None)
     if curve is None or curve.row is None or raw.columns.named.get("rank"):
         return [raw]
@@ -210,10 +208,7 @@ def _curve(raw: RawLog, columns: Mapping[str, str], key: str | None) -> _Curve |
 
 
 def pivot_long(table: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Return a long table, one value per row, with a column for each key.
-
-    Where a key has a step twice, the later value is in a row of its own, below.
-    """
+    """Return a long table with a column for each key; a later value of the same step is in a row of its own, below."""
     again = pl.int_range(pl.len()).over(key, "step").alias("_again")
     wide = table.select(key, "step", "value", again).pivot(on=key, index=["_again", "step"], values="value")
     return wide.sort("_again", maintain_order=True).drop("_again")

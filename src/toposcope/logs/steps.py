@@ -40,11 +40,7 @@ def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> No
 
 
 def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[str]) -> Vector:
-    """Return the steps of rows, counted on where they begin again.
-
-    Steps that begin again with every epoch are counted on from the end of the one before: where a column of epochs says
-    so, or where the loss goes on from there. Others are as logged: a run that was resumed, or begun again.
-    """
+    """Return the steps of rows, counted on where they begin again with every epoch, by its column or by the loss."""
     parts, gap = _parts(row, loss)
     if len(parts) < 2:
         return row

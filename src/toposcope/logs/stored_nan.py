@@ -38,7 +38,6 @@ def lost_losses(c: sqlite3.Connection, run: str) -> list[int]:
 
 
 def _was_not_finite(c: sqlite3.Connection, run: str) -> bool:
-    """Return whether training or its monitor noticed a loss that is not finite."""
     if c.execute("SELECT 1 FROM runs WHERE run = ? AND status = 'diverged'", (run,)).fetchone():
         return True
     query = "SELECT 1 FROM alerts WHERE run = ? AND check_name = 'non-finite'"
@@ -46,7 +45,6 @@ def _was_not_finite(c: sqlite3.Connection, run: str) -> bool:
 
 
 def _logged_names(c: sqlite3.Connection, run: str) -> dict[int, set[str]]:
-    """Return the names of what is stored of a log, by step."""
     rows = c.execute("SELECT * FROM log WHERE run = ?", (run,))
     names = [name for name, *_ in rows.description]
     logged = {}

@@ -32,11 +32,7 @@ class Candidate(NamedTuple):
 def choose_target(
     raw: RawLog, columns: Columns, planned: float, remarks: list[str]
 ) -> tuple[Target, Numbers, str | None]:
-    """Return the loss to forecast, its column, and the name of the column of its steps, None if the table has none.
-
-    It is the validation loss where that is logged as often as the training loss or 20 times in the planned steps, from
-    the beginning; else the training loss.
-    """
+    """Return the loss to forecast, its column, and the name of the column of its steps, None if the table has none."""
     losses, steps = columns.losses, columns.named.get("step", [])
     if raw.table.is_empty():
         raise ToposcopeError("nothing was logged yet")

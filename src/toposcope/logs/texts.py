@@ -31,10 +31,7 @@ def decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
 
 
 def _without_zero_bytes(text: str) -> tuple[str, str]:
-    """Return the lines without zero bytes, which a crash leaves for what it had not written, and a remark.
-
-    Of a document of JSON whose lines are no records, only what comes before the first zero byte is left.
-    """
+    """Return the lines without the zero bytes of a crash, of other JSON what comes before them; and a remark."""
     number = text.count("\n", 0, text.index("\0")) + 1
     lost = f"{plural(text.count(chr(0)), 'zero byte', ZERO_BYTES)} from line {number} on, as a crash leaves: "
     text = text.lstrip("\0\ufeff")

@@ -4,6 +4,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise, write_manifest
@@ -27,10 +28,22 @@ class SavedCheckpoints:
         self.findings: list[Finding] = []
         """All findings so far."""
         self.n_examined = 0
+        self.kept: dict[Path, int] = {}
+        """Those that were there when the last one was added, and their steps; what a cool-down is measured on."""
 
     def add(self, path: Path, step: int) -> None:
         """Add a checkpoint, a file or a folder."""
         self._waiting.append((path, step))
+        self.kept = {each: at for each, at in self.kept.items() if each != path and each.exists()}
+        self.kept[path] = step
+        while len(self.kept) > MAX_KEPT:
+            del self.kept[next(iter(self.kept))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the folder and the steps of the checkpoints that are kept."""
+        folders = [path.parent for path in self.kept]
+        folder = folders[-1] if len(set(folders)) == 1 else folders[-1].parent if folders else ""
+        return {"folder": str(folder), "steps": sorted(self.kept.values())}
 
     def examine(self, *, final: bool = False) -> Iterator[Alert]:
         """Examine checkpoints while the budget lasts, or all if `final`; yield an alert for each new finding."""

@@ -256,6 +256,7 @@ class Session:
             "forecast_target": self._forecast.target,
             "no_forecast": self._forecast.no_forecast(),
             "n_measured": self.n_measured,
+            "checkpoints": self.checkpoints.to_dict(),
             "budget": budget.share,
             "trained_seconds": round(budget.trained, 3),
             "cost_seconds": round(budget.cost, 3),

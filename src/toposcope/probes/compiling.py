@@ -4,13 +4,10 @@ import gc
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
-
-if TYPE_CHECKING:
-    from toposcope.homology import Diagram
 
 N_LOOP_POINTS = 300  # enough of them that the edges enter in several parts
 
@@ -66,6 +63,12 @@ def _marker(name: str) -> Path | None:
     return folder and folder / f"ahead.{name.replace(' ', '_')}.{kind}"
 
 
+def _homology() -> Any:
+    import toposcope.homology  # takes long
+
+    return toposcope.homology
+
+
 def _measure_loops() -> None:
     from toposcope.homology.loops import loop_diagram
 
@@ -75,51 +78,32 @@ def _measure_loops() -> None:
 
 
 def _measure_points() -> None:
-    from toposcope.homology import rips
     from toposcope.homology.point_cloud import with_distances
 
-    rips(with_distances(np.eye(3)), max_dimension=0)
-
-
-def _measure_matrix(rows: int, columns: int) -> None:
-    from toposcope.homology import neural_persistence
-
-    neural_persistence(np.ones((rows, columns), np.float32))
-
-
-def _match(diagram: "Callable[[float], Diagram]") -> None:
-    from toposcope.homology import wasserstein
-
-    wasserstein(diagram(1), diagram(2), order=1)
+    _homology().rips(with_distances(np.eye(3)), max_dimension=0)
 
 
 def _match_bottlenecks() -> None:
-    from toposcope.homology import bottleneck
-
-    bottleneck(_on_line(1), _on_line(2))
-    bottleneck(_in_plane(1), _in_plane(2))
+    for diagram in (_on_line, _in_plane):
+        _homology().bottleneck(diagram(1), diagram(2))
 
 
-def _on_line(death: float) -> "Diagram":
-    from toposcope.homology import Diagram
-
-    return Diagram(np.array([[0.0, death]]), 0)
+def _on_line(death: float) -> Any:
+    return _homology().Diagram(np.array([[0.0, death]]), 0)
 
 
-def _in_plane(birth: float) -> "Diagram":
+def _in_plane(birth: float) -> Any:
     """Points that are near the same points of another such diagram, so that most must be matched again."""
-    from toposcope.homology import Diagram
-
     births = birth + np.arange(N_MATCHED) / N_MATCHED
-    return Diagram(np.stack([births, births + 9], axis=1), 1)
+    return _homology().Diagram(np.stack([births, births + 9], axis=1), 1)
 
 
-CALLS: dict[str, Callable[[], None]] = {
+CALLS: dict[str, Callable[[], object]] = {
     "loops": _measure_loops,
-    "large matrix": lambda: _measure_matrix(400, 250),
-    "matching in the plane": lambda: _match(_in_plane),
+    "large matrix": lambda: _homology().neural_persistence(np.ones((400, 250), np.float32)),
+    "matching in the plane": lambda: _homology().wasserstein(_in_plane(1), _in_plane(2), order=1),
     "points": _measure_points,
-    "matching on a line": lambda: _match(_on_line),
+    "matching on a line": lambda: _homology().wasserstein(_on_line(1), _on_line(2), order=1),
     "bottleneck": _match_bottlenecks,
-    "small matrix": lambda: _measure_matrix(6, 5),
+    "small matrix": lambda: _homology().neural_persistence(np.ones((6, 5), np.float32)),
 }

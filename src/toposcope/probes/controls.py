@@ -63,11 +63,7 @@ class Spectrum:
 
 
 class _Product:
-    """The sum of B'B over matrices B of n columns.
-
-    Only the lower triangle is used. The system provides memory in small pages when they are written to, so the upper
-    triangle takes none.
-    """
+    """The sum of B'B over matrices B of n columns; its upper triangle is never written, and takes no memory."""
 
     def __init__(self, n: int) -> None:
         self._sum = np.frombuffer(mmap.mmap(-1, 8 * n * n), np.float64).reshape(n, n, order="F")
@@ -90,10 +86,7 @@ class _Product:
 
 
 def power_law_exponent(eigenvalues: Vector) -> float | None:
-    """Fit a power law to the tail by maximum likelihood; its start has the smallest Kolmogorov-Smirnov distance.
-
-    Clauset, Shalizi & Newman 2009, arXiv:0706.1062, equations 3.1 and 3.9.
-    """
+    """Fit a power law to the tail by maximum likelihood (Clauset, Shalizi & Newman 2009, equations 3.1 and 3.9)."""
     tail = np.sort(eigenvalues[eigenvalues > eigenvalues.max() * 1e-14])[::-1]
     best: tuple[float, float] | None = None
     logs = np.log(tail)
@@ -250,7 +243,6 @@ class _Displacement:
 
 
 def _spectral_statistics(sigma: Vector, unit: float) -> dict[str, float]:
-    """Return the statistics of the singular values, given divided by the unit."""
     statistics = {"spectral_norm": float(sigma[0] * unit)}
     if sigma[0] > 0:
         share = sigma[sigma > 0] / sigma.sum()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -63,7 +64,6 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         return self._bytes(max(1, int(UNSEEN * sum(m * n for m, n in shapes.values())))) + GRAPH_BYTES
 
     def _bytes(self, n: int) -> int:
-        """Return the memory of the vectors of n parameters in float32."""
         basis = basis_size(n, self.top, dtype=np.float32)
         return 4 * n * (max(basis, rows_kept(n, self.steps, 4)) + VECTORS)
 
@@ -108,24 +108,14 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         rng = np.random.default_rng(derive_seed(self.seed, "curvature", layer))
         dtype = np.float64 if hessian.point.element_size() == 8 else np.float32
 
-        found = extreme_eigenpairs(
-            operator, n, self.top, tolerance=TOLERANCE, max_steps=MAX_STEPS, rng=rng, dtype=dtype
-        )
+        eigenpairs = partial(extreme_eigenpairs, tolerance=TOLERANCE, max_steps=MAX_STEPS, rng=rng, dtype=dtype)
+        found = eigenpairs(operator, n, self.top)
         trace = hutch_plus_plus(operator, n, self.draws, rng, basis=found.vectors)
         # their vectors would stay in memory next to those of the density
         largest, smallest = (replace(end, vectors=np.empty((0, n))) for end in (found.largest, found.smallest))
         del found
         spectrum = spectral_density(operator, n, self.draws, self.steps, rng, dtype)
-        scaled = extreme_eigenpairs(
-            lambda v: norms * operator(norms * v),
-            n,
-            1,
-            0,
-            tolerance=TOLERANCE,
-            max_steps=MAX_STEPS,
-            rng=rng,
-            dtype=dtype,
-        )
+        scaled = eigenpairs(lambda v: norms * operator(norms * v), n, 1, 0)
 
         error = hessian.error
         statistics = _eigenvalues(largest, error)

@@ -50,7 +50,6 @@ class StatePoints:
         return self.points[indices if self.selected is None else np.searchsorted(self.selected, indices)]
 
     def _select(self, places: Indices, points: Matrix) -> None:
-        """Store the selected ones of some points."""
         if self.selected is None:
             self.points[places] = points
             return
@@ -173,7 +172,6 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         return model + states + cloud_bytes(n, d, self.max_dimension, self.max_points)
 
     def _expected_cloud(self, shapes: Mapping[str, Shape]) -> Shape:
-        """Return the expected number of points of a cloud, and its dimension."""
         n = self.texts * self.length if self.points == "tokens" else self.texts
         size = min(n, self.max_points or n) if self.sample == "random" else n
         return size, min(min(shape) for shape in shapes.values())
@@ -231,7 +229,6 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         return len(sequences) if self.points == "texts" else sum(len(s.ids) - s.n_prefix for s in sequences)
 
     def _size(self, n: int) -> int:
-        """Return how many of n points a random sample or H1 uses."""
         return points_for_loops(n, self.max_points)
 
     def _draws(self, n: int) -> list[Indices]:

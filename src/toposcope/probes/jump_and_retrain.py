@@ -88,7 +88,6 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
         return Measurement(NETWORK, NETWORK, finite, flag=flag)
 
     def _direction(self, point: "Tensor", k: int) -> "Tensor":
-        """Return a random direction of length 1."""
         import torch
 
         generator = np.random.default_rng(derive_seed(self.seed, "jump", k))

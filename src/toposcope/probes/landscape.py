@@ -137,10 +137,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         known: "Axes | None" = None,
         unfinished: "Unfinished | None" = None,
     ) -> "Iterator[Plane]":
-        """Measure one plane after the other.
-
-        `known` spans all planes, and those of a trajectory have to be known; `unfinished` keeps what is evaluated.
-        """
+        """Measure one plane after the other; `known` spans all of them, `unfinished` keeps what is evaluated."""
         from toposcope.models.loss_planes import measure_plane
 
         if self.directions == "hessian" and known is None:
@@ -192,7 +189,6 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         return [*flags, *(["counts of nearest neighbours"] if self.graph == "nearest" else [])]
 
     def _directions(self, loss: "SummedLoss", draw: int, progress: Progress = silent) -> "Axes":
-        """Return what spans a plane."""
         from toposcope.models.loss_planes import Axes, hessian_directions, random_directions
 
         if self.directions == "hessian":
@@ -211,10 +207,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
 
 
 def points_of(loss: "SummedLoss", earlier: Mapping[int, Weights]) -> "Iterator[Tensor]":
-    """Yield the point of a loss with the layers of earlier checkpoints, in the order of their steps.
-
-    Only analysed layers differ from the point itself. Checkpoints that are not finite are left out.
-    """
+    """Yield the point of a loss with the analysed layers of each earlier checkpoint that is finite, by step."""
     import torch
 
     for step in sorted(earlier):

@@ -111,7 +111,6 @@ def _of_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology
 
 
 def _of_layer(layer: Layer, known: NeuralPersistence | None, tree: Diagram | None) -> LayerTopology:
-    """Return what was measured of a layer together with others, or measure it by itself."""
     return LayerTopology(
         layer.role,
         known or neural_persistence(layer.read_narrow(), name=f"{layer.source}: layer {layer.name}"),

@@ -51,10 +51,7 @@ class PlaceboTwinProbe(Probe, frozen=True, tag="placebo_twin"):
 
 
 def permuted(matrix: NDArray[Any], seed: int) -> NDArray[Any]:
-    """Return a matrix of the same shape and entries, which lie where their rank and the seed put them.
-
-    O(mn log mn) time; a copy of the matrix.
-    """
+    """Return a matrix of the same shape and entries, which lie where their rank and the seed put them."""
     entries = np.sort(matrix, axis=None)
     np.random.default_rng(seed).shuffle(entries)
     return entries.reshape(matrix.shape)

@@ -74,11 +74,7 @@ def measure_cloud(
 
 
 def principal_components(points: Matrix, count: int) -> tuple[Matrix, float]:
-    """Project points to their first principal components; return them with the share of the variance they hold.
-
-    By the singular value decomposition of the centred points, which is deterministic; with fewer dimensions or fewer
-    points, all components. The share is 1 if all points are equal.
-    """
+    """Project points to their first principal components; return them with their share of the variance."""
     left, sigma, _ = np.linalg.svd(_centred(points), full_matrices=False)
     total = float((sigma**2).sum())
     share = float((sigma[:count] ** 2).sum()) / total if total > 0 else 1.0
@@ -122,9 +118,6 @@ def means(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
 
 
 def draw_points(n: int, count: int, seed: int, number: int = 0) -> Indices:
-    """Return the indices of at most `count` of n points, drawn at random, ascending.
-
-    They depend only on n, the seed and the number of the draw, so they are the same at every checkpoint.
-    """
+    """Return at most `count` of n points, drawn at random, ascending: the same at every checkpoint."""
     generator = np.random.default_rng(derive_seed(seed, "points", number))
     return np.sort(generator.choice(n, min(n, count), replace=False))

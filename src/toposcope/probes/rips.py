@@ -4,8 +4,10 @@ See ``docs/methods/point-clouds.md``.
 """
 
 import hashlib
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -93,16 +95,9 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the clouds."""
-        sample_size = self.max_points if self.sample == "random" else None
-        return self.draws * sum(
-            expected_seconds(
-                m if sample_size is None else min(m, sample_size),
-                n,
-                max_dimension=self.max_dimension,
-                max_points=self.max_points,
-            )
-            for m, n in self._clouds(shapes)
-        )
+        most = (self.max_points if self.sample == "random" else None) or sys.maxsize
+        seconds = partial(expected_seconds, max_dimension=self.max_dimension, max_points=self.max_points)
+        return self.draws * sum(seconds(min(m, most), n) for m, n in self._clouds(shapes))
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
         """Return the expected memory of the largest cloud, its distances and edges."""
@@ -249,11 +244,7 @@ def _pool(layers: Sequence[Layer]) -> Matrix:
 
 
 def draw_rows(cloud: NDArray[Any], count: int, seed: int, n_draws: int) -> list[NDArray[np.int64]]:
-    """Draw `count` of the rows uniformly without replacement, `n_draws` times.
-
-    The seed of a draw is derived from `seed`, the number of the draw and the SHA-256 of the rows in any order, so
-    different weights give different rows, and the same weights always the same ones.
-    """
+    """Draw `count` of the rows without replacement, `n_draws` times; equal rows, in any order, give equal draws."""
     # Adding zero turns -0.0, which is the same point, into 0.0.
     digests = [hashlib.sha256((row.astype(np.float64) + 0.0).tobytes()).digest() for row in cloud]
     order = np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
@@ -263,10 +254,7 @@ def draw_rows(cloud: NDArray[Any], count: int, seed: int, n_draws: int) -> list[
 
 
 def with_noise(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the statistics of the first draw and, as ``<name>.noise``, their standard deviations over all draws.
-
-    Deviations have ddof 1. A single draw has none.
-    """
+    """Return the statistics of the first draw and, of several, their deviations (ddof 1) as ``<name>.noise``."""
     first = dict(draws[0])
     if len(draws) == 1:
         return first

@@ -54,10 +54,7 @@ def largest_entry(layer: Layer) -> float:
 
 
 class Widening:
-    """Converts blocks to float64, divided by `unit`, in memory that the next block reuses.
-
-    Allocating memory for every block would fragment it.
-    """
+    """Converts blocks to float64, divided by `unit`, in memory that the next block reuses, so as not to fragment it."""
 
     def __init__(self, unit: float) -> None:
         self._unit = unit
@@ -86,10 +83,7 @@ def pieces(W: Matrix) -> Iterator[Matrix]:
 
 
 def unit_of(largest: Callable[[Layer], float], *layers: Layer) -> float:
-    """Return a power of two near the largest entry: division by it is exact, and keeps powers in range.
-
-    Fourth powers of all formats narrower than float64 stay in its range, so their unit is 1.
-    """
+    """Return a power of two near the largest entry of float64, else 1: exact to divide by, powers in range."""
     if all(layer.dtype != "float64" for layer in layers):
         return 1.0
     return math.ldexp(1.0, min(1023, math.frexp(max(largest(layer) for layer in layers))[1]))

@@ -251,13 +251,8 @@ def _chart(
         layers.insert(0, target.encode(x=alt.value(0), x2=alt.value(alt.ExprRef(f"width - {NAMES_WIDTH}")), y=y))
     title = f"{what}: {_first_and_last(rows)}"
     text = f"Line chart over the share of the run seen, a line for each forecaster. {title}."
-    return Chart(
-        f"backtest-{column.replace('_', '-')}",
-        title,
-        READ,
-        text,
-        alt.LayerChart(layer=layers).properties(height=HEIGHT),
-    )
+    figure = alt.LayerChart(layer=layers).properties(height=HEIGHT)
+    return Chart(f"backtest-{column.replace('_', '-')}", title, READ, text, figure)
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:
@@ -272,10 +267,8 @@ def _names(rows: pl.DataFrame, x: alt.X, y: alt.Y, limits: tuple[float, float], 
     low, high = warp(np.asarray(limits))
     places = apart((warp(ends["value"].to_numpy()) - low) / (high - low), LABEL_SHARE)
     ends = ends.with_columns(place=pl.Series(unwarp(low + places * (high - low))))
-    place, margin = (
-        alt.Y("place:Q", title=y["title"], scale=y["scale"]),
-        alt.value(alt.ExprRef(f"width - {NAMES_WIDTH - 16}")),
-    )
+    place = alt.Y("place:Q", title=y["title"], scale=y["scale"])
+    margin = alt.value(alt.ExprRef(f"width - {NAMES_WIDTH - 16}"))
     base = alt.Chart(ends)
     names = base.mark_text(align="left", dx=3).encode(x=margin, y=place, text="forecaster")
     return [
@@ -288,12 +281,9 @@ def _names(rows: pl.DataFrame, x: alt.X, y: alt.Y, limits: tuple[float, float], 
 def _first_and_last(rows: pl.DataFrame) -> str:
     """Say what the default does with the least and with the most of a run seen."""
     pairs = rows.filter(forecaster=DEFAULT).select("value", "seen").rows()
-    first, *later = [f"{_plain(value)}% with {seen:.3g}%" for value, seen in pairs] or ["not known"]
+    texts = [f"{value:{',.0f' if value >= 100 else '.3g'}}% with {seen:.3g}%" for value, seen in pairs]
+    first, *later = texts or ["not known"]
     return first + " of a run seen" * bool(pairs) + (f", {later[-1]}" if later else "")
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _errors(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block | None]:

@@ -204,7 +204,18 @@ def write_comparison(
     same = screens[0] == screens[1]
     for name, screen in zip(["Both studies"] if same else names, screens, strict=False):
         leads.append((name, [screen.first, screen.second]))
-    document = _document(names, leads, frames, overlaid_charts(names, found, frames[TABLE]))
+    overlaid = (Picture(chart) for chart in overlaid_charts(names, found, frames[TABLE]))
+    parting = difference_blocks(frames[TABLE], names)
+    declared = _declaration_blocks(names, frames["declarations"])
+    none = paragraph("No runs can be compared checkpoint by checkpoint.")
+    sections = [
+        section("curves", "Both on the same axes", *overlaid),
+        section("differences", "Where do they part?", *(parting or [none])),
+        section("finals", "Final values", *_final_blocks(names, frames["finals"])),
+        section("declarations", "Differences between the declarations", *declared),
+        section("correlations", "Correlations with the loss", *_correlation_blocks(names, frames["correlations"])),
+    ]
+    document = Document(f"{names[0]} and {names[1]}", leads, [part for part in sections if part is not None])
     progress("report", 2, 3)
     with rendering_engine(workers) as engine:
         rendered = render_all(document.charts(), kinds, engine)
@@ -235,13 +246,12 @@ def correlations(first: StudyData, second: StudyData) -> pl.DataFrame:
         .rename({name: f"{name}_a" for name in columns[2:]})
     )
     same = {(x, y) for x, y in pairs.iter_rows() if _same(first, second, x, y)}
-    tested = []
-    for row in rows.iter_rows(named=True):
-        if (row["run"], row["run_b"]) in same:
-            test = (row["rho_b"] - row["rho_a"], math.nan, math.nan, math.nan, SAME_RUN)
-        else:
-            test = (*fisher_z(row["rho_a"], row["n_eff_a"], row["rho_b"], row["n_eff_b"]), "")
-        tested.append(test)
+    tested = [
+        (row["rho_b"] - row["rho_a"], math.nan, math.nan, math.nan, SAME_RUN)
+        if (row["run"], row["run_b"]) in same
+        else (*fisher_z(row["rho_a"], row["n_eff_a"], row["rho_b"], row["n_eff_b"]), "")
+        for row in rows.iter_rows(named=True)
+    ]
     floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
     added = pl.DataFrame(tested, schema={**floats, "note": pl.String}, orient="row")
     rows = rows.hstack(added)
@@ -290,11 +300,9 @@ def finals(first: StudyData, second: StudyData) -> pl.DataFrame:
             if name in b and np.isfinite(a[name][-1]) and np.isfinite(b[name][-1]):
                 x, y = float(a[name][-1]), float(b[name][-1])
                 rows.append((run_a, run_b, name, x, y, y - x))
-    texts, floats = (
-        dict.fromkeys(("run", "run_b", "quantity"), pl.String),
-        dict.fromkeys(("first", "second"), pl.Float64),
-    )
-    return pl.DataFrame(rows, schema={**texts, **floats, "difference": pl.Float64}, orient="row")
+    texts = dict.fromkeys(("run", "run_b", "quantity"), pl.String)
+    floats = dict.fromkeys(("first", "second", "difference"), pl.Float64)
+    return pl.DataFrame(rows, schema={**texts, **floats}, orient="row")
 
 
 def differences(first: Study, second: Study) -> pl.DataFrame:
@@ -322,27 +330,6 @@ def _fields(value: object, path: str) -> Iterator[tuple[str, str]]:
             yield from _fields(inner, f"{path}[{name if isinstance(name, str) else i + 1}]")
     elif value is not None:
         yield path, value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _document(
-    names: tuple[str, str],
-    leads: list[tuple[str, list[str]]],
-    frames: Mapping[str, pl.DataFrame],
-    overlaid: list[Chart],
-) -> Document:
-    parting = difference_blocks(frames[TABLE], names) or [
-        paragraph("No runs can be compared checkpoint by checkpoint.")
-    ]
-    sections = [
-        section("curves", "Both on the same axes", *(Picture(chart) for chart in overlaid)),
-        section("differences", "Where do they part?", *parting),
-        section("finals", "Final values", *_final_blocks(names, frames["finals"])),
-        section(
-            "declarations", "Differences between the declarations", *_declaration_blocks(names, frames["declarations"])
-        ),
-        section("correlations", "Correlations with the loss", *_correlation_blocks(names, frames["correlations"])),
-    ]
-    return Document(f"{names[0]} and {names[1]}", leads, [s for s in sections if s is not None])
 
 
 def _runs(rows: list[dict[str, Any]]) -> list[Spec]:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Generic
 
 import polars as pl
 from altair.utils.schemapi import debug_mode
@@ -13,7 +13,7 @@ from toposcope.charts.vega import Kind, Task, load, make
 from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
-from toposcope.report.section import MaterialType, ReportSection
+from toposcope.report.section import MaterialType, ReportSection, nothing
 from toposcope.report.tuning import MAX_WORKERS
 
 MAX_QUEUE = 1000  # charts that wait for a process: all of a page, which holds them anyway, so that drawing never waits
@@ -67,10 +67,6 @@ class Composed:
     first: dict[str, Picture]  # the charts at the top, by name
 
 
-def _nothing(_: Any) -> tuple[()]:
-    return ()
-
-
 class Page(Generic[MaterialType]):
     """The sections of one page and the data they use.
 
@@ -112,9 +108,9 @@ class Page(Generic[MaterialType]):
         self,
         kinds: Sequence[Kind] = (),
         engine: Workers | None = None,
-        first: Callable[[MaterialType], Iterable[Chart]] = _nothing,
+        first: Callable[[MaterialType], Iterable[Chart]] = nothing,
         *,
-        meanwhile: Callable[[MaterialType], object] = _nothing,
+        meanwhile: Callable[[MaterialType], object] = nothing,
         vega: bool = True,
     ) -> Composed:
         """Compute, draw and render everything.

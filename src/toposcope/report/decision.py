@@ -50,12 +50,8 @@ def reliability_chart(bins_by_name: Mapping[str, Sequence[Bin]], n_pairs: int) -
     y = alt.Y("won:Q", title="share in which it won", axis=percent, scale=scale)
     diagonal = alt.Chart(pl.DataFrame({"predicted": [0.0, 1.0], "won": [0.0, 1.0]}))
     undecided = pl.DataFrame({"from": [CONTINUE_BELOW], "to": [SCALE_ABOVE], "word": ["undecided"], "at": [0.5]})
-    base = alt.Chart(pl.DataFrame(rows)).encode(
-        x,
-        y,
-        color=alt.Color("by:N", sort=None, title=None, legend=alt.Legend(columns=1)),
-        tooltip=["by", "predicted", "won", "pairs"],
-    )
+    colour = alt.Color("by:N", sort=None, title=None, legend=alt.Legend(columns=1))
+    base = alt.Chart(pl.DataFrame(rows)).encode(x, y, color=colour, tooltip=["by", "predicted", "won", "pairs"])
     shaded = alt.Chart(undecided)
     figure = alt.LayerChart(layer=[
         shaded.mark_rect(color="gray", opacity=0.1).encode(x="from:Q", x2="to:Q"),
@@ -88,6 +84,10 @@ class AdviceToShow(NamedTuple):
 
     advice: Advice
     scores: AdviceInTasks | None
+
+    def remarks(self) -> tuple[str, ...]:
+        """Return what was assumed."""
+        return (*self.advice.notes, *(self.scores.remarks if self.scores is not None else ()))
 
 
 Data = ReportData[AdviceToShow]
@@ -273,11 +273,11 @@ def _requested(advice: Advice) -> list[str]:
 
         loss, worth = over_bootstrap(advice.fitted, extra)
         compute = Interval(worth.value, worth.high, worth.low)
-        same = (
-            f"for the same loss it takes {short(over.D_same_loss)} tokens, {_between(compute, _more)} more compute"
-            if np.isfinite(over.D_same_loss)
-            else "it never reaches the same loss"
-        )
+        same = "it never reaches the same loss"
+        if np.isfinite(over.D_same_loss):
+            same = (
+                f"for the same loss it takes {short(over.D_same_loss)} tokens, {_between(compute, _more)} more compute"
+            )
         sentences.append(
             f"Over-trained, {short(over.N)} parameters end {_between(loss, fixed)} nats higher on the same compute; "
             f"{same}."
@@ -331,14 +331,6 @@ def _three(value: float) -> str:
     return plain(value, 3)
 
 
-def _remarks(data: Data) -> tuple[str, ...]:
-    return (*data.report.advice.notes, *(data.report.scores.remarks if data.report.scores is not None else ()))
-
-
-def _summary(data: Data) -> Sequence[str]:
-    return (*brief(data.report.advice), *data.report.advice.warnings)
-
-
 SECTIONS = (
     ReportSection(
         anchor="ways",
@@ -346,7 +338,7 @@ SECTIONS = (
         position=10,
         charts=(_decision_chart,),
         blocks=_ways,
-        summary=_summary,
+        summary=lambda data: (*brief(data.report.advice), *data.report.advice.warnings),
     ),
     scores_section(
         "scores_of_tasks",
@@ -378,5 +370,5 @@ SECTIONS = (
         },
         blocks=_law,
     ),
-    remarks_section(_remarks, 50, "Assumptions"),
+    remarks_section(lambda data: data.report.remarks(), 50, "Assumptions"),
 )

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from toposcope.charts.chart import Chart
 from toposcope.report.tables import UNDEFINED, Table
+from toposcope.wording import examples
 
 
 @dataclass(frozen=True)
@@ -229,11 +230,17 @@ def details(summary: str, *blocks: Block | None) -> Details | None:
     return Details(summary, present) if present else None
 
 
-def folded(content: Table | None, title: str, max_rows: int = 12) -> Table | Details | None:
-    """Fold a table of more than `max_rows` rows."""
+def folded(content: Table | None, title: str = "", max_rows: int = 12) -> Table | Details | None:
+    """Fold a table of more than `max_rows` rows under a title, by default its caption."""
     if content is None or len(content.rows) <= max_rows:
         return content
-    return details(f"{title} ({len(content.rows):,} rows)", content)
+    return details(f"{title or content.caption} ({len(content.rows):,} rows)", content)
+
+
+def excluded(runs: Mapping[str, str]) -> Paragraph | None:
+    """Return the note that names the runs left out, with the reason of each; None without any."""
+    listed = examples([f"{run} ({why})" for run, why in runs.items()])
+    return paragraph(f"Excluded: {listed}.", note=True) if runs else None
 
 
 def csv_link(name: str) -> Link:

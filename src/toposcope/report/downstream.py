@@ -11,24 +11,8 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.charts.panels import panels
 from toposcope.charts.zero import diagonal
+from toposcope.forecasting.downstream import predicted
 from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_figure, scores_figure
-from toposcope.forecasting.downstream.predicted import (
-    TaskPrediction,
-    basis,
-    chosen_held_out,
-    frame_of,
-    headline,
-    held_of,
-    held_out_table,
-    is_share,
-    ladder_table,
-    methods_table,
-    points,
-    predictions_by,
-    predictions_table,
-    task_of,
-    written,
-)
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.downstream.score_link import TaskScores, score_sentences, scores_frame
 from toposcope.logs.columns import Target
@@ -41,38 +25,34 @@ from toposcope.wording import short
 WITHIN, BEYOND = "within its interval", "beyond it"
 
 
-def held_out_chart(predictions: Sequence[TaskPrediction]) -> Chart | None:
+def held_out_chart(predictions: Sequence[predicted.TaskPrediction]) -> Chart | None:
     """Draw predicted against true scores of held-out models, with 90% intervals; None if none was held out."""
     by_task = {
-        task: found[0] for task, found in predictions_by(predictions, task_of).items() if chosen_held_out(found[0])
+        task: found[0]
+        for task, found in predicted.predictions_by(predictions, predicted.task_of).items()
+        if predicted.chosen_held_out(found[0])
     }
     if not by_task:
         return None
     figures = {task: _panel(found) for task, found in by_task.items()}
-    held, judged = held_of(list(by_task.values()))
-    title = (
-        f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of held-out models"
-        if judged
-        else "Held-out models, predicted from smaller ones"
-    )
+    held, judged = predicted.held_of(list(by_task.values()))
+    title = "Held-out models, predicted from smaller ones"
+    if judged:
+        title = f"The 90% interval holds the true score in {held:,} of {judged:,} predictions of held-out models"
     caption = (
         "Dots: scores of ladder models predicted from smaller ones alone; right predictions lie on the dashed line."
     )
-    return Chart(
-        "held-out", title, caption, f"Scatter chart of predicted against true scores. {title}.", panels(figures)
-    )
+    text = f"Scatter chart of predicted against true scores. {title}."
+    return Chart("held-out", title, caption, text, panels(figures))
 
 
-def _panel(prediction: TaskPrediction) -> alt.LayerChart:
-    share = is_share(prediction.target)
-    rows = frame_of(
-        [
-            (model.run, short(model.N), short(model.D), model.true, model.predicted, model.low, model.high)
-            for model in chosen_held_out(prediction)
-        ],
-        ("run", "N", "D"),
-        ("true", "predicted", "low", "high"),
-    )
+def _panel(prediction: predicted.TaskPrediction) -> alt.LayerChart:
+    share = predicted.is_share(prediction.target)
+    found = [
+        (each.run, short(each.N), short(each.D), each.true, each.predicted, each.low, each.high)
+        for each in predicted.chosen_held_out(prediction)
+    ]
+    rows = predicted.frame_of(found, ("run", "N", "D"), ("true", "predicted", "low", "high"))
     known = pl.col("low").is_finite() & pl.col("high").is_finite()
     beyond = known & ~pl.col("true").is_between("low", "high")
     rows = rows.with_columns(held=pl.when(beyond).then(pl.lit(BEYOND)).otherwise(pl.lit(WITHIN)))
@@ -80,10 +60,8 @@ def _panel(prediction: TaskPrediction) -> alt.LayerChart:
         [value for name in ("true", "predicted", "low", "high") for value in rows[name] if np.isfinite(value)],
         share=share,
     )
-    scale, axis = (
-        alt.Scale(domain=[low, high], nice=False, zero=False),
-        alt.Axis(format="~%" if share else "~g", tickCount=4),
-    )
+    scale = alt.Scale(domain=[low, high], nice=False, zero=False)
+    axis = alt.Axis(format="~%" if share else "~g", tickCount=4)
     number = ".1%" if share else ".4~g"
     colour = alt.Color(
         "held:N", title=None, scale=alt.Scale(domain=[WITHIN, BEYOND]),
@@ -91,12 +69,8 @@ def _panel(prediction: TaskPrediction) -> alt.LayerChart:
     )  # fmt: skip
     x = alt.X("true:Q", title="true score", scale=scale, axis=axis)
     base = alt.Chart(rows).encode(x, color=colour)
-    tooltip = [
-        "run:N",
-        "N:N",
-        "D:N",
-        *(alt.Tooltip(f"{n}:Q", format=number) for n in ("predicted", "low", "high", "true")),
-    ]
+    numbers = (alt.Tooltip(f"{name}:Q", format=number) for name in ("predicted", "low", "high", "true"))
+    tooltip = ["run:N", "N:N", "D:N", *numbers]
     return alt.LayerChart(layer=[
         diagonal(low, high),
         alt.Chart(rows.filter(known)).mark_rule(strokeWidth=1.5).encode(
@@ -146,13 +120,13 @@ def _targets(data: Data) -> Mapping[str, Target]:
 def _score_of(data: Data, title: str, column: str) -> Spec:
     """Return a column of scores, each in the unit of its task."""
     targets = _targets(data)
-    return Column(title), lambda row: written(row[column], targets[row["task"]]) or UNDEFINED
+    return Column(title), lambda row: predicted.written(row[column], targets[row["task"]]) or UNDEFINED
 
 
 def _difference_of(data: Data, title: str, column: str) -> Spec:
     """Return a column of differences of scores."""
     targets = _targets(data)
-    return Column(title), lambda row: points(row[column], targets[row["task"]]) or UNDEFINED
+    return Column(title), lambda row: predicted.points(row[column], targets[row["task"]]) or UNDEFINED
 
 
 def _interval_of(data: Data, title: str) -> Spec:
@@ -160,7 +134,7 @@ def _interval_of(data: Data, title: str) -> Spec:
     targets = _targets(data)
 
     def interval(row: Row) -> str:
-        low, high = (written(row[name], targets[row["task"]]) for name in ("low", "high"))
+        low, high = (predicted.written(row[name], targets[row["task"]]) for name in ("low", "high"))
         return f"{low} to {high}" if low and high else UNDEFINED
 
     return Column(title), interval
@@ -183,7 +157,7 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
     ]
     why: list[Spec] = [specs[0], *(specs[1:2] if several else []), text_of("because", "refused", prose=True)]
     refused = frame.filter(pl.col("refused") != "").to_dicts()
-    unit = ", differences in points" if all(map(is_share, _targets(data).values())) else ""
+    unit = ", differences in points" if all(map(predicted.is_share, _targets(data).values())) else ""
     caption = f"Predicted scores with 90% intervals{unit}"
     note = paragraph(
         "Noise: standard deviation of the last scores of the largest ladder model about their trend. Error: mean "
@@ -209,11 +183,8 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         _difference_of(data, "error on held-out models", "error"),
         (Column("chosen", True), lambda row: "yes" if row["chosen"] else ""),
     ]
-    compared = folded(
-        table("methods", "Every method, with its mean absolute error on held-out models", specs, methods.to_dicts()),
-        "Every method, with its mean absolute error on held-out models",
-        16,
-    )
+    caption = "Every method, with its mean absolute error on held-out models"
+    compared = folded(table("methods", caption, specs, methods.to_dicts()), max_rows=16)
     models: list[Spec] = [
         text_of("task", "task", names_row=True),
         text_of("model", "run"),
@@ -225,10 +196,8 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         _interval_of(data, "90% interval"),
         _score_of(data, "true", "true"),
     ]
-    held_out = folded(
-        table("held-out", "Held-out models, predicted from smaller ones", models, data.tables["held_out"].to_dicts()),
-        "Held-out models, predicted from smaller ones",
-    )
+    rows = data.tables["held_out"].to_dicts()
+    held_out = folded(table("held-out", "Held-out models, predicted from smaller ones", models, rows))
     if compared is None and held_out is None:
         return ()
     note = paragraph("As tables: ", csv_link("methods"), ", ", csv_link("held_out"), ".", note=True)
@@ -241,12 +210,12 @@ SECTIONS = (
         title="Predictions",
         position=10,
         tables={
-            "predictions": lambda data: predictions_table(data.report.predictions),
-            "ladder": lambda data: ladder_table(data.report.predictions),
+            "predictions": lambda data: predicted.predictions_table(data.report.predictions),
+            "ladder": lambda data: predicted.ladder_table(data.report.predictions),
         },
         charts=(lambda data: ladder_figure(data.report.predictions),),
         blocks=_predictions,
-        summary=lambda data: [*headline(data.report.predictions), *basis(data.report.predictions)],
+        summary=lambda data: [*predicted.headline(data.report.predictions), *predicted.basis(data.report.predictions)],
     ),
     ReportSection[Data](
         anchor="link",
@@ -259,8 +228,8 @@ SECTIONS = (
         title="Held-out models",
         position=30,
         tables={
-            "methods": lambda data: methods_table(data.report.predictions),
-            "held_out": lambda data: held_out_table(data.report.predictions),
+            "methods": lambda data: predicted.methods_table(data.report.predictions),
+            "held_out": lambda data: predicted.held_out_table(data.report.predictions),
         },
         charts=(lambda data: held_out_chart(data.report.predictions),),
         blocks=_held_out,

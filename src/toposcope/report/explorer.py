@@ -35,11 +35,12 @@ def explorer_data(data: StudyData) -> dict[str, Any]:
     """Return what the explorer draws, as JSON holds it; arrays are little-endian float32 in base 64, or NaN."""
     runs = [t for t in data.trajectories if t.targets]
     notes: list[str] = []
+    first = [next(iter(t.targets)) for t in runs]
     return {
         "runs": [
             _run(t, place) | {"times": _times(data, t.run)} for place, t in enumerate(data.trajectories) if t.targets
         ],
-        "targets": " or ".join(dict.fromkeys(_target(t) for t in runs)) or "loss",
+        "targets": " or ".join(dict.fromkeys(TARGETS.get(name, name) for name in first)) or "loss",
         "features": _features(runs, _notes(data), notes),
         "layers": _layers(runs, notes),
         "diagrams": _diagrams(data, runs, notes),
@@ -50,11 +51,6 @@ def explorer_data(data: StudyData) -> dict[str, Any]:
 def packed(values: Vector | Matrix) -> str:
     """Return an array as little-endian float32 in base 64, row by row."""
     return base64.b64encode(np.ascontiguousarray(values, dtype="<f4").tobytes()).decode()
-
-
-def _target(trajectory: Trajectory) -> str:
-    name = next(iter(trajectory.targets))
-    return TARGETS.get(name, name)
 
 
 def _run(trajectory: Trajectory, place: int) -> dict[str, Any]:

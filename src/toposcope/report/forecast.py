@@ -37,11 +37,6 @@ def forecasts_frame(report: ForecastReport) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _seen(data: Data) -> pl.DataFrame:
-    log = data.report.log
-    return pl.DataFrame({"step": log.steps, "loss": log.loss})
-
-
 def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     report, frame = data.report, data.tables["forecasts"]
 
@@ -89,7 +84,7 @@ SECTIONS = (
         tables={
             "forecasts": lambda data: forecasts_frame(data.report),
             "curve": lambda data: data.report.curve if data.report.curve is not None else pl.DataFrame(),
-            "seen": _seen,
+            "seen": lambda data: pl.DataFrame({"step": data.report.log.steps, "loss": data.report.log.loss}),
         },
         charts=(_chart,),
         blocks=_blocks,

@@ -120,13 +120,8 @@ def _options(label: str) -> list[str]:
     if "texts" in options:
         of_texts = options.pop("points", "") == "texts"
         options = {"": f"{'' if of_texts else 'tokens of '}{options.pop('texts')} texts", **options}
-    return [_in_words(k, v) for k, v in options.items()]
-
-
-def _in_words(option: str, value: str) -> str:
-    if not option:
-        return value
-    return f"{value} components" if option == "pca" else _WORDS.get(f"{option}={value}", f"{option}={value}")
+    words = {"": "{}", "pca": "{} components"}
+    return [words[k].format(v) if k in words else _WORDS.get(f"{k}={v}", f"{k}={v}") for k, v in options.items()]
 
 
 def headline_features(features: Iterable[str]) -> list[str]:

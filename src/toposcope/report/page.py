@@ -51,17 +51,12 @@ AXES = {
         "scale": {"type": "symlog", "constant": 1, "nice": False},
         "axis": {"values": [0, *(10**k for k in range(8))], "labelExpr": "format(datum.value, '~s')"},
     },
-    "tokens": {
-        "field": "x",
-        "title": "tokens",
-        "scale": {"nice": False},
-        "axis": {"labelExpr": "format(datum.value, '~s')"},
-    },
-    "time": {
-        "field": "x",
-        "title": "time since the start",
-        "scale": {"nice": False},
-        "axis": {"labelExpr": _TIME},
+    **{
+        name: {"field": "x", "title": title, "scale": {"nice": False}, "axis": {"labelExpr": label}}
+        for name, title, label in (
+            ("tokens", "tokens", "format(datum.value, '~s')"),
+            ("time", "time since the start", _TIME),
+        )
     },
     "loss": {
         "field": "x",
@@ -85,21 +80,26 @@ _LIVE, _START = "live", "start"
 def to_page(document: "Document", vega: str) -> str:
     """Return a report as HTML; charts, their data, style and scripts are inside, and nothing is loaded."""
     charts = document.charts()
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            document=document,
-            numbers=_numbers(charts),
-            data=Markup(to_json(page_data(charts, document.explorer))),
-            explored=_explored(document.explorer.data if document.explorer else {}),
-            colours={"light": RUNS, "dark": RUNS_DARK},
-            style=_own("page.css"),
-            script=_script(*SCRIPTS, _START),
-            vega=Markup(vega),
-            live=False,
-        )
+    explored = _explored(document.explorer.data if document.explorer else {})
+    return _page(document, vega, page_data(charts, document.explorer), numbers=_numbers(charts), explored=explored)
+
+
+def _page(document: Any, vega: str, data: Any, live: Any = False, **parts: Any) -> str:
+    return _rendered(
+        "page.html.j2",
+        document=document,
+        data=Markup(to_json(data)),
+        colours={"light": RUNS, "dark": RUNS_DARK},
+        style=_own("page.css"),
+        script=Markup("").join(_own(f"script/{name}.js") for name in (*SCRIPTS, *([_LIVE] if live else []), _START)),
+        vega=Markup(vega),
+        live=live,
+        **parts,
     )
+
+
+def _rendered(template: str, **parts: Any) -> str:
+    return _environment().get_template(template).render(parts)
 
 
 def to_live_page(
@@ -128,27 +128,8 @@ def to_live_page(
         "live": live,
     }
     sections = [{"anchor": anchor, "title": name} for anchor, name in made["sections"]]
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            document={
-                "title": title,
-                "sections": sections,
-                "explorer": {"data": explorer},
-                "opening": None,
-                "lead": [],
-            },
-            numbers={},
-            data=Markup(to_json(data)),
-            explored=set(),
-            colours={"light": RUNS, "dark": RUNS_DARK},
-            style=_own("page.css"),
-            script=_script(*SCRIPTS, _LIVE, _START),
-            vega=Markup(vega),
-            live={"html": Markup(made["html"])},
-        )
-    )
+    document = {"title": title, "sections": sections, "explorer": {"data": explorer}, "opening": None, "lead": []}
+    return _page(document, vega, data, {"html": Markup(made["html"])}, numbers={}, explored=set())
 
 
 def live_parts(words: Mapping[str, Any]) -> dict[str, str]:
@@ -159,16 +140,8 @@ def live_parts(words: Mapping[str, Any]) -> dict[str, str]:
 
 def to_fragment(document: "Document", explorer: Mapping[str, Any]) -> str:
     """Return the verdict and the sections of a report as a piece of a page."""
-    return (
-        _environment()
-        .get_template("fragment.html.j2")
-        .render(
-            document=document,
-            numbers=_numbers(document.charts()),
-            explored=_explored(explorer),
-            targets=explorer["targets"],
-        )
-    )
+    parts = {"explored": _explored(explorer), "targets": explorer["targets"]}
+    return _rendered("fragment.html.j2", document=document, numbers=_numbers(document.charts()), **parts)
 
 
 @cache
@@ -275,10 +248,6 @@ def _titles(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     parts = [part for name in ("layer", "concat", "hconcat", "vconcat") for part in spec.get(name, ())]
     for part in [*parts, *([spec["spec"]] if "spec" in spec else [])]:
         yield from _titles(part)
-
-
-def _script(*names: str) -> Markup:
-    return Markup("").join(_own(f"script/{name}.js") for name in names)
 
 
 def _own(name: str) -> Markup:

@@ -68,16 +68,9 @@ Charts = Chart | Sequence[Chart] | None
 """What a function that draws returns: a chart, several, or None where there are no data."""
 
 
-def _pictures_alone(_: Any, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    return pictures
-
-
-def _nothing(_: Any) -> tuple[()]:
+def nothing(_: Any) -> tuple[()]:
+    """Return nothing of any data."""
     return ()
-
-
-def _no_finding(_: Any) -> str:
-    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +115,12 @@ class ReportSection(Generic[MaterialType]):
     position_on: Callable[[MaterialType], int] | None = None
     tables: Mapping[str, Callable[[MaterialType], pl.DataFrame]] = field(default_factory=dict)
     charts: Sequence[Callable[[MaterialType], Charts]] = ()
-    blocks: Callable[[MaterialType, Sequence[Picture]], Iterable[Block | None]] = _pictures_alone
-    finding: Callable[[MaterialType], str] = _no_finding
-    summary: Callable[[MaterialType], Sequence[str]] = _nothing
+    blocks: Callable[[MaterialType, Sequence[Picture]], Iterable[Block | None]] = lambda _, pictures: pictures
+    finding: Callable[[MaterialType], str] = lambda _: ""
+    summary: Callable[[MaterialType], Sequence[str]] = nothing
     summary_position: int = 500
-    notes: Callable[[MaterialType], Sequence[str]] = _nothing
-    methods: Callable[[MaterialType], Iterable[Block | None]] = _nothing
+    notes: Callable[[MaterialType], Sequence[str]] = nothing
+    methods: Callable[[MaterialType], Iterable[Block | None]] = nothing
 
     def title_of(self, data: MaterialType) -> str:
         """Return the title on a page of this data."""

@@ -25,6 +25,10 @@ ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
 """Probes that sections read as series of the trajectories; their rows, often millions, are not held."""
 
 
+READ = ("runs", "findings", "errors", "examined", "alerts", "times", "forecasts", "population", "targets")
+"""Methods of a study whose result the data hold under the same name."""
+
+
 def _no_log() -> Log:
     raise ToposcopeError("no loss is logged")
 
@@ -126,22 +130,14 @@ class StudyData(ComputedOnce):
             frame=pl.concat(rows),
             labels=labels,
             log=log,
-            runs=study.runs(),
-            findings=study.findings(),
-            errors=study.errors(),
             diagrams=study.diagrams,
             states=study.states,
             read_log=lambda: read_log(study.directory),
-            examined=study.examined(),
             notes=[*study.notes(), *filter(None, [study.coverage()])],
             corpus=study.meta("corpus_sha256"),
             adjust=adjust,
-            alerts=study.alerts(),
-            times=study.times(),
-            forecasts=study.forecasts(),
-            population=study.population(),
-            targets=study.targets(),
             cooled=_twins(study) if declared.cooled else [],
+            **{name: getattr(study, name)() for name in READ},
             workers=workers,
             progress=progress,
         )

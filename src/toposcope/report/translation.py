@@ -44,9 +44,8 @@ def translation_held_out_chart(translations: Sequence[Translation]) -> Chart | N
         return None
     title = "Losses of held-out runs, predicted from smaller runs and the laws of other recipes"
     caption = "Each recipe in turn is taken for the new one, on every corpus; right predictions lie on the dashed line."
-    return Chart(
-        "held-out", title, caption, f"Scatter chart of predicted against true losses. {title}.", panels(figures)
-    )
+    text = f"Scatter chart of predicted against true losses. {title}."
+    return Chart("held-out", title, caption, text, panels(figures))
 
 
 def _loss_panel(translation: Translation, x: alt.X) -> alt.LayerChart:

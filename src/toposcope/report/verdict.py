@@ -89,7 +89,8 @@ def study_verdict(data: StudyData) -> StudyVerdict:
         words, help_ = _power_words(weak), POWER.needs
         details = f"{words[0].upper()}{words[1:]}. {help_[0].upper()}{help_[1:]} would help."
         return StudyVerdict(UNDETERMINED, POWER.reason, rows, details)
-    if partial := features_of(_beyond_covariates(rows)):
+    failing = rows.filter(pl.col("verdict").is_in([TREND, NONE]), ~_explained_by_scale(rows))
+    if partial := features_of(failing.filter(_below("p_given_all_adjusted"))):  # significant given every covariate
         keep = f"{len(partial)} of {total} {_verb(partial, 'keeps', 'keep')} a correlation given {covariates_of(rows)}"
         fail = _verb(partial, "fails", "fail")
         return StudyVerdict(TREND, "", rows, f"{keep}{where}, but {fail} another test: {_named(partial)}.")
@@ -138,11 +139,9 @@ def covariates_of(rows: pl.DataFrame) -> str:
 def untested_sentence(rows: pl.DataFrame, untested: pl.DataFrame | None = None) -> str:
     """Say how many of some rows have no verdict, why, and what would help."""
     untested = rows if untested is None else untested
-    which = (
-        counted(len(untested), "feature")
-        if rows.get_column("run").n_unique() == 1
-        else f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
-    )
+    which = counted(len(untested), "feature")
+    if rows.get_column("run").n_unique() != 1:
+        which = f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
     weak, needs = _missing(untested, POWER.untested), untested.get_column("needs").value_counts(sort=True)
     helps = " or ".join(dict.fromkeys(part for need in needs.get_column("needs") for part in need.split(", or ")))
     power = f" ({_power_words(weak)})" if len(weak) else ""
@@ -183,12 +182,6 @@ def _explained_by_scale(rows: pl.DataFrame) -> pl.Expr:
     if not has_scales(rows):
         return pl.lit(value=False)
     return pl.col(SCALED).is_finite() & ~_below("p_given_scale_adjusted")
-
-
-def _beyond_covariates(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that are significant given every covariate, but fail another test."""
-    failing = pl.col("verdict").is_in([TREND, NONE])
-    return rows.filter(failing, _below("p_given_all_adjusted"), ~_explained_by_scale(rows))
 
 
 def _correlation_sentence(topology: pl.DataFrame) -> str:

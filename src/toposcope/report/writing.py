@@ -137,12 +137,9 @@ def write_document(folder: Path, document: Document, tables: Mapping[str, pl.Dat
 
     A file is removed only if the record lists it with its content: files that somebody added or changed stay.
     """
+    figures = ((f"figures/{name}.{kind}", of[kind]) for name, of in rendered.files.items() for kind in of)
     files = {
-        **{
-            f"figures/{name}.{kind}": content
-            for name, kinds in rendered.files.items()
-            for kind, content in kinds.items()
-        },
+        **dict(figures),
         **{f"tables/{name}.csv": to_csv(table) for name, table in tables.items()},
         "report.md": to_markdown(document).encode(),
         PAGE: to_page(document, rendered.vega).encode(),
@@ -156,7 +153,10 @@ def write_document(folder: Path, document: Document, tables: Mapping[str, pl.Dat
     write_all_bytes({folder / name: data for name, data in files.items()})
     write_bytes(folder / PAGE, page)
     for name in sorted(before.keys() - now.keys()):
-        _remove(folder / name, before[name])
+        path = folder / name
+        unfinished(path).unlink(missing_ok=True)
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() in before[name]:
+            path.unlink()
     _record(folder, now)
 
 
@@ -173,9 +173,3 @@ def _recorded(folder: Path) -> dict[str, list[str]]:
     if not isinstance(record, dict):
         return {}
     return {name: hashes for name, hashes in record.items() if isinstance(hashes, list)}
-
-
-def _remove(path: Path, hashes: list[str]) -> None:
-    unfinished(path).unlink(missing_ok=True)
-    if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() in hashes:
-        path.unlink()

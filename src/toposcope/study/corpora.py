@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -22,10 +21,6 @@ from toposcope.logs import LogTable
 from toposcope.logs.columns import target_of
 from toposcope.progress import Progress
 from toposcope.study.tasks import or_failure
-
-if TYPE_CHECKING:
-    from toposcope.family.corpus import Tokens
-
 
 OWN_FILE = "corpus.safetensors"  # tokens of the corpus under ``[corpus]``
 FILE = "other_corpora.json"
@@ -128,7 +123,7 @@ def other_corpora_task(task: OtherCorporaTask) -> dict[str, dict[int, float]]:
     """Return the losses by name of the corpus and step."""
     from toposcope.family.evaluation import validation_losses
 
-    tokens = [_loaded(path) for path in task.tokens.values()]
+    tokens = list(map(_loaded, task.tokens.values()))
     losses = {c.step: validation_losses(task.run, c.tensors(), tokens) for c in task.checkpoints}
     return {name: {step: each[k] for step, each in losses.items()} for k, name in enumerate(task.tokens)}
 
@@ -178,6 +173,4 @@ def _read(directory: Path, sha256: Mapping[str, str]) -> dict[str, dict[int, flo
     return {name: known.losses for name, known in content.items() if known.sha256 == sha256.get(name)}
 
 
-@lru_cache(8)
-def _loaded(path: Path) -> "Tokens":
-    return corpora.load(path)
+_loaded = lru_cache(8)(corpora.load)

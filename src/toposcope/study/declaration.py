@@ -37,10 +37,7 @@ MAX_NAME_BYTES = 200  # of a run, a series or a study; most file systems allow 2
 MAX_WHOLE_NUMBER = (1 << 63) - 1
 
 DEFAULT_PROBES: list[dict[str, Any]] = [
-    {"name": "neural_persistence"},
-    {"name": "rips"},
-    {"name": "controls"},
-    {"name": "distances"},
+    {"name": name} for name in ("neural_persistence", "rips", "controls", "distances")
 ]
 PUBLISHED_CLOUD: dict[str, Any] = {
     "name": "rips",
@@ -208,9 +205,8 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     @cached_property
     def _resolved_runs(self) -> list[Run]:
         drawn = self.population.declared_runs() if self.population else []
-        return [declared.resolve(self.corpus, self.training) for declared in self.runs] + [
-            declared.resolve(self.corpus, self.training, "population") for declared in drawn
-        ]
+        places = (*((run, "runs") for run in self.runs), *((run, "population") for run in drawn))
+        return [declared.resolve(self.corpus, self.training, place) for declared, place in places]
 
     def resolved_probes(self) -> list[Probe]:
         """Return the probes."""

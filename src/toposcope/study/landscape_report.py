@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -196,32 +196,20 @@ class LandscapeReport:
             remarks.append(f"the plane holds {self.path_share:.0%} of the squared distances to the other checkpoints")
         if len(self.planes) == 1:
             remarks.append("one plane: nothing is known of the spread over planes")
-        found = self.statistics().items()
-        for what, names in (
-            (
-                f"not converged, more than {MAX_RELATIVE_CHANGE:.0%} different at half the resolution",
-                [n for n, e in found if (e.resolution or 0) > MAX_RELATIVE_CHANGE * abs(e.mean)],
+        most = f"{MAX_RELATIVE_CHANGE:.0%}"
+        doubts: dict[str, Callable[[Estimate], bool]] = {
+            f"not converged, more than {most} different at half the resolution": lambda e: (
+                (e.resolution or 0) > MAX_RELATIVE_CHANGE * abs(e.mean)
             ),
-            (
-                f"numerical error of more than {MAX_RELATIVE_CHANGE:.0%}",
-                [n for n, e in found if (e.error or 0) > MAX_RELATIVE_CHANGE * abs(e.mean)],
-            ),
-            (
-                "convergence unknown, undefined at half the resolution",
-                [n for n, e in found if e.resolution is None and e.error is None],
-            ),
-            ("spread over planes larger than the mean", [n for n, e in found if (e.planes or 0) > abs(e.mean)]),
-            (
-                "spread over parts of the text larger than the mean",
-                [n for n, e in found if (e.batches or 0) > abs(e.mean) > 0],
-            ),
-            (
-                "undefined on some planes, the mean is over the others",
-                [n for n, e in found if e.n_planes < len(self.planes)],
-            ),
-        ):
-            if names:
-                remarks.append(f"{what}: {', '.join(STATISTIC_NAMES[name] for name in names)}")
+            f"numerical error of more than {most}": lambda e: (e.error or 0) > MAX_RELATIVE_CHANGE * abs(e.mean),
+            "convergence unknown, undefined at half the resolution": lambda e: e.resolution is None and e.error is None,
+            "spread over planes larger than the mean": lambda e: (e.planes or 0) > abs(e.mean),
+            "spread over parts of the text larger than the mean": lambda e: (e.batches or 0) > abs(e.mean) > 0,
+            "undefined on some planes, the mean is over the others": lambda e: e.n_planes < len(self.planes),
+        }
+        for what, holds in doubts.items():
+            if names := [STATISTIC_NAMES[name] for name, each in self.statistics().items() if holds(each)]:
+                remarks.append(f"{what}: {', '.join(names)}")
         return remarks
 
     def to_dict(self) -> dict[str, Any]:

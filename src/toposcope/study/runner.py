@@ -217,7 +217,8 @@ class _Runner:
         self._save_text()
         self._survey()
         self.store.drop_unused_diagrams()
-        self._examine()
+        with self.store.one_transaction():
+            self._examine()
         return self.errors
 
     def _train(self) -> None:
@@ -304,7 +305,8 @@ class _Runner:
                 self._store_published_run(name, published)
                 continue
             try:
-                opened = self._open(declared[name]) if name in declared else series(spec)
+                named = name in declared
+                opened = (self.opened.get(name) or declared[name].open(self.access)) if named else series(spec)
             except (ToposcopeError, OSError) as error:
                 if name in declared and declared[name].optional:
                     self._leave_out(name, str(error), published)
@@ -355,9 +357,6 @@ class _Runner:
         else:
             self._put_log(name, None, published)
         self.store.set_status(name, "unreachable", max(evidence, default=None))
-
-    def _open(self, declared: DeclaredSeries) -> Series:
-        return self.opened.get(declared.resolved_name()) or declared.open(self.access)
 
     def _store_log(self, name: str, declared_log: str, opened: Series, published: PublishedRun | None) -> None:
         """Store the training log; if it cannot be read, the checkpoints are measured all the same."""
@@ -412,10 +411,6 @@ class _Runner:
 
     def _examine(self) -> None:
         """Examine each series by the summaries made while it was read; steps that were not selected are not missing."""
-        with self.store.one_transaction():
-            self._examine_all()
-
-    def _examine_all(self) -> None:
         declared = self.declaration.named_series()
         n_checkpoints = sum(map(len, self.series.values()))
         keys: dict[str, str] = {}

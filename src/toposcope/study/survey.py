@@ -18,6 +18,7 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import Input, RunContext, needs_of
 from toposcope.probes.probe import States
 from toposcope.progress import Progress, silent
+from toposcope.study import tuning
 from toposcope.study.diagrams import Source, diagram_bytes, diagram_file, is_readable, read_diagrams, read_states
 from toposcope.study.plan import InputKeys, Planned, plan
 from toposcope.study.store import Store, write_large_diagrams
@@ -31,15 +32,6 @@ from toposcope.study.tasks import (
     measure_tasks,
     or_failure,
     read_tasks,
-)
-from toposcope.study.tuning import (
-    BATCH_SECONDS,
-    BYTES_READ_PER_MS,
-    COMPILE_MS,
-    LONG_TASK_MS,
-    OPENING_MS,
-    OPENING_THREADS,
-    START_SECONDS,
 )
 from toposcope.study.work import (
     CheckpointSize,
@@ -100,7 +92,7 @@ class Survey:
                 what = f"{len(done)} of {len(self._places())} checkpoints are done and kept; run the same command again"
                 raise ToposcopeError(f"{error}; {what}") from error
             if self._has_to_compile:
-                self.progress("compile", COMPILE_MS, COMPILE_MS)
+                self.progress("compile", tuning.COMPILE_MS, tuning.COMPILE_MS)
                 self._has_to_compile = False
         self._compare()
         return self.errors
@@ -114,10 +106,10 @@ class Survey:
         shipped = all(type(probe).__module__.startswith("toposcope.") for probe in self.sources)
         if self.here.has_started or not shipped or needs_of(*self.sources) or any(map(self._is_remote, stale)):
             return False
-        seconds = sum(self._reading_ms(place, sizes) + OPENING_MS for place in stale) / 1000
-        seconds += OPENING_MS * len(self.sources) * len(sizes) / 1000
+        seconds = sum(self._reading_ms(place, sizes) + tuning.OPENING_MS for place in stale) / 1000
+        seconds += tuning.OPENING_MS * len(self.sources) * len(sizes) / 1000
         seconds += sum(probe.expected_seconds(size.shapes) for probe in self.sources for size in sizes.values())
-        if seconds * (1 - 1 / self.here.n_workers) >= START_SECONDS:
+        if seconds * (1 - 1 / self.here.n_workers) >= tuning.START_SECONDS:
             return False
         # What has to be compiled first is shared out too.
         return not stale or is_compiled({probe.name() for probe in self.sources}, self._n_vertices)
@@ -151,7 +143,7 @@ class Survey:
         if not any(is_remote(checkpoint.location) for checkpoint in checkpoints):
             return dict(zip(places, map(checkpoint_size, checkpoints), strict=True))
         sizes: dict[RunStep, CheckpointSize] = {}
-        with ThreadPoolExecutor(OPENING_THREADS) as threads:
+        with ThreadPoolExecutor(tuning.OPENING_THREADS) as threads:
             for place, size in zip(places, threads.map(checkpoint_size, checkpoints), strict=True):
                 sizes[place] = size
                 self.progress("open", len(sizes), len(places))
@@ -171,7 +163,7 @@ class Survey:
 
     def _reading_ms(self, place: RunStep, sizes: Mapping[RunStep, CheckpointSize]) -> int:
         """Return the expected milliseconds of reading a checkpoint; what is fetched is read by itself."""
-        return LONG_TASK_MS if self._is_remote(place) else sizes[place].stored // BYTES_READ_PER_MS
+        return tuning.LONG_TASK_MS if self._is_remote(place) else sizes[place].stored // tuning.BYTES_READ_PER_MS
 
     def _keep_read(self, results: Sequence[tuple[ReadTask, Read | TaskFailure]]) -> None:
         """Keep what was read of several checkpoints."""
@@ -214,7 +206,7 @@ class Survey:
             self._compile_ahead()
         here = [task for task in tasks if task.probe in local]
         anywhere = [task for task in tasks if task.probe not in local]
-        anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
+        anywhere.sort(key=lambda task: max(task.milliseconds, tuning.LONG_TASK_MS), reverse=True)
         with WriteGroup(self._store) as group:
             for engine, engine_tasks in ((self.engine, anywhere), (self.here, here)):
                 for task, result in run_in_groups(engine, measure_tasks, engine_tasks, work.add_running, group.flush):
@@ -226,7 +218,7 @@ class Survey:
         if isinstance(self.engine, Workers) and not self._is_compiling:
             names = frozenset(probe.name() for probe in self.sources)
             if self.engine.n_workers > 1 and not is_compiled(names, self._n_vertices):
-                self.progress("compile", 0, COMPILE_MS)
+                self.progress("compile", 0, tuning.COMPILE_MS)
                 self._has_to_compile = True
             self.engine.start(partial(compile_ahead, names, self._n_vertices))
             self._is_compiling = True
@@ -347,7 +339,7 @@ class Survey:
             return
         layers = {name: shapes[name] for name in planned.wanted if name != NETWORK}
         parts: list[list[str]] = []
-        if probe.expected_seconds(layers) > BATCH_SECONDS:
+        if probe.expected_seconds(layers) > tuning.BATCH_SECONDS:
             parts = list(batches({name: probe.expected_seconds({name: shape}) for name, shape in layers.items()}))
         for names in parts if len(parts) > 1 else [list(planned.wanted)]:
             part = {name: layers[name] for name in names if name in layers}

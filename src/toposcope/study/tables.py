@@ -190,9 +190,8 @@ MeasurementRow = tuple[Unit, str, Measurement, str]  # unit, key, measurement, d
 
 def forget(c: sqlite3.Connection, run: str, step: int) -> None:
     """Delete what is known of a checkpoint, but for its measurements."""
-    c.execute("DELETE FROM checkpoints WHERE run = ? AND step = ?", (run, step))
-    c.execute("DELETE FROM layers WHERE run = ? AND step = ?", (run, step))
-    c.execute("DELETE FROM evidence WHERE run = ? AND step = ?", (run, step))
+    for table in ("checkpoints", "layers", "evidence"):
+        c.execute(f"DELETE FROM {table} WHERE run = ? AND step = ?", (run, step))
 
 
 def delete_units(c: sqlite3.Connection, units: Sequence[Unit]) -> None:

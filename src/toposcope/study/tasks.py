@@ -144,18 +144,16 @@ def _read(task: ReadTask, fingerprint: str, evidence: CheckpointSummary) -> Read
     checkpoint = task.checkpoint
     if evidence.error:
         return Read(None, evidence)
-    layers = tuple(_layer_row(layer, evidence) for layer in checkpoint.analysed())
+    layers = []
+    for layer in checkpoint.analysed():
+        read = evidence.tensors.get(layer.entry.name)
+        as_it_is = read.content_hash if read and read.shape == layer.shape else ""
+        layers.append(LayerRow.of(layer, layer.content_hash(as_it_is)))
     _check_unchanged(checkpoint, fingerprint)
     named = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
     weights_hash = hashlib.sha256(named.encode()).hexdigest()
-    row = CheckpointRow(task.run, checkpoint.step, checkpoint.location, fingerprint, weights_hash, layers)
+    row = CheckpointRow(task.run, checkpoint.step, checkpoint.location, fingerprint, weights_hash, tuple(layers))
     return Read(row, evidence)
-
-
-def _layer_row(layer: Layer, evidence: CheckpointSummary) -> LayerRow:
-    """Return a layer's row; its hash is that of its tensor, if it was read as it is."""
-    read = evidence.tensors.get(layer.entry.name)
-    return LayerRow.of(layer, layer.content_hash(read.content_hash if read and read.shape == layer.shape else ""))
 
 
 def examine_task(task: ExamineTask) -> Examined:

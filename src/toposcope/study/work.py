@@ -13,14 +13,7 @@ from toposcope.engine.pool import Engine, Result, TaskFailure, do_nothing
 from toposcope.errors import ToposcopeError
 from toposcope.probes.probe import Probe, Shape
 from toposcope.progress import Progress
-from toposcope.study.tuning import (
-    BATCH_SECONDS,
-    GROUPS_PER_WORKER,
-    MAX_GROUP_MS,
-    MAX_GROUPED,
-    MAX_ITEMS,
-    MAX_WAIT_SECONDS,
-)
+from toposcope.study import tuning
 
 WORK = "work"  # what tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done
 Item = TypeVar("Item")
@@ -78,7 +71,7 @@ def portions(places: Sequence[RunStep], fetched: Mapping[RunStep, int], keep: in
 
 def batches(seconds: Mapping[str, float]) -> Iterator[list[str]]:
     """Group layers to about `BATCH_SECONDS` of expected time."""
-    return _cut(list(seconds), list(seconds.values()), BATCH_SECONDS)
+    return _cut(list(seconds), list(seconds.values()), tuning.BATCH_SECONDS)
 
 
 def groups(costs: Sequence[int], n_workers: int) -> Iterator[list[int]]:
@@ -86,8 +79,8 @@ def groups(costs: Sequence[int], n_workers: int) -> Iterator[list[int]]:
 
     Every worker gets several groups, so that the workers finish together.
     """
-    size = max(1, min(MAX_GROUPED, len(costs) // (GROUPS_PER_WORKER * n_workers)))
-    return _cut(range(len(costs)), costs, MAX_GROUP_MS, size)
+    size = max(1, min(tuning.MAX_GROUPED, len(costs) // (tuning.GROUPS_PER_WORKER * n_workers)))
+    return _cut(range(len(costs)), costs, tuning.MAX_GROUP_MS, size)
 
 
 def _cut(items: Sequence[Item], weights: Sequence[float], limit: float, size: float = math.inf) -> Iterator[list[Item]]:
@@ -176,7 +169,7 @@ class WriteGroup(AbstractContextManager["WriteGroup[Item]"], Generic[Item]):
     def add(self, item: Item) -> None:
         """Add one item."""
         self._waiting.append(item)
-        if len(self._waiting) >= MAX_ITEMS or time.monotonic() - self._last_write >= MAX_WAIT_SECONDS:
+        if len(self._waiting) >= tuning.MAX_ITEMS or time.monotonic() - self._last_write >= tuning.MAX_WAIT_SECONDS:
             self.flush()
 
     def flush(self) -> None:

@@ -113,10 +113,7 @@ def _series(runs: Sequence[Trajectory]) -> Iterator[tuple[Feature, list[Vector |
 
 
 def _level_and_change(series: Sequence[Vector | None], at: Indices, *, second: bool = False) -> list[Vector]:
-    """Return values at a checkpoint and their change since the one before; of logarithms where all are positive.
-
-    With `second`, also how the change differs from the change before it.
-    """
+    """Return values and their change, with `second` also its change; of logarithms where all are positive."""
     values = np.full((3, len(series)), np.nan)
     for i, (of_run, place) in enumerate(zip(series, at, strict=True)):
         if of_run is not None:
@@ -226,10 +223,7 @@ def problems(population: NestedPopulation, columns: FractionColumns) -> list[Pro
 
 
 def _diverges(population: NestedPopulation, columns: FractionColumns) -> Vector:
-    """Return 1 for runs that diverge or have a spike within the next tenth of training, 0 for the others.
-
-    NaN where too little was logged to say.
-    """
+    """Return 1 for runs that diverge or spike within the next tenth of training, else 0; NaN if it is not known."""
     events = np.full(len(columns.places), np.nan)
     for i, (place, at) in enumerate(zip(columns.places, columns.at, strict=True)):
         step = int(population.runs[place].steps[at])

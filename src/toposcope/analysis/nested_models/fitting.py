@@ -51,10 +51,7 @@ class Block:
 
 
 def standardised(learned: Matrix, held_out: Matrix) -> Block:
-    """Return columns less their mean, over their standard deviation, both of the runs that are learned from.
-
-    Unknown values become the mean, values are clipped at 3 standard deviations, and constant columns are dropped.
-    """
+    """Return columns standardised by those learned from, clipped at 3, unknown values 0, without constant ones."""
     known = np.isfinite(learned)
     count = np.maximum(known.sum(axis=0), 1)
     centre = np.where(known, learned, 0.0).sum(axis=0) / count
@@ -106,10 +103,7 @@ class RidgeModel:
         return np.asarray(self.cross @ residuals + block.held_out @ (block.learned.T @ residuals) / strength)
 
     def chosen(self, block: Block) -> tuple[float, Vector]:
-        """Return the strength of a further block that errs least on held-out groups, and the residuals with it.
-
-        The strength is infinite where the block is better excluded.
-        """
+        """Return the strength of a further block that errs least on held-out groups, and the residuals with it."""
         if not block.learned.shape[1]:
             return np.inf, self.residuals
         left = block.learned - self.directions @ (self.directions.T @ block.learned)
@@ -292,10 +286,7 @@ def is_boosted(problem: Problem) -> bool:
 
 
 def boosted_predictions(problem: Problem) -> dict[str, Vector]:
-    """Return the predictions of the models with norms and spectra, all topology and the controls, shape (n,) each.
-
-    Configurations are held out, in five folds.
-    """
+    """Return the predictions with norms and spectra, topology and controls, configurations held out in five folds."""
     blocks, further = problem.columns.blocks, further_tables(problem)
     plain = np.hstack([blocks[LOSS], blocks[SCHEDULE], blocks[PLAIN]])
     tables = {WITH_PLAIN: plain}

@@ -38,7 +38,8 @@ def compare(errors: Matrix, base: Matrix, groups: Indices) -> Skills:
     n_groups = len(member)
     if n_groups < MIN_INTERVAL_GROUPS:
         return Skills(skill, unknown, unknown, unknown, n_groups)
-    counts = _resamples(n_groups)
+    draws = named_draws("bootstrap", n_groups)
+    counts = draws.multinomial(n_groups, np.full(n_groups, 1 / n_groups), size=RESAMPLES).astype(np.float64)
     below = theirs @ counts.T
     resampled = 1 - (ours @ counts.T) / np.where(below > 0, below, np.nan)
     defined = np.asarray(np.isfinite(resampled).all(axis=1))
@@ -46,11 +47,6 @@ def compare(errors: Matrix, base: Matrix, groups: Indices) -> Skills:
     low, high = (np.where(defined, end, np.nan) for end in ends)
     differences = (ours - theirs) / member.sum(axis=1)
     return Skills(skill, low, high, sign_flips(differences), n_groups)
-
-
-def _resamples(n: int) -> Matrix:
-    """Return how often each group is in each bootstrap sample, shape (resamples, n)."""
-    return named_draws("bootstrap", n).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
 
 
 def wilcoxon_p(errors: Matrix, base: Matrix, groups: Indices) -> Vector:

@@ -184,7 +184,6 @@ def _not_excluded(missing: Sequence[str]) -> str:
 
 
 def _gain(row: Row) -> str:
-    """Say which model errs less, when and by how much."""
     by = "" if row["learner"] == RIDGE else " by boosting"
     interval = f"{_percent(row['skill_low'])} to {_percent(row['skill_high'])}"
     return (

@@ -20,12 +20,12 @@ from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.rank_files import refuse_part
 from toposcope.checkpoints.formats.torch_file import listing, within
 from toposcope.checkpoints.formats.weight_names import of_weights, refuse_pointers
-from toposcope.checkpoints.sources.source import CheckpointError, Files
+from toposcope.checkpoints.sources.source import CheckpointError, Files, malformed
 from toposcope.checkpoints.tuning import MAX_SHARED_BYTES, MAX_SHARING
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect_modules
 
-__all__ = ["Entry", "Inside", "Key", "Listing", "entries", "inside", "is_checkpoint"]
+__all__ = ["CheckpointError", "Entry", "Inside", "Key", "Listing", "entries", "inside", "is_checkpoint"]
 MAX_NAME_LENGTH = 1000  # of a tensor
 
 
@@ -50,9 +50,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
         listed = module.entries(spec, files, key) if key else module.entries(spec, files)
     for entry in listed:
         if not entry.name.isprintable() or len(entry.name) > MAX_NAME_LENGTH:
-            raise CheckpointError(
-                f"{spec}: a tensor has an unprintable or overlong name: {entry.name[:80]!a}", "damaged"
-            )
+            raise malformed(spec, f"a tensor has an unprintable or overlong name: {entry.name[:80]!a}")
     _check_expansion(spec, files, listed)
     refuse_part(spec, files, listed)
     return listed if isinstance(listed, Listing) else Listing(listed)
@@ -89,8 +87,5 @@ def _check_expansion(spec: str, files: Files, listed: list[Entry]) -> None:
         return
     stored = sum(file.size for file in (of_weights(files) or files).values())
     if total > max(MAX_SHARED_BYTES, MAX_SHARING * stored):
-        raise CheckpointError(
-            f"{spec}: {stored} bytes that would become {total:.3g}, many tensors of the same numbers; save the model's "
-            "state_dict again",
-            "damaged",
-        )
+        became = f"{stored} bytes that would become {total:.3g}, many tensors of the same numbers"
+        raise malformed(spec, f"{became}; save the model's state_dict again")

@@ -304,7 +304,6 @@ def is_tensor(text: str) -> bool:
 
 
 def _models(fields: Mapping[Any, Any]) -> Iterator[tuple[str | int, Model]]:
-    """Yield the values that hold tensors of a model, by key."""
     for name, value in fields.items():
         if not isinstance(name, str | int) or isinstance(value, StoredTensor | StoredArray | str | int | float | None):
             continue

@@ -15,7 +15,7 @@ from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, reshaped, 
 from toposcope.checkpoints.formats.series_inside import stated_along
 from toposcope.checkpoints.formats.torch_file import RankFile, listing, open_file
 from toposcope.checkpoints.formats.weight_names import is_transformers_folder
-from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, unsupported
+from toposcope.checkpoints.sources.source import Files, StoredFile, incomplete, unsupported
 from toposcope.checkpoints.unpickling import SEQUENCES, StoredTensor, natural_numbers
 
 MODULE = re.compile(r"mp_rank_(\d{2,})_model_states\.pt")
@@ -92,7 +92,6 @@ def _refuse(spec: str, reason: str, fix: str = FIX) -> NoReturn:
 
 
 def _layers(spec: str, inner: Files) -> Listing:
-    """List the tensors of pipeline layers, a file each."""
     found = _matches(LAYER, inner)
     if any(int(match[2]) for match in found):
         ranks = {match[2] for match in found}
@@ -117,11 +116,8 @@ def _zero3(spec: str, inner: Files) -> Listing:
     stated = max((n for n in listed if type(n) is int and 0 < n < MAX_RANKS), default=None)
     count = max(stated or 0, *by_rank, *(rank + 1 for rank in optimizers), *(rank + 1 for rank in by_rank))
     if missing := [rank for rank in range(count) if rank not in by_rank or rank not in optimizers][:4]:
-        raise CheckpointError(
-            f"{spec}: files of the ranks {', '.join(map(str, missing))} of {count} are missing, which hold parts of "
-            "every weight; fetch them",
-            "missing shard",
-        )
+        lost = f"files of the ranks {', '.join(map(str, missing))} of {count} are missing"
+        raise incomplete(spec, f"{lost}, which hold parts of every weight; fetch them")
     ranks = [_Rank(by_rank[k], optimizers[k]) for k in range(count)]
     merge = _Zero3(spec, ranks, stated or count)
     note = f"put together from {count} ranks of ZeRO-3: the optimizer's master copies of the weights"
@@ -175,7 +171,6 @@ class _Zero3:
         return listed
 
     def _flat(self, rank: _Rank) -> Entry:
-        """Return a rank's numbers of all trained parameters, one after another."""
         groups = _optimizer_state(rank.optimizer).get("fp32_flat_groups")
         groups = groups if isinstance(groups, SEQUENCES) else [groups]
         flat = [group for group in groups if _is_flat(group)]

@@ -21,7 +21,15 @@ from toposcope.checkpoints.formats.entry import Entry, slice_of
 from toposcope.checkpoints.formats.pickles import MAX_EXPANDED_BYTES
 from toposcope.checkpoints.formats.torch_file import Archive
 from toposcope.checkpoints.formats.weight_names import WHOLE_OR_INDEX, is_file_name
-from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated
+from toposcope.checkpoints.sources.source import (
+    CheckpointError,
+    Files,
+    StoredFile,
+    damaged,
+    incomplete,
+    malformed,
+    truncated,
+)
 from toposcope.checkpoints.unpickling import (
     MAX_PICKLE_BYTES,
     TENSOR_NAMES,
@@ -149,22 +157,17 @@ class _Part:
     @cached_property
     def entry(self) -> Entry:
         """The stored tensor; its archive is opened once."""
-        where = f"{self.file.location}: the chunk at byte {self.start}"
+        where = f"the chunk at byte {self.start}"
         if self.file.read(self.start, min(self.start + 4, self.stop)).tobytes() != b"PK\x03\x04":
-            raise CheckpointError(
-                f"{where} is not an archive of torch.save, or damaged; fetch or save it again", "damaged"
-            )
+            raise malformed(self.file, f"{where} is not an archive of torch.save, or damaged; fetch or save it again")
         archive = Archive(self.file, self.start, self.stop)
         content = archive.content
         if not isinstance(content, StoredTensor):
-            raise CheckpointError(f"{where} holds no tensor; fetch or save it again", "damaged")
+            raise malformed(self.file, f"{where} holds no tensor; fetch or save it again")
         entry = archive.entry("chunk", content)
         if (entry.shape, entry.dtype) != (self.sizes, self.dtype):
-            raise CheckpointError(
-                f"{where} holds {entry.dtype} {list(entry.shape)}, but {METADATA} says {self.dtype} "
-                f"{list(self.sizes)}; fetch or save it again",
-                "damaged",
-            )
+            holds, says = f"{entry.dtype} {list(entry.shape)}", f"{self.dtype} {list(self.sizes)}"
+            raise malformed(self.file, f"{where} holds {holds}, but {METADATA} says {says}; fetch or save it again")
         return entry
 
 
@@ -239,11 +242,8 @@ class _Stored:
             )
         if place.get("transform_descriptors"):
             transforms = [name for name in list(place.get("transform_descriptors"))[:4] if isinstance(name, str)]
-            raise CheckpointError(
-                f"{self._file.location}: {fqn[:80]!r} was written through {', '.join(transforms)[:80]!a}, which is not "
-                "supported; save the checkpoint without",
-                "damaged",
-            )
+            through = f"{fqn[:80]!r} was written through {', '.join(transforms)[:80]!a}"
+            raise malformed(self._file, f"{through}, which is not supported; save the checkpoint without")
         file = self._shard(place.get("relative_path"))
         start, length = natural_numbers([place.get("offset"), place.get("length")])
         if start + length > file.size:
@@ -253,7 +253,6 @@ class _Stored:
         return _Part(offsets, sizes, dtype, file, start, start + length)
 
     def _shard(self, name: Any) -> StoredFile:
-        """Return the file of a name that comes from the checkpoint, and may only be a file of its folder."""
         if not isinstance(name, str) or not is_file_name(name):
             shown = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
             raise CheckpointError(
@@ -261,9 +260,7 @@ class _Stored:
             )
         if name not in self._files:
             folder = self._file.location.removesuffix(METADATA)
-            raise CheckpointError(
-                f"{folder}{name}: missing; {METADATA} names this file. Fetch it again", "missing shard"
-            )
+            raise incomplete(f"{folder}{name}", f"missing; {METADATA} names this file. Fetch it again")
         return self._files[name]
 
 

@@ -222,11 +222,7 @@ def _read_side_by_side(parts: Sequence[Entry], start: int, stop: int) -> NDArray
 
 
 def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterator[tuple[list[Item], NDArray[Any]]]:
-    """Yield tensors of one shape and dtype in stacks, shape (r, ...), of at most `max_entries` if it is several.
-
-    Each comes with what the tensors belong to. Those that cannot be read are left out: read by itself, each gives its
-    error.
-    """
+    """Yield tensors of one shape and dtype in stacks with what they belong to, without those that cannot be read."""
     alike: dict[tuple[tuple[int, ...], str], list[tuple[Item, Entry]]] = {}
     for item, entry in members:
         alike.setdefault((entry.shape, entry.dtype), []).append((item, entry))

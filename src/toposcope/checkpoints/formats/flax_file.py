@@ -12,7 +12,14 @@ from toposcope.checkpoints.formats.entry import Entry, Rows, reshaped, stacked
 from toposcope.checkpoints.formats.model_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, array_entry, stream_of
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import (
+    Files,
+    StoredFile,
+    damaged,
+    incomplete,
+    truncated,
+    unsupported,
+)
 from toposcope.checkpoints.unpickling import Deferred, StoredStorage, StoredTensor, Unknown, natural_numbers
 
 DEFAULT_NAME = "flax_model.msgpack"
@@ -38,10 +45,7 @@ def opened(spec: str, files: Files) -> tuple[StoredFile, "_Saved"]:
     """List the arrays by where they lie; their numbers are skipped, and every shard must be there."""
     names = list(files) if len(files) == 1 else _named(files)
     if (match := _SHARD.fullmatch(names[0])) and (missing := int(match[2]) - len(names)):
-        raise CheckpointError(
-            f"{spec}: {missing} of {int(match[2])} shards of {DEFAULT_NAME} are missing; fetch them again",
-            "missing shard",
-        )
+        raise incomplete(spec, f"{missing} of {int(match[2])} shards of {DEFAULT_NAME} are missing; fetch them again")
     found = [files[name] for name in names]
     return found[0], _Saved(found)
 
@@ -90,7 +94,6 @@ class _Saved:
             _merge(file, self.content, content)
 
     def entry(self, name: str, tensor: _Array) -> Entry:
-        """Return one of the arrays."""
         if not tensor.chunks or tensor.tensor is None:
             return array_entry(tensor.file, name, tensor)
         whole = stacked(name, [Rows.all(array_entry(chunk.file, name, chunk)) for chunk in tensor.chunks])
@@ -98,7 +101,6 @@ class _Saved:
 
 
 def _merge(file: StoredFile, into: dict[Any, Any], content: Mapping[Any, Any]) -> None:
-    """Add what another shard holds."""
     for name, value in content.items():
         if name not in into:
             into[name] = value
@@ -117,7 +119,6 @@ class _Reader:
         self._count = 0
 
     def read(self) -> Any:
-        """Return the one value in the file."""
         try:
             value = self._value(MAX_DEPTH)
         except EOFError as error:
@@ -151,7 +152,6 @@ class _Reader:
         return self._plain(code)
 
     def _plain(self, code: int) -> Any:
-        """Return nil, a logical value or a number."""
         if code in (0xC0, 0xC2, 0xC3):
             return None if code == 0xC0 else code == 0xC3
         if code == 0xC1:

@@ -15,7 +15,14 @@ from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
 from toposcope.checkpoints.formats.model_folder import is_only, lone_file
 from toposcope.checkpoints.formats.pickles import stream_of
-from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import (
+    Files,
+    StoredFile,
+    damaged,
+    incomplete,
+    truncated,
+    unsupported,
+)
 from toposcope.extras import install, is_installed
 
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
@@ -70,21 +77,15 @@ def _chosen(names: Collection[str]) -> list[str]:
 
 
 def _check_parts(spec: str, names: Sequence[str], headers: Sequence["_Header"]) -> None:
-    """Refuse a model of which parts are missing."""
     match = _PART.fullmatch(names[0].rpartition("/")[2])
     count = max(int(match[3]) if match else 1, headers[0].number("split.count", 1))
     if count == len(headers):
         return
     if len(headers) == 1:
-        raise CheckpointError(
-            f"{headers[0].file.location}: one of {count} parts of a model; name the folder that holds them all",
-            "missing shard",
-        )
+        raise incomplete(headers[0].file, f"one of {count} parts of a model; name the folder that holds them all")
     there = {int(match[2]) for name in names if (match := _PART.fullmatch(name))}
     lost = [str(k) for k in range(1, min(count, MAX_TENSORS) + 1) if k not in there][:10]
-    raise CheckpointError(
-        f"{spec}: {len(headers)} of {count} parts of a model; fetch the others ({', '.join(lost)})", "missing shard"
-    )
+    raise incomplete(spec, f"{len(headers)} of {count} parts of a model; fetch the others ({', '.join(lost)})")
 
 
 class _Tensor(NamedTuple):
@@ -117,7 +118,6 @@ class _Header:
             raise unsupported(self.file, f"a GGUF file of type {str(kind)[:40]!a}, not a model; name the model's file")
 
     def number(self, name: str, default: int) -> int:
-        """Return a whole number of the metadata."""
         value = self.metadata.get(name)
         return value if type(value) is int else default
 
@@ -196,7 +196,6 @@ def _text(stream: BinaryIO) -> str:
 
 
 def _value(stream: BinaryIO, kind: int) -> Any:
-    """Return a value of the metadata, None of a list."""
     if kind == _TEXT:
         return _text(stream)
     if kind == _LIST:

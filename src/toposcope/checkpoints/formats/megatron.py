@@ -13,7 +13,7 @@ from toposcope.checkpoints.formats.contents import fields_of
 from toposcope.checkpoints.formats.entry import Entry, Listing, Rows, side_by_side, stacked
 from toposcope.checkpoints.formats.torch_file import RankFile
 from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK
-from toposcope.checkpoints.sources.source import CheckpointError, Files, unsupported
+from toposcope.checkpoints.sources.source import Files, incomplete, unsupported
 from toposcope.checkpoints.steps import MAX_STEP
 
 _Place = tuple[int, int]  # the rank among tensor-parallel ones, and the pipeline stage
@@ -71,7 +71,6 @@ def missing_ranks(content: Any) -> str:
 
 
 def _ranks(spec: str, files: Files) -> dict[_Place, RankFile]:
-    """Return what each rank saved."""
     ranks: dict[_Place, RankFile] = {}
     for name in sorted(files):
         if match := MEGATRON_RANK.fullmatch(name):
@@ -107,11 +106,8 @@ def _check_ranks(spec: str, found: set[_Place], arguments: Mapping[Any, Any], si
     if strays := found - expected:
         _refuse(spec, f"a rank that its args do not imply ({_folder(min(strays))})")
     if missing := sorted(expected - found):
-        raise CheckpointError(
-            f"{spec}: {', '.join(map(_folder, missing[:4]))} missing: {len(found)} of the {len(expected)} ranks of one "
-            "model are here; fetch the others",
-            "missing shard",
-        )
+        here = f"{len(found)} of the {len(expected)} ranks of one model are here"
+        raise incomplete(spec, f"{', '.join(map(_folder, missing[:4]))} missing: {here}; fetch the others")
 
 
 def _folder(place: _Place) -> str:
@@ -120,7 +116,6 @@ def _folder(place: _Place) -> str:
 
 
 def _tensors(spec: str, saved: RankFile) -> dict[str, Entry]:
-    """Return the tensors of one rank by their dotted names."""
     if "model" not in saved.fields and "model0" in saved.fields:
         _refuse(spec, "virtual pipeline stages (model0, model1, ...)")
     found = saved.tensors(saved.fields.get("model", {}))
@@ -144,7 +139,6 @@ class _Merge:
     version: Any  # of the checkpoint
 
     def entries(self) -> list[Entry]:
-        """Return the tensors of the whole model."""
         found: dict[str, Entry] = {}
         n_layers = 0
         for stage in range(self.sizes["pipeline_model_parallel_size"]):

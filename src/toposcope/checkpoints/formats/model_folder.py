@@ -34,7 +34,7 @@ from toposcope.checkpoints.formats.weight_names import (
     is_transformers_folder,
     refuse_pointers,
 )
-from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, incomplete, malformed
 
 MAX_INDEX_BYTES = 100_000_000
 _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
@@ -94,9 +94,8 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     name = _main(files)
     if not name:
         shards = sorted(n for n in files if NUMBERED_SHARD.fullmatch(n))
-        raise CheckpointError(
-            f"{spec}: {len(shards)} shards ({shards[0]}) and no index of their content; fetch the index file too",
-            "missing shard",
+        raise incomplete(
+            spec, f"{len(shards)} shards ({shards[0]}) and no index of their content; fetch the index file too"
         )
     if name.endswith(".json"):
         refuse_key(spec, key)
@@ -178,9 +177,7 @@ def _index(index: StoredFile, files: Files) -> _ShardIndex:
         content = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_ShardIndex)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         refuse_pointers({index.location: index})
-        raise CheckpointError(
-            f"{index.location}: not a shard index (no weight_map of names); fetch it again", "damaged"
-        ) from error
+        raise malformed(index, "not a shard index (no weight_map of names); fetch it again") from error
     for name in sorted(set(content.weight_map.values())):
         if not is_file_name(name):
             raise CheckpointError(
@@ -188,7 +185,5 @@ def _index(index: StoredFile, files: Files) -> _ShardIndex:
             )
         if name not in files:
             folder = index.location.removesuffix(index.location.rpartition("/")[2])
-            raise CheckpointError(
-                f"{folder}{name}: missing; the index names this shard. Fetch it again", "missing shard"
-            )
+            raise incomplete(f"{folder}{name}", "missing; the index names this shard. Fetch it again")
     return content

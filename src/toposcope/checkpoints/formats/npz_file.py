@@ -26,11 +26,11 @@ from toposcope.checkpoints.formats.pickles import (
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources.source import (
     Bytes,
-    CheckpointError,
     Files,
     RangeStream,
     StoredFile,
     damaged,
+    malformed,
     truncated,
     unsupported,
 )
@@ -77,10 +77,7 @@ class _Arrays:
         self._file = file
         self.unknown: Unknown = {}
         if file.read(0, min(2, file.size)).tobytes() != b"PK":
-            raise CheckpointError(
-                f"{file.location}: damaged, or not a file of NumPy, by its first bytes; fetch or save it again",
-                "damaged",
-            )
+            raise malformed(file, "damaged, or not a file of NumPy, by its first bytes; fetch or save it again")
         self.content: Any = _nested(_members(file))
 
     def entry(self, name: str, tensor: StoredArray) -> Entry:
@@ -94,7 +91,6 @@ class _Arrays:
 
 
 def _members(file: StoredFile) -> dict[str, StoredArray]:
-    """Return the arrays of an archive by name."""
     stream = stream_of(file)
     arrays: dict[str, StoredArray] = {}
     try:

@@ -121,7 +121,6 @@ def _from_jax(_function: Any, _arguments: Any, state: Any, *_: Any) -> StoredArr
 
 
 def _scalar(dtype: Any = None, data: Any = b"", *_: Any) -> Any:
-    """Return a number of Python."""
     form = _NUMBERS.get(dtype.code) if isinstance(dtype, StoredDtype) else None
     if form is None or not isinstance(data, bytes | str) or len(data) > MAX_NUMBER_BYTES:
         return Placeholder()
@@ -227,7 +226,6 @@ def _array_bytes(file: StoredFile, data: bytes | str | Deferred, size: int, star
 
 
 def _latin(file: StoredFile, data: str | Deferred) -> bytes:
-    """Return the bytes that older protocols store as a text."""
     try:
         text = data if isinstance(data, str) else file.read(data.start, data.stop).tobytes().decode()
         return text.encode("latin1")
@@ -326,7 +324,6 @@ class Plain:
         self.content = load(stream, file.location, names, None, self.unknown, deferring=True)
 
     def _nested(self, data: Any) -> StoredStorage:
-        """Return the storage in the bytes of a tensor's own file."""
         if not isinstance(data, bytes | str | Deferred):
             raise ValueError("a tensor without bytes")
         if data in self._nested_of:

@@ -75,7 +75,6 @@ def stated(_spec: str, files: Files) -> dict[str, int]:
 
 
 def _header(file: StoredFile) -> bytes:
-    """Return the JSON text before the data."""
     first = file.read(0, min(READ_AHEAD, file.size)).data
     length = int.from_bytes(first[:8], "little")
     if len(first) < 8 or length > file.size - 8:

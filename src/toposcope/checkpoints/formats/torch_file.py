@@ -47,6 +47,7 @@ from toposcope.checkpoints.sources.source import (
     RangeStream,
     StoredFile,
     damaged,
+    malformed,
     truncated,
     unsupported,
 )
@@ -188,10 +189,7 @@ def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
         what = "a safetensors file; rename it to .safetensors"
     if what:
         raise unsupported(file, f"not a torch file; it begins as {what}")
-    raise CheckpointError(
-        f"{file.location}: damaged, or not a torch file or a pickle of protocol 2 or later; fetch or save it again",
-        "damaged",
-    )
+    raise malformed(file, "damaged, or not a torch file or a pickle of protocol 2 or later; fetch or save it again")
 
 
 def check(file: StoredFile, *, only_weights: bool) -> None:

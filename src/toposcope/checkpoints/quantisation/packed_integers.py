@@ -22,7 +22,7 @@ from toposcope.checkpoints.quantisation.packed import (
     single,
 )
 from toposcope.checkpoints.quantisation.scaled import bystanders, group_weights
-from toposcope.checkpoints.sources.source import CheckpointError
+from toposcope.checkpoints.sources.source import malformed
 
 Groups = Callable[[], NDArray[np.intp]]  # returns the group of every input
 _WORDS = ("int32", "uint32")
@@ -97,7 +97,6 @@ def _read_gptq(
 
 
 def _groups(entry: Entry, order: Entry | None, size: int, n_in: int, n_groups: int) -> NDArray[np.intp]:
-    """Return the group of every input."""
     in_turn = np.arange(n_in) // size
     if order is None:
         return in_turn
@@ -106,11 +105,8 @@ def _groups(entry: Entry, order: Entry | None, size: int, n_in: int, n_groups: i
     if (group_of == group_of[0]).all() and group_of[0] in (0, -1):
         return in_turn
     if group_of.min() < 0 or group_of.max() >= n_groups:
-        raise CheckpointError(
-            f"{entry.name}: {order.name.rpartition('.')[2]} names groups that have no scales ({n_groups} have); fetch "
-            "or save it again",
-            "damaged",
-        )
+        reason = f"{order.name.rpartition('.')[2]} names groups that have no scales ({n_groups} have)"
+        raise malformed(entry.name, f"{reason}; fetch or save it again")
     return group_of
 
 
@@ -180,7 +176,6 @@ def compressed_tensors(packed: Packed) -> Unpacked | None:
 
 
 def _stated_shape(described: Entry, entry: Entry) -> tuple[int, int]:
-    """Read the shape that is stored with a weight."""
     stated = described.whole().tolist() if described.shape == (2,) and "int" in described.dtype else [0, 0]
     fits = len(entry.shape) == 2 and stated[0] == entry.shape[0] and 0 < stated[1] <= 16 * entry.shape[1]
     if not fits:

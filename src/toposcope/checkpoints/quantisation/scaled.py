@@ -93,7 +93,6 @@ def bystanders(packed: Packed) -> Iterable[Entry]:
 
 
 def _plain_name(name: str) -> str:
-    """Return the name without what quanto appends."""
     return name.removesuffix("._data")
 
 
@@ -197,17 +196,10 @@ def microscaled(packed: Packed) -> Unpacked | None:
 
 
 def _read_pairs(
-    entry: Entry,
-    scale: Entry,
-    shape: tuple[int, ...],
-    spread: Grid,
-    level: Entry | None,
-    divides: bool,
-    start: int,
-    stop: int,
+    entry: Entry, scale: Entry, shape: tuple[int, ...], spread: Grid, level: Entry | None, divides: bool, *rows: int
 ) -> Floats:
-    codes = entry.read(start, stop).view(np.uint8)
-    weight = spread.scale(_PAIRS[codes].reshape(stop - start, *shape[1:]), scale, start)
+    codes = entry.read(*rows).view(np.uint8)
+    weight = spread.scale(_PAIRS[codes].reshape(len(codes), *shape[1:]), scale, rows[0])
     return weight if level is None else rescaled(weight, level, divides)
 
 

@@ -63,7 +63,6 @@ def without_credentials(text: str) -> str:
 
 
 def _addresses(text: str) -> Iterator[tuple[str, str]]:
-    """Yield scheme and rest of every address in a text."""
     for pattern in (_ADDRESS, _SLASHES_LEFT_OUT):
         for match in pattern.finditer(text):
             scheme, rest = _parts(match)

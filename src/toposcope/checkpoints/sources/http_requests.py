@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-from toposcope.checkpoints.sources.source import Bytes, CheckpointError
+from toposcope.checkpoints.sources.source import Bytes, CheckpointError, unreachable
 from toposcope.checkpoints.tuning import (
     ANSWER_SECONDS,
     FIRST_WAIT,
@@ -62,7 +62,7 @@ class Retry:
 
     def error(self, reason: str) -> CheckpointError:
         """Return the error of the operation."""
-        return CheckpointError(f"{self._location}: cannot be {self._action}: {reason}", "unreachable")
+        return unreachable(self._location, f"cannot be {self._action}: {reason}")
 
     def answer(self, call: Callable[[], Answer]) -> Answer:
         """Call until there is an answer; the errors reveal no secret."""
@@ -159,10 +159,7 @@ class Address:
 def open_response(
     address: Address, method: str = "GET", headers: "Mapping[str, str] | None" = None, retry: Retry | None = None
 ) -> "Response":
-    """Return a response whose body is still to be read; the caller closes it.
-
-    Redirects are followed; credentials are only sent to their own host.
-    """
+    """Return a response, redirects followed, that the caller reads and closes; only its own host gets credentials."""
     from huggingface_hub.utils import build_hf_headers, get_session  # type: ignore[attr-defined]
 
     retry = retry or Retry(address.location)
@@ -214,10 +211,10 @@ def response_error(response: "Response", address: Address) -> CheckpointError:
             fix = "set HF_TOKEN to a token that may read it"
         else:
             fix = f"put the credentials of {urlsplit(address.url).hostname} into ~/.netrc"
-        return CheckpointError(f"{address.location}: may not be read ({status}); {fix}", "unreachable")
+        return unreachable(address.location, f"may not be read ({status}); {fix}")
     if status in (404, 410):
-        return CheckpointError(f"{address.location}: not there ({status}); check the name", "unreachable")
-    return CheckpointError(f"{address.location}: cannot be read: the server answers {status}", "unreachable")
+        return unreachable(address.location, f"not there ({status}); check the name")
+    return unreachable(address.location, f"cannot be read: the server answers {status}")
 
 
 def parse_size(text: str) -> int | None:
@@ -243,7 +240,6 @@ def _requested_wait(headers: "Mapping[str, str]") -> float | None:
 
 
 def _netrc_of(url: str) -> "Auth | None":
-    """Return the credentials of a host from ~/.netrc."""
     import httpx2
 
     path = Path("~/.netrc").expanduser()
@@ -325,6 +321,5 @@ def _checked(response: "Response", address: Address, size: int, begin: int, stop
 
 
 def _wrong(address: Address, what: str) -> CheckpointError:
-    return CheckpointError(
-        f"{address.location}: cannot be read by ranges: the server {what}; download it and give its path", "unreachable"
-    )
+    reason = f"cannot be read by ranges: the server {what}; download it and give its path"
+    return unreachable(address.location, reason)

@@ -17,12 +17,12 @@ from toposcope.checkpoints.sources.source import (
     MAX_FILES,
     Access,
     Bytes,
-    CheckpointError,
     Files,
     checked_name,
     checked_size,
     damaged,
     is_hidden,
+    unreachable,
 )
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
@@ -186,9 +186,7 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
         found = {str(ref.name): str(ref.target_commit) for ref in refs.branches}
         found |= {str(ref.name): str(ref.target_commit) for ref in refs.tags if str(ref.name) not in found}
         if wrong := [name for name, c in found.items() if not _COMMIT.fullmatch(c) or not name.isprintable()]:
-            raise CheckpointError(
-                f"{location}: the hub lists no commit for the revision {wrong[0][:80]!r}", "unreachable"
-            )
+            raise unreachable(location, f"the hub lists no commit for the revision {wrong[0][:80]!r}")
         return found
 
     return cached_lookup(f"refs {_endpoint()} {repo}", dict[str, str], location, access, fetch, immutable=False)
@@ -196,7 +194,6 @@ def _revisions(repo: str, access: Access) -> dict[str, str]:
 
 @cache
 def _tree(endpoint: str, repo: str, revision: str, commit: str, access: Access) -> list[_RepoFile]:
-    """Return the files of a commit."""
     location = f"hf:{repo}@{revision}"
 
     def fetch() -> list[_RepoFile]:
@@ -221,7 +218,6 @@ def _listed(repo: str, commit: str, location: str, api: "HfApi") -> list[_RepoFi
 
 
 def _call_api(location: str, call: "Callable[[HfApi], Answer]", *, retries: bool = True) -> "Answer":
-    """Call the API of the hub, with retries after transient errors."""
     from huggingface_hub import HfApi
     from huggingface_hub import errors as hub
 
@@ -255,7 +251,6 @@ def _call_api(location: str, call: "Callable[[HfApi], Answer]", *, retries: bool
 
 
 def _endpoint() -> str:
-    """Return the address of the hub, by the environment."""
     from huggingface_hub import constants
 
     return (os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")

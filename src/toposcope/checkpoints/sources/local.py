@@ -185,10 +185,7 @@ def escaped(name: str) -> str:
 def _walk(
     folder: Path, prefix: str, above: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[str, "os.DirEntry[str]", os.stat_result | None]]:
-    """Yield files and their status; None, and a name that ends in a slash, for what cannot be accessed.
-
-    `above` identifies the parent folders: a link to one of them is not followed.
-    """
+    """Yield files and their status, None for what cannot be accessed; links to the folders `above` are not followed."""
     with os.scandir(folder) as entries:
         listed = sorted(entries, key=lambda e: e.name)
     for entry in listed:

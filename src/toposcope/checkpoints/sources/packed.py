@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from toposcope.checkpoints.sources.source import Bytes, CheckpointError, check_range, opened
+from toposcope.checkpoints.sources.source import Bytes, CheckpointError, check_range, opened, unreachable
 
 POINTER = "packed.json"
 MAX_POINTER_BYTES = 10_000_000
@@ -133,11 +133,8 @@ def _packed_file(path: Path, pack: Path, run: str) -> PackedFile:
         status = pack.stat()
         layout, runs = _layout(pack, status.st_size, status.st_mtime_ns)
     except OSError as error:
-        raise CheckpointError(
-            f"{pack}: holds the checkpoint {path} and cannot be read: {error.strerror or error}; restore the pack's "
-            "folder, or train the run again",
-            "unreachable",
-        ) from error
+        reason = f"holds the checkpoint {path} and cannot be read: {error.strerror or error}"
+        raise unreachable(pack, f"{reason}; restore the pack's folder, or train the run again") from error
     if run not in runs:
         raise CheckpointError(f"{pack}: holds no run {run!r}; restore the pack's folder", "damaged")
     return PackedFile(path, pack, runs[run], layout.size, status.st_size, status.st_mtime_ns)

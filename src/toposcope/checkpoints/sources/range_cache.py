@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, StoredFile, check_range
+from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, StoredFile, check_range, unreachable
 from toposcope.checkpoints.tuning import (
     CHUNK_BYTES,
     LOCK_POLL_SECONDS,
@@ -124,10 +124,7 @@ class RangeCache:
                 self._range(file, start, stop).unlink()
 
     def _reserve(self, size: int) -> None:
-        """Add to the total the bytes that will be written, after making room for them.
-
-        The total is never less than is stored, as a process may die before it writes.
-        """
+        """Add the bytes that will be written to the total, which is never less than is stored, after making room."""
         try:
             text = (self.folder / "reserved").read_text()
         except FileNotFoundError:
@@ -265,10 +262,8 @@ def _read_exactly(file: StoredFile, start: int, stop: int, key: str, access: Acc
         if longest is None:
             end = min((first for first, _ in cached_ranges if at < first < stop), default=stop)
             if access.offline:
-                raise CheckpointError(
-                    f"{file.location}: bytes {at} to {end} are not in the cache, and this is offline; run once online",
-                    "unreachable",
-                )
+                missing = f"bytes {at} to {end} are not in the cache, and this is offline; run once online"
+                raise unreachable(file, missing)
             into, saved = buffer[at - start : end - start], 0
             for reached in fill(at, end, into):
                 while cache and (reached - saved >= CHUNK_BYTES or saved < reached == len(into)):
@@ -303,9 +298,7 @@ def cached_lookup(
         with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # a damaged listing is looked up again
             return msgspec.json.decode(content, type=kind)
     if access.offline:
-        raise CheckpointError(
-            f"{location}: not looked up before, and this is offline; open it once online", "unreachable"
-        )
+        raise unreachable(location, "not looked up before, and this is offline; open it once online")
     answer = fetch()
     cache.save_listing(key, msgspec.json.encode(answer))
     return answer

@@ -53,6 +53,21 @@ def unsupported(place: "StoredFile | Path | str", reason: str) -> CheckpointErro
     return CheckpointError(f"{_location(place)}: {reason}", "unsupported")
 
 
+def malformed(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a file, or a place, that is damaged or was never what it seems."""
+    return CheckpointError(f"{_location(place)}: {reason}", "damaged")
+
+
+def incomplete(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a checkpoint of which a part is missing."""
+    return CheckpointError(f"{_location(place)}: {reason}", "missing shard")
+
+
+def unreachable(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a file, or a place, that cannot be read now."""
+    return CheckpointError(f"{_location(place)}: {reason}", "unreachable")
+
+
 def _location(place: "StoredFile | Path | str") -> str:
     return str(place) if isinstance(place, str | Path) else place.location
 
@@ -146,7 +161,7 @@ def opened(path: Path, location: str, size: int, version: str) -> Iterator[int]:
         finally:
             os.close(file)
     except OSError as error:
-        raise CheckpointError(f"{location}: cannot be read: {error.strerror or error}", "unreachable") from error
+        raise unreachable(location, f"cannot be read: {error.strerror or error}") from error
 
 
 def check_range(location: str, start: int, stop: int, size: int) -> None:
@@ -176,7 +191,7 @@ def is_hidden(name: str) -> bool:
 def checked_size(size: object, location: str) -> int:
     """Return the size of a file from a listing; CheckpointError if it is missing or not a size."""
     if not isinstance(size, int) or not 0 <= size < 1 << 63:
-        raise CheckpointError(f"{location}: its source gives no size; it cannot be read by ranges", "unreachable")
+        raise unreachable(location, "its source gives no size; it cannot be read by ranges")
     return size
 
 

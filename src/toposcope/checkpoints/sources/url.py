@@ -27,6 +27,7 @@ from toposcope.checkpoints.sources.source import (
     checked_name,
     checked_size,
     is_hidden,
+    unreachable,
 )
 from toposcope.checkpoints.tuning import CHUNK_BYTES
 from toposcope.errors import ToposcopeError
@@ -94,9 +95,7 @@ class UrlFile:
             if (details.get("size"), _version(details)) != (self.size, self.version):
                 raise changed_error(self.location)
             if len(content) > last - first:
-                raise CheckpointError(
-                    f"{self.location}: its driver reads no ranges; download it and give its path", "unreachable"
-                )
+                raise unreachable(self, "its driver reads no ranges; download it and give its path")
             into[reached : reached + len(content)] = np.frombuffer(content, np.uint8)
             reached += len(content)
             if len(content) < last - first:
@@ -157,7 +156,6 @@ class UrlSource:
 
 
 def _file_at(url: str) -> list[_Listed]:
-    """Return the one file at an address, or an empty list."""
     filesystem, path = _filesystem(url)
 
     def fetch() -> Mapping[str, Any]:
@@ -204,7 +202,6 @@ def _version(details: Mapping[str, Any]) -> str:
 
 
 def _call(url: str, retry: Retry, call: Callable[[], Answer]) -> Answer:
-    """Call a driver, with retries after transient errors."""
     while True:
         try:
             return call()
@@ -217,10 +214,8 @@ def _call(url: str, retry: Retry, call: Callable[[], Answer]) -> Answer:
 def _refused(url: str, error: Exception) -> CheckpointError:
     """Return the error of a driver in one line, without its text, which may quote credentials."""
     if isinstance(error, FileNotFoundError):
-        return CheckpointError(f"{url}: no such file or folder", "unreachable")
+        return unreachable(url, "no such file or folder")
     if isinstance(error, PermissionError):
-        return CheckpointError(f"{url}: may not be read; give its driver credentials that may", "unreachable")
+        return unreachable(url, "may not be read; give its driver credentials that may")
     name = type(error).__name__
-    return CheckpointError(
-        f"{url}: cannot be read: {name} from its driver; check the address and the credentials", "unreachable"
-    )
+    return unreachable(url, f"cannot be read: {name} from its driver; check the address and the credentials")

@@ -29,10 +29,10 @@ from toposcope.checkpoints.sources.source import (
     MAX_FILES,
     Access,
     Bytes,
-    CheckpointError,
     Files,
     checked_size,
     is_relative_name,
+    unreachable,
 )
 from toposcope.checkpoints.tuning import INDEX_THREADS
 from toposcope.errors import ToposcopeError
@@ -76,7 +76,6 @@ class _Links(HTMLParser):
 
 
 def _page(url: str) -> tuple[str, str]:
-    """Return the page, and its address after redirects."""
     address, retry = Address(url, url), Retry(url)
     while True:
         with closing(open_response(address, retry=retry)) as response:
@@ -84,15 +83,13 @@ def _page(url: str) -> tuple[str, str]:
                 raise response_error(response, address)
             at_home = response.url.host == urlsplit(url).hostname and response.url.path.endswith("/")
             if "html" not in response.headers.get("content-type", "") or not at_home:
-                raise CheckpointError(
-                    f"{url}: its server makes no index page of this folder; give the address of a file", "unreachable"
-                )
+                raise unreachable(url, "its server makes no index page of this folder; give the address of a file")
             page = bytearray()
             try:
                 for chunk in paced(response, response.iter_bytes()):
                     page += chunk
                     if len(page) > MAX_PAGE_BYTES:
-                        raise CheckpointError(f"{url}: its index page is too long", "unreachable")
+                        raise unreachable(url, "its index page is too long")
                 return page.decode("utf-8", "replace"), str(response.url)
             except transient_errors() as error:
                 retry.wait(describe_error(error))
@@ -163,7 +160,7 @@ class WebFile:
     def _status(self) -> _Status:
         status = self.known or _status_of(self.location, self.access)
         if status.folder:
-            raise CheckpointError(f"{self.location}: a folder, where its server lists a file", "unreachable")
+            raise unreachable(self, "a folder, where its server lists a file")
         return status
 
     def read(self, start: int, stop: int) -> Bytes:
@@ -202,7 +199,6 @@ class WebSource:
         return None if status.missing or status.folder else WebFile(url, self.access, status)
 
     def _names(self) -> Iterator[str]:
-        """Yield the names of the files, folder by folder."""
         folders, count, n_pages = [""], 0, 0
         with ThreadPoolExecutor(INDEX_THREADS) as pool:
             for depth in range(MAX_DEPTH + 1):

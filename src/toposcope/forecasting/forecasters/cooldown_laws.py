@@ -45,7 +45,9 @@ class Prior:
 
 
 class AnnealedLaw(LawForecaster):
-    """The law with a given annealing."""
+    """The law with a given annealing; `share` is the late part of what was seen that it is fitted to."""
+
+    share = tuning.LATE_SHARE
 
     def __init__(self, name: str, annealing: Callable[[Schedule, Steps], Vector]) -> None:
         self.name, self.annealing = name, annealing
@@ -86,11 +88,11 @@ class AnnealedLaw(LawForecaster):
         """Fit the power law for a given c."""
 
         def fit() -> PowerLawFit:
-            late = window(log, schedule, tuning.LATE_SHARE)
-            level = late.loss + c * self._annealing(log, schedule, tuning.LATE_SHARE)
+            late = window(log, schedule, self.share)
+            level = late.loss + c * self._annealing(log, schedule, self.share)
             return fit_power_law(schedule.progress(late.steps), level, late.weight)
 
-        return cached(log, schedule, (self.name, "given", c), fit)
+        return cached(log, schedule, (self.name, "given", c, self.share), fit)
 
     def _fit_coefficient(self, log: Log, schedule: Schedule, prior: Prior | None, share: float) -> float | None:
         """Return c, rounded; the prior counts as one more observation. None if no sound law fits."""

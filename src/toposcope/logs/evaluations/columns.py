@@ -138,7 +138,6 @@ def is_error(name: str) -> bool:
 
 
 def _named(name: str) -> Column | None:
-    """Return task and metric of a column by its name, None if it says neither."""
     folders, last = _parts(label(name))
     others = [folder for folder in folders if not FOLDERS.fullmatch(folder)]
     task, metric = split_metric(last)

@@ -44,7 +44,6 @@ def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEva
 
 
 def _harness(file: EvaluationFile) -> str:
-    """Return which harness wrote a file; empty if none did."""
     document = file.document
     if isinstance(document, dict):
         # one of these is next to the results in the file of any version
@@ -60,7 +59,6 @@ def _harness(file: EvaluationFile) -> str:
 
 
 def _of_model(name: str, revision: str) -> Row:
-    """Return what the name of a model and of its checkpoint say."""
     said = read_name(f"{name} {revision}".strip())
     return {"run": without_checkpoint(name) or name, "D": said.D, "step": said.step, "seed": said.seed}
 
@@ -236,7 +234,6 @@ def _of_olmes(file: EvaluationFile) -> tuple[list[Row], list[str]]:
 
 
 def _olmes_results(documents: list[Any]) -> Iterator[tuple[Row, Row]]:
-    """Yield the result of each task and the configuration of its model."""
     for document in documents:
         if not isinstance(document, dict):
             continue
@@ -278,7 +275,6 @@ def _olmes_rows(result: Mapping[str, Any], model: Mapping[str, Any], folder: str
 
 
 def _first_text(*values: object) -> str:
-    """Return the first text that is not empty."""
     return next((value for value in values if isinstance(value, str) and value), "")
 
 
@@ -456,7 +452,6 @@ def _of_helm_tables(tables: list[Row], path: Path) -> RawEvaluations:
 
 
 def _helm_column(cell: Mapping[str, Any]) -> str:
-    """Return task and metric of a column, or its heading."""
     about = dictionary(cell.get("metadata"))
     if about.get("run_group") and about.get("metric"):
         return f"{about['run_group']} ({about['metric']})"

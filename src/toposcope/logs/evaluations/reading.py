@@ -95,7 +95,6 @@ def read_evaluations(
 
 
 def _table_of_runs(path: Path) -> list[RawEvaluations]:
-    """Return the table of runs next to a file."""
     table = next((path.with_name(name) for name in RUNS if path.name != name and path.with_name(name).is_file()), None)
     if table:
         refuse_link(table, path.parent)
@@ -178,7 +177,6 @@ def _without_suites(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _finite(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
-    """Return the rows with a task and a finite value."""
     nameless = table["task"].null_count()
     if nameless:
         remarks.append(f"{plural(nameless, 'row names', 'rows name')} no task: ignored")
@@ -246,7 +244,6 @@ def _by_shots(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
 def _with_questions(
     table: pl.DataFrame, chances: Mapping[str, float], remarks: list[str]
 ) -> tuple[pl.DataFrame, dict[str, Target]]:
-    """Return the table with questions and standard errors filled in, and the targets."""
     tasks = (
         table.filter(pl.col("role") == "score")
         .group_by("task")

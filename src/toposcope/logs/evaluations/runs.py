@@ -128,11 +128,7 @@ def public_families() -> tuple[Family, ...]:
 
 
 def public_model(name: str) -> PublicModel | None:
-    """Return the public model of a name, or None.
-
-    All of the name must be as the publisher writes it, alone or below the publisher's name or a folder of models, and
-    perhaps with a checkpoint that is published. What somebody else trained further is another model.
-    """
+    """Return the public model of a name as its publisher writes it, perhaps with a published checkpoint."""
     path = _CACHED.sub(r"\1/\2", name.strip().replace("\\", "/")).replace("__", "/").rstrip("/")
     checkpoint = _CHECKPOINT.search(path)
     folder, _, tail = path[: checkpoint.start() if checkpoint else None].rpartition("/")
@@ -245,10 +241,7 @@ def _with_facts(table: pl.DataFrame, fact: RawEvaluations, remarks: list[str]) -
 
 
 def _matches(runs: list[str], names: list[str]) -> dict[str, str]:
-    """Return which name in a table of runs is each run's: the same, or the only one that ends like it.
-
-    Ends are what stands behind the last ``/``, or ``__`` in its place.
-    """
+    """Return which name in a table of runs is each run's: the same, or the only one that ends like it."""
 
     def by_end(texts: list[str]) -> dict[str, list[str]]:
         ends: dict[str, list[str]] = {}

@@ -104,7 +104,6 @@ def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEva
 
 
 def _tables(file: EvaluationFile) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield the tables in a file, and the model that is named above each."""
     if file.path.suffix.lower() in MARKDOWN and file.path.is_file():
         yield from _of_markdown(file.text)
     elif file.table is not None:
@@ -169,7 +168,6 @@ def _is_of_runs(path: Path) -> bool:
 
 
 def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
-    """Return which column is which, as the caller said and by their names."""
     plain: dict[str, str] = {}
     for name in names:
         plain.setdefault(_plain(name), name)
@@ -373,7 +371,6 @@ def _of_markdown(text: str) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _cells(line: str) -> list[str]:
-    """Return the cells of a line without marks of style."""
     cells = _CELL.split(line.strip().removeprefix("|").removesuffix("|"))
     return [_STYLE.sub("", cell).replace("\\|", "|").strip() for cell in cells]
 

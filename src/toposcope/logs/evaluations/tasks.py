@@ -261,8 +261,7 @@ def is_average(task: str) -> bool:
 
 def averaged_group(task: str) -> str:
     """Return the group whose average a name says: mmlu of ``mmlu:_average``; empty if it says none."""
-    first, last = _AVERAGE_FIRST.fullmatch(task), _AVERAGE_LAST.fullmatch(task)
-    match = last or first
+    match = _AVERAGE_LAST.fullmatch(task) or _AVERAGE_FIRST.fullmatch(task)
     return match[1].strip(" (:-_") if match and not is_average(task) else ""
 
 
@@ -353,7 +352,6 @@ def _means(parts: pl.DataFrame) -> pl.DataFrame:
 
 
 def _key(task: str) -> str:
-    """Return a task's name in lower case, words joined by ``_``."""
     return "_".join(task_words(task))
 
 

@@ -82,7 +82,6 @@ def _is_row(cells: Sequence[str]) -> bool:
 
 
 def _is_row_of_numbers(line: str) -> int:
-    """Return how many cells a line of numbers has; 0 if it is none."""
     cells = _cells(line, 0)
     return len(cells) if len(cells) > 1 and _is_row(cells) else 0
 
@@ -219,16 +218,12 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
 
 
 def _n_losses(found: Reading) -> int:
-    """Return how many rows have a loss."""
     columns = [found.columns[loss.name] for loss in identify_columns(found.columns).losses]
     return max((len(column) - column.count(None) for column in columns), default=0)
 
 
 def parse_pattern(content: bytes, source: Path, pattern: str) -> list[RawLog]:
-    """Return the groups of a pattern in the lines that match it, a column each.
-
-    The pattern is matched in a time that grows with the length of the text alone, whatever the pattern.
-    """
+    """Return the groups of a pattern in the lines that match it, a column each, in time linear in the text."""
     lines = pl.Series("line", list(_lines(_decoded(content)[0])), dtype=pl.String)
     try:
         groups = lines.str.extract_groups(pattern).struct.unnest()

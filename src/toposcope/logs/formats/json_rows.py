@@ -43,7 +43,6 @@ class _Gathered(NamedTuple):
     columns: Columns
 
     def names(self) -> Iterable[str]:
-        """Return the names of all columns."""
         return [name for columns in (*self.tables, self.columns) for name in columns]
 
 
@@ -82,7 +81,6 @@ def _table(columns: Columns) -> pl.DataFrame:
 
 
 def _series(name: str, values: list[Any]) -> pl.Series:
-    """Return numbers as such, and anything else as text."""
     if {type(v) for v in values} <= {int, float, type(None)}:
         return pl.Series(name, values, dtype=pl.Float64, strict=False)
     return pl.Series(name, [None if v is None else str(v) for v in values], dtype=pl.String)
@@ -171,7 +169,6 @@ def _is_logged(value: Any) -> bool:
 
 
 def _of_list(document: list[Any]) -> tuple[pl.DataFrame, dict[str, object], tuple[str, ...]]:
-    """Return the table in a list, no facts, and remarks."""
     if not document or _is_rows(document):
         return table_of(document), {}, ()
     if _is_lists(document):
@@ -210,7 +207,6 @@ def _of_lists(rows: list[list[Any]], quantity: str = LOSS) -> pl.DataFrame:
 
 
 def _gather(value: Any, path: tuple[str, ...]) -> _Gathered:
-    """Return the tables and columns at a place in a document."""
     if (column := _as_column(value)) is not None:
         return _Gathered([], {_name(path): column})
     if _is_rows(value) or _is_lists(value):
@@ -354,13 +350,11 @@ def _is_number(value: object) -> bool:
 
 
 def _ascends(values: list[Any], share: float = tuning.MIN_ASCENDING_SHARE) -> bool:
-    """Return whether values are steps: whole numbers that nearly all ascend."""
     steps = numbers(pl.Series(values, strict=False)).values
     return bool(is_step(steps).all() and (len(steps) < 2 or (np.diff(steps) > 0).mean() >= share))
 
 
 def _kind(value: object) -> str:
-    """Return what a value of a document is, for messages."""
     if isinstance(value, str):
         return "texts"
     return {dict: "objects", list: "lists", bool: "true or false", type(None): "nulls"}.get(type(value), "numbers")

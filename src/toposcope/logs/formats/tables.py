@@ -103,11 +103,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if twice:
         remarks = (*remarks, f"several columns are called {', '.join(map(one_line, twice))}: the first of each is read")
     table, repeated = _without_headers(table)
-    if [name.lower() for name in table.columns] == [
-        "wall time",
-        "step",
-        "value",
-    ]:  # of TensorBoard, which names the file
+    if ",".join(table.columns).lower() == "wall time,step,value":  # of TensorBoard, which names the file
         table = table.rename({table.columns[-1]: source.stem.rpartition("tag-")[2]})
     return [RawLog(source, "", table, remarks=(*remarks, *repeated))]
 
@@ -143,10 +139,7 @@ def _in_lines(text: str) -> str:
 
 
 def _separator(text: str) -> str:
-    """Return the sign between columns: as often in the first rows as in the header, whose names may hold the others.
-
-    Of numbers alone, a comma may stand before decimals.
-    """
+    """Return the sign between columns: as often in the first rows as in the header, whose names may hold the others."""
     header, *rows = (line.rstrip("\r") for line in text.split("\n", ROWS_COMPARED + 1)[: ROWS_COMPARED + 1])
     signs = SEPARATORS[1:] if not re.search(r"[^\W\d_]", header) and re.search(r"[;\t|]", header) else SEPARATORS
     rows = [row for row in rows if row.strip()]
@@ -162,7 +155,6 @@ def _separator(text: str) -> str:
 
 
 def _with_header(text: str, separator: str) -> tuple[str, tuple[str, ...]]:
-    """Return a table with names above its numbers, and a remark if these were missing."""
     lines = text.split("\n")
     first = [cell.strip().strip('"') for cell in lines[0].split(separator)]
     if not all(_NUMBER.fullmatch(cell) for cell in first):
@@ -185,7 +177,6 @@ def _with_header(text: str, separator: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _without_headers(table: pl.DataFrame) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Return a table without rows that repeat its header, and a remark."""
     names = [name for name in table.columns if name]
     first = pl.col(table.columns[0]).str.strip_chars()
     suspects = table.with_row_index("row number").filter(first.is_in(names)) if names else table.clear()

@@ -66,13 +66,11 @@ def runs(path: Path) -> list[RawLog]:
 
 
 def _event_files(path: Path) -> list[Path]:
-    """Return the event files at a path: those of one run, resumed or not."""
     files = [path] if path.is_file() else sorted(path.iterdir()) if path.is_dir() else []
     return [file for file in files if EVENTS in file.name and file.is_file()]
 
 
 def _of_events(path: Path) -> list[RawLog]:
-    """Return the scalars of a run, and of those in folders below."""
     below = sorted(f for f in path.rglob("*") if f.is_dir() and _event_files(f)) if path.is_dir() else []
     found = [raw for folder in (path, *below) if (raw := _event_run(folder)) is not None]
     if not found:
@@ -82,25 +80,17 @@ def _of_events(path: Path) -> list[RawLog]:
 
 def _event_run(path: Path) -> RawLog | None:
     """Return the scalars of event files, in the order of their names, which hold the time; None if there are none."""
-    keys: list[str] = []
-    steps: list[int] = []
-    values: list[float] = []
     remarks: list[str] = []
-    for file in _event_files(path):
-        for key, step, value in _scalars(file, remarks):
-            keys.append(key)
-            steps.append(step)
-            values.append(value)
-    if not keys:
+    rows = [row for file in _event_files(path) for row in _scalars(file, remarks)]
+    if not rows:
         return None
-    table = pl.DataFrame({"key": keys, "step": steps, "value": values}, schema_overrides={"value": pl.Float64})
+    table = pl.DataFrame(rows, schema={"key": pl.String, "step": pl.Int64, "value": pl.Float64}, orient="row")
     name = "" if path.is_dir() else path.resolve().parent.name
     facts = hyperparameters(path if path.is_dir() else path.parent)
     return RawLog(path, name, pivot_long(table, "key"), facts=facts, remarks=tuple(remarks))
 
 
 def _scalars(file: Path, remarks: list[str]) -> Iterator[tuple[str, int, float]]:
-    """Yield tag, step and value of the scalars of a file, as they were written."""
     require("tensorboard.compat.proto.event_pb2", f"log {file}")
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
@@ -185,7 +175,6 @@ def _metric(file: Path, name: str, remarks: list[str]) -> pl.DataFrame:
 
 
 def _of_database(path: Path) -> list[RawLog]:
-    """Return the runs in a database of MLflow that were not deleted."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as database:
             refuse_views(database)

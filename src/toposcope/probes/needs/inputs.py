@@ -64,11 +64,7 @@ def load_loss(reader: Reader, sequences: int, length: int, dtype: "torch.dtype |
 
 
 def _other_names(checkpoint: Checkpoint, loss: "SummedLoss") -> dict[str, str]:
-    """Return the parameters of layers that the model has under another name, by their equal weights.
-
-    Of several with equal weights, such as zeros, it is the one whose name has the longest end in common with the
-    layer's; where that leaves several, none.
-    """
+    """Return the one parameter of equal weights, by the longest common end, of layers of another name."""
     import torch
 
     known = {*loss.blocks, *loss.aliases}
@@ -91,7 +87,6 @@ def _other_names(checkpoint: Checkpoint, loss: "SummedLoss") -> dict[str, str]:
 
 
 def _common_end(name: str, other: str) -> int:
-    """Return how many parts two names have in common at their ends."""
     pairs = zip(reversed(name.split(".")), reversed(other.split(".")), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 

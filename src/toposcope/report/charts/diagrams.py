@@ -111,7 +111,7 @@ def _figure(bars: Mapping[int, Mapping[str, Vector]]) -> alt.FacetChart:
     base = alt.Chart().encode(
         x=alt.X("birth:Q"),
         y=alt.Y("death:Q"),
-        tooltip=[alt.Tooltip("dimension:N"), alt.Tooltip("birth:Q"), alt.Tooltip("death:Q")],
+        tooltip=["dimension:N", "birth:Q", "death:Q"],
     )
     both = alt.Scale(domain=["H0", "H1"])
     points = base.transform_filter("datum.dimension").mark_point(filled=True, opacity=0.6)
@@ -242,7 +242,7 @@ def _panel(steps: list[int], curves: Curves, axis: str, counted: str) -> alt.Lay
     middles = pl.DataFrame({"step": steps, "middle": curves.middle}).filter(pl.col("middle").is_finite())
     edges = alt.Scale(domain=[0, float(curves.at[-1]) + height], nice=False)
     x = alt.X("step:O", title="training step", axis=alt.Axis(format=",d", labelAngle=0, labelSeparation=8))
-    line = alt.Chart(middles).encode(x=x, y=alt.Y("middle:Q"), tooltip=[alt.Tooltip("step:O"), alt.Tooltip("middle:Q")])
+    line = alt.Chart(middles).encode(x=x, y=alt.Y("middle:Q"), tooltip=["step:O", "middle:Q"])
     return alt.LayerChart(
         layer=[
             alt.Chart(cells)
@@ -252,11 +252,7 @@ def _panel(steps: list[int], curves: Curves, axis: str, counted: str) -> alt.Lay
                 y=alt.Y("low:Q", title=axis, scale=edges, axis=alt.Axis(grid=False)),
                 y2=alt.Y2("high:Q"),
                 color=alt.Color("count:Q", title=counted),
-                tooltip=[
-                    alt.Tooltip("step:O"),
-                    alt.Tooltip("low:Q", title="distance", format=".3~g"),
-                    alt.Tooltip("count:Q"),
-                ],
+                tooltip=["step:O", alt.Tooltip("low:Q", title="distance", format=".3~g"), "count:Q"],
             ),
             line.mark_line(color="white", strokeWidth=3),
             line.mark_line(color="black", strokeWidth=1.2, strokeDash=[4, 3]),

@@ -75,10 +75,8 @@ def _scatter(runs: list[str], x_title: str, y_title: str) -> Any:
         y=alt.Y("b:Q", title=y_title, scale=alt.Scale(zero=False)),
         color=run_colour(runs),
         tooltip=[
-            alt.Tooltip("run:N"),
-            alt.Tooltip("step:Q"),
-            alt.Tooltip("a:Q", format=".4~g"),
-            alt.Tooltip("b:Q", format=".4~g"),
+            *(alt.Tooltip(name) for name in ("run:N", "step:Q")),
+            *(alt.Tooltip(name, format=".4~g") for name in ("a:Q", "b:Q")),
         ],
     )
     zoom = alt.selection_interval(name="zoom", bind="scales", zoom=_ZOOM)
@@ -98,7 +96,7 @@ def _layer_map(n_layers: int) -> Any:
     )
     cells = base.mark_rect(cursor="pointer").encode(
         color=alt.Color("value:Q", title=None, legend=alt.Legend(orient="right", gradientThickness=10)),
-        tooltip=[alt.Tooltip("layer:N"), alt.Tooltip("step:O"), alt.Tooltip("value:Q", format=".4~g")],
+        tooltip=["layer:N", "step:O", alt.Tooltip("value:Q", format=".4~g")],
     )
     undefined = base.transform_filter("!isValid(datum.value)").mark_text(text="–")
     chosen = base.transform_filter("datum.step === at && datum.layer === layer").mark_rect(
@@ -118,7 +116,7 @@ def _diagram() -> Any:
         x=alt.X("birth:Q", title="birth"),
         y=alt.Y("death:Q", title="death"),
         color=alt.Color("name:N", title=None, scale=alt.Scale(domain=["H0", "H1", "NP"])),
-        tooltip=[alt.Tooltip("name:N"), alt.Tooltip("when:N"), alt.Tooltip("birth:Q"), alt.Tooltip("death:Q")],
+        tooltip=["name:N", "when:N", "birth:Q", "death:Q"],
     )
     diagonal = (
         alt.Chart(ROWS)
@@ -144,7 +142,7 @@ def _bars() -> Any:
             x2=alt.X2("death:Q"),
             y=alt.Y("place:O", axis=None),
             color=alt.Color("name:N", title=None, scale=alt.Scale(domain=["H0", "H1", "NP"])),
-            tooltip=[alt.Tooltip("name:N"), alt.Tooltip("birth:Q"), alt.Tooltip("death:Q")],
+            tooltip=["name:N", "birth:Q", "death:Q"],
         )
         .properties(height=HEIGHT)
     )

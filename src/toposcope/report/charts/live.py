@@ -42,10 +42,7 @@ def _losses() -> Any:
         .encode(
             x=step_axis_of(False), y=alt.Y("forecast:Q", title=None, axis=alt.Axis(labelExpr=ONE_VALUE)),
             color=run_colour([]),
-            tooltip=[
-                alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("forecast:Q"),
-                alt.Tooltip("low:Q"), alt.Tooltip("high:Q"),
-            ],
+            tooltip=["run:N", "step:Q", "forecast:Q", "low:Q", "high:Q"],
         )
     )  # fmt: skip
     band = forecast.transform_filter("isValid(datum.low)").encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q"))

@@ -78,12 +78,10 @@ def cloud_charts(data: StudyData, cloud: str, prefix: str) -> list[Chart]:
             continue
         bands = bands_of(trajectories, feature)
         moves = [moved for t in trajectories if (moved := move(t.steps, t.features[feature])) is not None]
-        title = f"{quantity.title} of {_states_named(cloud)} {course(moves)}"
-        caption = (
-            "As published."
-            if cloud == PUBLISHED
-            else f"{cloud_named(cloud, 'The last hidden state')}, of a fixed text."
-        )
+        of = "the published hidden states" if cloud == PUBLISHED else "the last hidden state"
+        title = f"{quantity.title} of {of} {course(moves)}"
+        named = f"{cloud_named(cloud, 'The last hidden state')}, of a fixed text."
+        caption = "As published." if cloud == PUBLISHED else named
         if len(bands):
             caption += " Bands: one standard deviation over draws of the points."
         charts.append(training_chart(
@@ -91,10 +89,6 @@ def cloud_charts(data: StudyData, cloud: str, prefix: str) -> list[Chart]:
             what="a quantity of hidden states", bands=bands, height=HEIGHT,
         ))  # fmt: skip
     return charts
-
-
-def _states_named(cloud: str) -> str:
-    return "the published hidden states" if cloud == PUBLISHED else "the last hidden state"
 
 
 OF_EMBEDDINGS = ("rankme", "H0.total")
@@ -209,11 +203,8 @@ def _n_blocks(trajectory: Trajectory) -> int:
 def _through_layers(layers: Mapping[int, Vector], places: Sequence[int]) -> str:
     """Say whether a quantity is higher or lower behind the last block than at the embedding."""
     first, last = layers[min(layers)], layers[max(layers)]
-    began, ended = (_goes(float(first[p]), float(last[p])) for p in (places[0], places[-1]))
+    ways = {1: "rises", -1: "falls", 0: "stays the same"}
+    began, ended = (ways[int(np.sign(last[p] - first[p]))] for p in (places[0], places[-1]))
     if began == ended or len(places) == 1:
         return f"{ended} through the layers"
     return f"{began} through the layers at the first checkpoint and {ended} at the last,"
-
-
-def _goes(first: float, last: float) -> str:
-    return "rises" if last > first else "falls" if last < first else "stays the same"

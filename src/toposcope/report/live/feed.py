@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from toposcope.report.live import cool_down
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
@@ -55,7 +56,7 @@ class View:
 class Part:
     """What a message has of one study."""
 
-    version: tuple[int, int]  # changes of the database when it was read, and studies on the page
+    version: tuple[int, int, int]  # changes of the database, studies on the page, and the stored cool-down
     statuses: list[Status]
     catalogue: dict[str, Any]
     lines: list[dict[str, Any]]
@@ -69,7 +70,9 @@ class StudyFeed:
     def __init__(self, directory: Path, assets: Assets, name: str = "") -> None:
         self.directory = directory
         self.name = name or directory.resolve().name
+        self.beside = directory  # where a measured cool-down is stored
         self.database = db.Database(directory / "study.db")
+        self._stamp = 0
         self._assets = assets
         self._coarse: dict[tuple[str, str], tuple[tuple[int, int], list[Row]]] = {}
         self._tables: dict[tuple[str, str], tuple[int, LayerTable]] = {}
@@ -80,6 +83,19 @@ class StudyFeed:
         self._layer_facts: dict[str, tuple[int, LayerFacts]] = {}
         self._moves: tuple[tuple[str, int], list[Move]] = (("", -1), [])
         self.seen: Part | None = None  # what the last message had of this study
+
+    def has_changed(self) -> bool:
+        """Return whether the database, or the cool-down that is stored beside it, changed since the last call."""
+        before, self._stamp = self._stamp, cool_down.stamp(self.beside)
+        return self.database.has_changed() or before != self._stamp
+
+    def with_cool_down(self, c: sqlite3.Connection, row: db.RunRow, status: Status) -> Status:
+        """Return the status of the only run with what is known of a cool-down from now on."""
+        return replace(
+            status,
+            cool_down=cool_down.measured_words(self.beside, status.facts.step),
+            to_measure=cool_down.how_to_measure(c, row.run, self.beside.resolve(), db.meta(c, f"monitor {row.run}")),
+        )
 
     def catalogue(self, c: sqlite3.Connection, runs: Sequence[db.RunRow]) -> dict[str, Any]:
         """Return what can be selected: features of the network and of the log, and quantities of layers by run."""
@@ -122,11 +138,7 @@ class StudyFeed:
         quantity = self._quantities[key]
         pair = (quantity.probe, quantity.statistic)
         kind = c.execute("SELECT kind FROM kinds WHERE probe = ? AND statistic = ?", pair).fetchone()
-        return {
-            "key": key,
-            "name": self._name(key),
-            "kind": kind[0] if kind else "control",
-        }
+        return {"key": key, "name": self._name(key), "kind": kind[0] if kind else "control"}
 
     def _name(self, key: str) -> str:
         return feature_words(key) or self._assets.names.get(key, key)
@@ -148,16 +160,18 @@ class StudyFeed:
         ]
         log = known.get("log")
         is_continued = log is not None and db.log_is_continued(c, run, log)
-        lines = [
-            self._logged(c, run, column, log if is_continued else None, position, _rows_in(chart, at_most))
-            | {"chart": chart}
-            for chart, column in self._logs_of(run, view, is_crowded=at_most <= MIN_RUN_ROWS)
-        ]
-        after = log[0] if log is not None and is_continued else -1
+        after, lines = log[0] if log is not None and is_continued else -1, []
+        for chart, column in self._logs_of(run, view, is_crowded=at_most <= MIN_RUN_ROWS):
+            most, end = _rows_in(chart, at_most), position[0]
+            new = db.logged(c, run, column, after, end, most) if is_continued else None
+            rows = self._whole(c, run, column, position, most) if new is None else new
+            rows = rows + db.logged(c, run, column, end, 1 << 62, most)
+            lines.append({"after": after, "rows": columns(rows), "chart": chart})
         places = {axis: db.along(c, run, axis, after) for axis in db.AXES}
         lines += [{"chart": axis, "after": after, "rows": rows} for axis, rows in places.items() if rows["step"]]
         if not is_continued or known["measured"] != measured:
-            first = self._first_new(c, run, known["measured"][0]) if is_continued else 0
+            query = "SELECT MIN(step) FROM measurements WHERE id > ? AND run = ?"
+            first = c.execute(query, (known["measured"][0], run)).fetchone()[0] if is_continued else 0
             if first is not None:
                 lines += self._measured(c, run, shown, view, first, at_most)
         return [line | {"run": shown} for line in lines], {"log": list(position), "measured": measured}
@@ -196,19 +210,6 @@ class StudyFeed:
             self._moves = (run, n), moves(c, run, self._quantities, self._by_run.get(f"layers {run}", ()))
         return self._moves[1]
 
-    def _logged(
-        self,
-        c: sqlite3.Connection,
-        run: str,
-        column: str,
-        known: Sequence[int] | None,
-        now: tuple[int, int],
-        at_most: int,
-    ) -> dict[str, Any]:
-        after = known[0] if known else -1
-        rows = db.logged(c, run, column, after, now[0], at_most) if known else self._whole(c, run, column, now, at_most)
-        return {"after": after, "rows": columns(rows + db.logged(c, run, column, now[0], 1 << 62, at_most))}
-
     def _whole(self, c: sqlite3.Connection, run: str, column: str, now: tuple[int, int], at_most: int) -> list[Row]:
         """Return a whole log: the cached rows, and new ones."""
         position, rows = self._coarse.get((run, column), (None, []))
@@ -220,11 +221,6 @@ class StudyFeed:
             rows = thinned(rows, at_most)
         self._coarse[run, column] = now, rows
         return rows
-
-    def _first_new(self, c: sqlite3.Connection, run: str, newest: int) -> int | None:
-        """Return the first step measured after a given measurement; None if there is none."""
-        row = c.execute("SELECT MIN(step) FROM measurements WHERE id > ? AND run = ?", (newest, run)).fetchone()
-        return None if row[0] is None else int(row[0])
 
     def _measured(
         self, c: sqlite3.Connection, run: str, shown: str, view: View, first: int, at_most: int
@@ -239,7 +235,9 @@ class StudyFeed:
             after = first - 1 if n <= _rows_in(chart, at_most) else -1
             quantity = self._quantities.get(key)
             if quantity is not None and quantity.probe != LOG:
-                rows = self._rows_of(c, run, layer, quantity, after, _rows_in(chart, at_most))
+                rows = db.measured(c, run, layer, quantity, after, _rows_in(chart, at_most))
+                if not rows and layer == "network":  # a cloud of all layers has this name
+                    rows = db.measured(c, run, "pooled", quantity, after, _rows_in(chart, at_most))
                 yield {"chart": chart, "after": after, "rows": columns(rows)}
         if shown == view.run and view.quantity in self._quantities:
             yield {"chart": "layer-map", "after": -1, **self._map(c, run, view.quantity, first)}
@@ -247,14 +245,6 @@ class StudyFeed:
     def _is_measured(self, run: str, chart: str) -> bool:
         """Return whether a chart of a measured quantity is not that of a logged one."""
         return LOGGED_CHARTS.get(chart) not in self._columns[run]
-
-    def _rows_of(
-        self, c: sqlite3.Connection, run: str, layer: str, quantity: db.Quantity, after: int, at_most: int
-    ) -> list[Row]:
-        rows = db.measured(c, run, layer, quantity, after, at_most)
-        if not rows and layer == "network":  # a cloud of all layers has this name
-            rows = db.measured(c, run, "pooled", quantity, after, at_most)
-        return rows
 
     def _map(self, c: sqlite3.Connection, run: str, key: str, first: int) -> dict[str, Any]:
         names = db.block_names if self._quantities[key].probe == BLOCKS else db.layer_names
@@ -270,11 +260,10 @@ class StudyFeed:
         while len(self._tables) > MAX_TABLES:
             self._tables.pop(next(iter(self._tables)))
         rows, width = layer_map(table, MAX_MAP_STEPS)
-        note = (
-            f"Each column stands for {width * every} measured steps, with each layer's most unusual value among them."
-            if width > 1
-            else ""
-        )
+        if width == 1:
+            return {"rows": rows, "note": ""}
+        n = width * every
+        note = f"Each column stands for {n} measured steps, with each layer's most unusual value among them."
         return {"rows": rows, "note": note}
 
     def detail(
@@ -353,7 +342,7 @@ class Feed:
 
     def has_changed(self) -> bool:
         """Return whether anything was written since the last call."""
-        changed = [study.database.has_changed() for study in list(self.studies.values())]  # no short-circuit
+        changed = [study.has_changed() for study in list(self.studies.values())]  # no short-circuit
         return any(changed)
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
@@ -384,7 +373,9 @@ class Feed:
 
     def _part(self, study: StudyFeed, view: View, known: Position, n_studies: int) -> Part:
         """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""
-        seen, version = study.seen, (study.database.n_changes, n_studies)
+        if self.is_log(study.name) and self.is_single and self.directory.is_dir():
+            study.beside = self.directory
+        seen, version = study.seen, (study.database.n_changes, n_studies, cool_down.stamp(study.beside))
         if seen is not None and seen.version == version and seen.position == known:
             return replace(seen, lines=[])
         with study.database.reading() as c:
@@ -397,6 +388,8 @@ class Feed:
                 new, position[row.run] = study.lines(c, row.run, names[row.run], view, known.get(row.run, {}), at_most)
                 lines += new
             statuses = [study.status(c, row, names[row.run], at_most) for row in rows]
+            if len(rows) == n_studies == 1:
+                statuses = [study.with_cool_down(c, rows[0], statuses[0])]
             moved = study.moves(c, rows[0].run) if len(rows) == n_studies == 1 else []
         catalogue = {**found, "layers": {names[run]: of for run, of in found["layers"].items()}}
         study.seen = Part(version, statuses, catalogue, lines, position, moved)

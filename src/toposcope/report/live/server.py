@@ -166,10 +166,8 @@ class LivePage:
         content, position = self.feed.message(view, known)
         name, now = self.analysed(view), time.time()
         chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
-        statuses, faults = content.pop("statuses"), content.pop("faults")
-        moves = content.pop("moves")
-        said = words(statuses, faults, self.feed.left_out, now, self._pages(view, content.pop("studies")))
-        said["moves"] = moves
+        statuses, faults, moves, studies = (content.pop(key) for key in ("statuses", "faults", "moves", "studies"))
+        said = words(statuses, faults, self.feed.left_out, now, self._pages(view, studies)) | {"moves": moves}
         silent = (silent_at(s.facts) for s in statuses)
         self._wake = min([self._wake, *(at if at > now else now + SILENT_SECONDS for at in silent)])
         notes = [line.pop("note") for line in content["lines"] if line.get("note")]

@@ -38,6 +38,8 @@ class Status:
     # measurements that it skipped at the last measured step, with reasons
     skipped: Sequence[str] = ()
     written: float = 0.0  # time of the last write, in seconds since 1970
+    cool_down: str = ""  # where a cool-down started now would end, as it was measured
+    to_measure: tuple[str, str] = ("", "")  # else how to measure it: a sentence, and a command
 
     @property
     def loss_name(self) -> str:
@@ -123,13 +125,10 @@ def status_of(
 
 def _lost_steps(c: sqlite3.Connection, run: str, is_suspect: bool) -> tuple[int, set[int]]:
     """Return how many logged losses are NaN, and their steps; without reading most logs."""
-    lost = nan_steps(c, run).get("loss", []) if is_suspect or _has_nan(c, run) else []
+    if not is_suspect and has_table(c, "log_nan"):
+        is_suspect = c.execute("SELECT 1 FROM log_nan WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
+    lost = nan_steps(c, run).get("loss", []) if is_suspect else []
     return len(lost), set(lost)
-
-
-def _has_nan(c: sqlite3.Connection, run: str) -> bool:
-    query = "SELECT 1 FROM log_nan WHERE run = ? LIMIT 1"
-    return has_table(c, "log_nan") and c.execute(query, (run,)).fetchone() is not None
 
 
 def _lost(c: sqlite3.Connection, row: db.RunRow, nan: Sequence[int]) -> str:

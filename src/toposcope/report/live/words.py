@@ -73,6 +73,7 @@ def words(
         "chips": list(_chips(statuses)),
         "checks": only[1].checks if only else (),
         "skipped": _skipped(statuses),
+        "to_measure": only[0].to_measure if only and only[0].facts.status == TRAINING else ("", ""),
         "false_alarms": round(1 / tuning.FALSE_ALARM_RATE),
         "states_rate": only is not None and _states_rate(only[0]),
         "columns": COLUMNS,
@@ -121,6 +122,8 @@ def _support(status: Status, of: Health, now: float) -> list[str]:
     if of.is_healthy:
         advice = status.forecast["advice"] if status.forecast is not None else ""
         sentences.append(sentence(advice) or _best_behind(facts) or "No reason to stop.")
+    if facts.status == TRAINING:
+        sentences.append(status.cool_down)
     if facts.kind in WATCHED and facts.status == TRAINING and not (status.forecast or facts.diverged):
         sentences.append(sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
     return [sentence for sentence in sentences if sentence]

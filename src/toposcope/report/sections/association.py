@@ -115,12 +115,7 @@ def _heat_map(cells: pl.DataFrame, runs: list[str], features: list[str], columns
     base = alt.Chart(cells).encode(
         x=alt.X("given:N", sort=columns, title=None, axis=above),
         y=alt.Y("feature:N", sort=features, title=None, axis=alt.Axis(labelLimit=190)),
-        tooltip=[
-            alt.Tooltip("run:N"),
-            alt.Tooltip("feature:N"),
-            alt.Tooltip("given:N"),
-            alt.Tooltip("rho:Q", format="+.3f"),
-        ],
+        tooltip=[*(f"{n}:N" for n in ("run", "feature", "given")), alt.Tooltip("rho:Q", format="+.3f")],
     )
     scale, legend = alt.Scale(domain=[-1, 1], domainMid=0), alt.Legend(title="rho", gradientLength=160)
     number = base.mark_text(fontSize=11).encode(text=alt.Text("rho:Q", format="+.2f"))
@@ -145,11 +140,8 @@ def _heat_map_title(topology: pl.DataFrame) -> str:
     if not len(both):
         return "No correlation of topology with the loss is defined once the step is given"
     before, after = (float(both.select(pl.col(name).abs().median()).item()) for name in ("rho", "rho_given_step"))
-    moves = (
-        "stays at"
-        if round(before, 2) == round(after, 2)
-        else f"{'falls' if after < before else 'rises'} from {before:.2f} to"
-    )
+    changes = f"{'falls' if after < before else 'rises'} from {before:.2f} to"
+    moves = "stays at" if round(before, 2) == round(after, 2) else changes
     return f"The median |rho| of topology {moves} {after:.2f} once the step is given"
 
 
@@ -198,7 +190,7 @@ def _partial_figure(rows: pl.DataFrame) -> alt.LayerChart:
                 ),
                 shape=alt.Shape("kind:N", title=None, sort=["topology", "control"]),
                 tooltip=[
-                    *(alt.Tooltip(f"{n}:N") for n in ("feature", "run", "verdict")),
+                    *(f"{n}:N" for n in ("feature", "run", "verdict")),
                     *(alt.Tooltip(f"{n}:Q", format="+.3f") for n in ("rho", "given")),
                 ],
             ),

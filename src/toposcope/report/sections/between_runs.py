@@ -20,7 +20,7 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.training import step_axis
 from toposcope.charts.zero import zero_line
 from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.document import Block, Picture, csv_link, excluded, folded, paragraph
 from toposcope.report.headline import TRAJECTORIES, headline_features, named
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
@@ -118,7 +118,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
             f"controls at the same step ({joined(_controls(population))}) decides; a control is tested given the "
             f"others; p is by permuting the runs. {_power(frame)}",
         ),
-        paragraph(f"Excluded: {_excluded(population)}.", note=True) if population.left_out else None,
+        excluded(population.left_out),
         table("between-runs", "Across runs at equal step, main features", SPECS, headline_rows(frame)),
         folded(full, "Every feature of the network", max_rows=0),
         paragraph("All: ", csv_link("between_runs"), "; step by step: ", csv_link("between_runs_by_step"), "."),
@@ -205,10 +205,6 @@ def _power(frame: pl.DataFrame) -> str:
         f"With {int(frame.get_column('n_runs').to_numpy().max())} runs a rank correlation of "
         f"{signed(given.item(0), 2).lstrip('+')} given these, the same at every step, would be detected 4 times in 5."
     )
-
-
-def _excluded(population: RunPopulation) -> str:
-    return examples([f"{run} ({why})" for run, why in population.left_out.items()])
 
 
 SECTION = ReportSection(

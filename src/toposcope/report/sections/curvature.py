@@ -119,7 +119,7 @@ COLUMNS = {
     "trace": "trace",
     "filter_normalised_sharpness": "filter-normalised sharpness",
 }
-SHARES = {"positive_share": "positive", "negative_share": "negative"}
+SHARES = {"positive_share": "positive eigenvalues", "negative_share": "negative eigenvalues"}
 TERMS = Terms(
     (
         ("sharpness", "the largest eigenvalue of the Hessian of the mean loss on the fixed text, summed over tokens. "
@@ -145,24 +145,14 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         | {f"{row['statistic']}_error": row["error"] for row in group.iter_rows(named=True)}
         for run, group in last.group_by("run", maintain_order=True)
     ]
-    specs = (
-        text_of("run", "run", names_row=True),
-        number_of("step", "step", whole),
-        *(
-            number_of(title, key, plain, group=group)
-            for name, group in COLUMNS.items()
-            for title, key in (("value", name), ("error", f"{name}_error"))
-        ),
-        *(
-            number_of(title, key, share, group=f"{group} eigenvalues")
-            for name, group in SHARES.items()
-            for title, key in (("share", name), ("error", f"{name}_error"))
-        ),
-    )
-    caption = "The Hessian at the last checkpoint of each run"
+    specs = [text_of("run", "run", names_row=True), number_of("step", "step", whole)]
+    for write, title, groups in ((plain, "value", COLUMNS), (share, "share", SHARES)):
+        for name, group in groups.items():
+            specs.append(number_of(title, name, write, group=group))
+            specs.append(number_of("error", f"{name}_error", write, group=group))
     return (
         *pictures,
-        folded(table(TABLE, caption, specs, listed), caption),
+        folded(table(TABLE, "The Hessian at the last checkpoint of each run", specs, listed)),
         paragraph("All checkpoints: ", csv_link(TABLE), ".", note=True),
     )
 

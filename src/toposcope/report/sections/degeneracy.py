@@ -77,10 +77,6 @@ def _finding(data: StudyData) -> str:
     return f"the local learning coefficient {direction_of(data.trajectories, feature)}"
 
 
-def _methods(data: StudyData) -> Iterable[Block | None]:
-    return [TERMS] if PROBE in data.labels.get_column("probe") else []
-
-
 SECTION = ReportSection(
     anchor="degeneracy",
     title="Degeneracy",
@@ -88,5 +84,5 @@ SECTION = ReportSection(
     charts=(degeneracy_chart,),
     blocks=_blocks,
     finding=_finding,
-    methods=_methods,
+    methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],
 )

@@ -1,9 +1,9 @@
 """What the doctor found in the checkpoints of a study, and what failed when it was last run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from toposcope.integrity.finding import short_steps
-from toposcope.report.document import Block, Heading, Picture, csv_link, paragraph
+from toposcope.report.document import Block, Heading, csv_link, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Column, Spec, table, text_of
@@ -18,11 +18,6 @@ FINDING_SPECS: tuple[Spec, ...] = (
     text_of("layer", "layer", prose=True),
     text_of("finding", "message", prose=True),
 )
-
-
-def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    """List the findings, or say that there are none; then what failed."""
-    return (*_findings(data), *_errors(data))
 
 
 def _findings(data: StudyData) -> Iterable[Block | None]:
@@ -94,7 +89,7 @@ SECTION = ReportSection(
         "findings": lambda data: with_flat_steps(data.findings),
         "errors": lambda data: data.errors,
     },
-    blocks=_blocks,
+    blocks=lambda data, _: (*_findings(data), *_errors(data)),
     finding=_finding,
     summary=_summary,
     summary_position=50,

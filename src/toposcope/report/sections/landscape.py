@@ -52,8 +52,7 @@ def landscape_charts(data: StudyData) -> list[Chart]:
 
 def basins_title(data: StudyData) -> str:
     """Say at how many checkpoints some plane has several basins, and where planes differ; empty without planes."""
-    rows = first_probe(data.tables[TABLE])
-    rows = rows.filter(statistic="minima") if len(rows) else rows
+    rows = _rows(data, "minima")
     if not len(rows):
         return ""
     several = int((rows.get_column("value") > 1).sum())
@@ -62,14 +61,18 @@ def basins_title(data: StudyData) -> str:
     return f"The planes of {several} of {len(rows)} checkpoints have more than one basin{spread}"
 
 
+def _rows(data: StudyData, statistic: str) -> pl.DataFrame:
+    rows = first_probe(data.tables[TABLE])
+    return rows.filter(statistic=statistic) if len(rows) else rows
+
+
 def first_probe(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of the first declared probe."""
     return rows.filter(pl.col("probe") == rows.get_column("probe")[0]) if len(rows) else rows
 
 
 def _chart(data: StudyData, statistic: str, axis: str, name: str) -> Chart | None:
-    rows = first_probe(data.tables[TABLE])
-    rows = rows.filter(statistic=statistic) if len(rows) else rows
+    rows = _rows(data, statistic)
     if not len(rows):
         return None
     spread = rows.drop_nulls("planes")
@@ -123,7 +126,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     caption = "Planes of the last checkpoint of each run, with the spread of each statistic"
     return (
         *pictures,
-        folded(table(TABLE, caption, specs, last.to_dicts()), caption),
+        folded(table(TABLE, caption, specs, last.to_dicts())),
         paragraph("All checkpoints and probes: ", csv_link(TABLE), ".", note=True),
     )
 

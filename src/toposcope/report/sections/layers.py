@@ -26,7 +26,7 @@ from toposcope.report.charts.series import (
     spread,
     training_chart,
 )
-from toposcope.report.document import Block, Picture, csv_link, details, folded, paragraph
+from toposcope.report.document import Block, csv_link, details, folded, paragraph
 from toposcope.report.headline import H0, NP, headline_features, named
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
@@ -218,11 +218,6 @@ def _figure(rows: pl.DataFrame, names: dict[str, str], axis: str) -> alt.LayerCh
 WITHIN = 2.0  # standard deviations within which a value is that of a random matrix
 
 
-def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Show which layers move and which do first, the groups, and the layers next to random matrices."""
-    return (*pictures, *_moved_first(data), *_groups(data), *_against_random(data))
-
-
 def _moved_first(data: StudyData) -> Iterable[Block | None]:
     """List the layers that left their first value first."""
     frame = data.tables["layer_onsets"]
@@ -244,13 +239,12 @@ def _moved_first(data: StudyData) -> Iterable[Block | None]:
         number_of("last layer by step", "last", whole),
         number_of("layers that move", "n", whole),
     )
-    caption = "Which layers move first"
     return (
         paragraph(
             "A layer has moved when it is more than half of its largest departure away from its first value, at two "
             "checkpoints in a row. Every layer: ", csv_link("layer_onsets"), ".",
         ),
-        folded(table("layer-onsets", caption, specs, headline_rows(rows)), caption),
+        folded(table("layer-onsets", "Which layers move first", specs, headline_rows(rows))),
     )  # fmt: skip
 
 
@@ -279,12 +273,8 @@ def _groups(data: StudyData) -> Iterable[Block | None]:
     shown = sorted(headline_rows(summed), key=lambda row: (order.index(row["feature"]), groups[row["group"]]))
     summary_table = table("layers", "Association with the loss by group of layers", specs, shown)
     table_folded = details(f"By role, attention against MLP, early against late ({len(shown)} rows)", summary_table)
-    note = (
-        paragraph("All features of all groups, run by run: ", csv_link("association"), ".", note=True)
-        if summary_table
-        else None
-    )
-    return (table_folded, note)
+    note = paragraph("All features of all groups, run by run: ", csv_link("association"), ".", note=True)
+    return (table_folded, note if summary_table else None)
 
 
 def _against_random(data: StudyData) -> Iterable[Block | None]:
@@ -328,11 +318,9 @@ def _finding(data: StudyData) -> str:
     role, n = roles.row(0)
     alone = first.filter((pl.col("role") == role).all().over("run")).get_column("run").n_unique() == n
     how = "moves first" if alone else "is among the first layers to move"
-    return f"By {_plain(first.item(0, 'feature'))}, {role} {how} in {runs_of(n, first.get_column('run').n_unique())}"
-
-
-def _plain(feature: str) -> str:
-    return "neural persistence" if feature == NP.key else named(feature)
+    feature = first.item(0, "feature")
+    by = "neural persistence" if feature == NP.key else named(feature)
+    return f"By {by}, {role} {how} in {runs_of(n, first.get_column('run').n_unique())}"
 
 
 def _counted(verdicts: Sequence[str]) -> str:
@@ -350,6 +338,6 @@ SECTION = ReportSection(
         "references": lambda data: reference_table(data.trajectories),
     },
     charts=(layer_heat_maps, layer_group_charts, random_matrix_charts),
-    blocks=_blocks,
+    blocks=lambda data, pictures: (*pictures, *_moved_first(data), *_groups(data), *_against_random(data)),
     finding=_finding,
 )

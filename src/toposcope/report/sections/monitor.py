@@ -70,7 +70,7 @@ def _alerts(data: StudyData) -> Iterable[Block | None]:
     more = f"The first {MAX_ALERTS_SHOWN} of {len(alerts):,}. " if len(alerts) > MAX_ALERTS_SHOWN else ""
     yield paragraph(f"Alerts that the monitor raised during training. {more}All of them, with their evidence: ",
               csv_link("alerts"), ".")  # fmt: skip
-    yield folded(table("alerts", "Alerts", specs, alerts.head(MAX_ALERTS_SHOWN).to_dicts()), "Alerts")
+    yield folded(table("alerts", "Alerts", specs, alerts.head(MAX_ALERTS_SHOWN).to_dicts()))
 
 
 def _outcomes(data: StudyData) -> Iterable[str]:

@@ -1,8 +1,7 @@
 """What moves over training: the loss, topology of weights and gradients, diagrams; the runs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -26,7 +25,7 @@ from toposcope.report.charts.series import (
     series_of,
     training_chart,
 )
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.document import Block, csv_link, folded, paragraph
 from toposcope.report.headline import (
     GRADIENT_H0,
     GRADIENT_H1,
@@ -166,11 +165,6 @@ def _per_step(trajectory: Trajectory, feature: Feature) -> Vector | None:
     return None if values is None else values / np.diff(trajectory.steps, prepend=np.nan)
 
 
-def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Draw what moves; list by how much, and the runs with their status and last loss."""
-    return (*pictures, *_moved(data), *_runs(data))
-
-
 def _moved(data: StudyData) -> Iterable[Block | None]:
     ends = ("first", "last", "turn_value")
     specs = (
@@ -184,15 +178,14 @@ def _moved(data: StudyData) -> Iterable[Block | None]:
         number_of("value", "turn_value", plain, group="on the way", next_to=ends),
     )
     rows = headline_rows(data.tables["moved"])
-    caption = "First and last value of each feature"
     return (
-        folded(table("moved", caption, specs, rows), caption),
+        folded(table("moved", "First and last value of each feature", specs, rows)),
         paragraph("All features: ", csv_link("moved"), ".", note=True) if rows else None,
     )
 
 
 def _runs(data: StudyData) -> Iterable[Block | None]:
-    finals = {t.run: (name, values[-1]) for t in data.trajectories for name, values in _first(t.targets)}
+    finals = {t.run: (name, v[-1]) for t in data.trajectories for name, v in list(t.targets.items())[:1]}
     rows = [
         {**row, "target": named(finals.get(row["run"], ("", 0))[0]), "final": finals.get(row["run"], ("", np.nan))[1]}
         for row in data.runs.to_dicts()
@@ -212,10 +205,6 @@ def _runs(data: StudyData) -> Iterable[Block | None]:
     ]
     note = paragraph(NOT_COMPARABLE, note=True) if texts.tokens_differ else None
     return (table("runs", "Runs of the study", specs, rows), note)
-
-
-def _first(targets: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return list(targets.items())[:1]
 
 
 def _finding(data: StudyData) -> str:
@@ -258,7 +247,7 @@ SECTION = ReportSection(
         betti_charts,
         gradient_charts,
     ),
-    blocks=_blocks,
+    blocks=lambda data, pictures: (*pictures, *_moved(data), *_runs(data)),
     finding=_finding,
     summary=_summary,
     summary_position=40,

@@ -1,7 +1,8 @@
 """Whether topology predicts the end of a run better than loss, schedule and norms do; over a population of runs."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import altair as alt
 import polars as pl
@@ -24,7 +25,7 @@ from toposcope.analysis.nested_models.verdicts import RULE, SCHEMA, detectable_g
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
 from toposcope.charts.zero import zero_line
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.document import Block, Picture, csv_link, excluded, folded, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
@@ -39,7 +40,7 @@ from toposcope.report.tables import (
     text_of,
     whole,
 )
-from toposcope.wording import counted, examples
+from toposcope.wording import counted
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 250, 150, 2
 MIN_SKILL, MAX_SKILL = -0.3, 0.6  # skills beyond are drawn at the edge
@@ -51,15 +52,12 @@ def nested_models_charts(data: StudyData) -> list[Chart]:
     """Draw the skill of topology and its controls for each target, and the errors of the models of the first one."""
     models, draws, verdicts = (data.tables[name] for name in ("nested_models", "nested_draws", "nested_verdicts"))
     ridge = models.filter(left_out=CONFIGURATIONS, learner=RIDGE) if len(models) else models
-    topology = [name for name in ridge.get_column("model").unique(maintain_order=True) if _is_topology(name)]
+    others = (MEDIAN, *WITHOUT, *CONTROLS.values())
+    topology = [name for name in ridge.get_column("model").unique(maintain_order=True) if name not in others]
     if not topology:
         return []
     whole = ALL_TOPOLOGY if ALL_TOPOLOGY in topology else topology[0]
     return [_skills(ridge, draws, verdicts, whole), _errors(ridge, verdicts, whole)]
-
-
-def _is_topology(model: str) -> bool:
-    return model not in (MEDIAN, *WITHOUT, *CONTROLS.values())
 
 
 def _skills(ridge: pl.DataFrame, draws: pl.DataFrame, verdicts: pl.DataFrame, whole: str) -> Chart:
@@ -182,6 +180,9 @@ DRAW_COLUMNS: tuple[Spec, ...] = (
 )
 
 
+Schema = Mapping[str, Any]
+
+
 def _population(data: StudyData) -> NestedPopulation:
     return data.once(
         "nested population",
@@ -197,19 +198,9 @@ def _fitted(data: StudyData) -> NestedModels | None:
     return data.once("nested models", lambda: nested_models(population, data.adjust, data.workers))
 
 
-def _models(data: StudyData) -> pl.DataFrame:
-    fitted = _fitted(data)
-    return fitted.models if fitted else pl.DataFrame(schema=MODELS)
-
-
-def _draws(data: StudyData) -> pl.DataFrame:
-    fitted = _fitted(data)
-    return fitted.draws if fitted else pl.DataFrame(schema=DRAWS)
-
-
-def _verdicts(data: StudyData) -> pl.DataFrame:
-    fitted = _fitted(data)
-    return nested_verdicts(fitted) if fitted else pl.DataFrame(schema=SCHEMA)
+def _table(schema: Schema, part: Callable[[NestedModels], pl.DataFrame]) -> Callable[[StudyData], pl.DataFrame]:
+    """Return the function that computes a table of fitted models, without rows where there are none."""
+    return lambda data: part(fitted) if (fitted := _fitted(data)) else pl.DataFrame(schema=schema)
 
 
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -230,12 +221,8 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
             f"each added to the model '{WITH_PLAIN}'. Skill is 1 − MAE / MAE of the model next to it, on runs it was "
             f"not fitted to. {_elsewhere(models)}"
         ),
-        paragraph(f"Excluded: {examples([f'{run} ({why})' for run, why in left_out.items()])}.", note=True)
-        if left_out
-        else None,
-        folded(main, "Models by ridge regression, on held-out runs", max_rows=0),
-        folded(full, "Every model, however runs are held out", max_rows=0),
-        folded(drawn, "Topology of other runs, and planted features", max_rows=0),
+        excluded(left_out),
+        *(folded(each, max_rows=0) for each in (main, full, drawn)),
         paragraph(
             "All: ", csv_link("nested_models"), ", ", csv_link("nested_draws"), ", ", csv_link("nested_verdicts"), "."
         ),
@@ -278,7 +265,11 @@ SECTION = ReportSection(
     anchor="nested-models",
     title="What topology adds to a forecast",
     position=96,
-    tables={"nested_models": _models, "nested_draws": _draws, "nested_verdicts": _verdicts},
+    tables={
+        "nested_models": _table(MODELS, lambda fitted: fitted.models),
+        "nested_draws": _table(DRAWS, lambda fitted: fitted.draws),
+        "nested_verdicts": _table(SCHEMA, nested_verdicts),
+    },
     charts=(nested_models_charts,),
     blocks=_blocks,
     finding=_finding,

@@ -38,14 +38,12 @@ def change_point_chart(data: StudyData) -> Chart | None:
     points = points.filter(pl.col("run").is_in(list(lines)))
     if not len(points):
         return None
-    values = [_at(*lines[run], step) for run, step in points.select("run", "step").iter_rows()]
+    known = {run: (steps[np.isfinite(values)], values[np.isfinite(values)]) for run, (steps, values) in lines.items()}
+    values = [float(np.interp(step, *known[run])) for run, step in points.select("run", "step").iter_rows()]
     points = points.select("run", "step", "low", "high", "explained").with_columns(value=pl.Series(values))
     rows = rows_of(data.trajectories, lambda t: t.features.get(NP.feature))
-    base = alt.Chart(points).encode(
-        y=alt.Y("value:Q"),
-        color=run_colour(run_names(data)),
-        tooltip=[alt.Tooltip("run:N"), alt.Tooltip("step:Q"), alt.Tooltip("low:Q"), alt.Tooltip("high:Q")],
-    )
+    tooltip = ["run:N", *(f"{name}:Q" for name in ("step", "low", "high"))]
+    base = alt.Chart(points).encode(y=alt.Y("value:Q"), color=run_colour(run_names(data)), tooltip=tooltip)
     marks = base.encode(x=alt.X("step:Q"))
     figure: alt.LayerChart = training_lines(rows, NP.axis, run_names(data), faults=faults_of(data))
     for layer in (
@@ -56,9 +54,8 @@ def change_point_chart(data: StudyData) -> Chart | None:
         figure += layer
     title = f"{described(points)} of neural persistence"
     caption = "Points: change points, hollow where a smooth trend explains them; bars: 95% interval of the place."
-    return Chart(
-        "change-points", title, caption, f"Line chart of neural persistence with its change points. {title}.", figure
-    )
+    text = f"Line chart of neural persistence with its change points. {title}."
+    return Chart("change-points", title, caption, text, figure)
 
 
 def described(points: pl.DataFrame) -> str:
@@ -70,11 +67,6 @@ def described(points: pl.DataFrame) -> str:
     return (
         f"A smooth trend does not explain {beyond} of {which}" if beyond else f"A smooth trend explains all of {which}"
     )
-
-
-def _at(steps: np.ndarray, values: np.ndarray, step: int) -> float:
-    known = np.isfinite(values)
-    return float(np.interp(step, steps[known], values[known]))
 
 
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -107,17 +99,19 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         "thresholds. All features: ", csv_link("phases"), ".",
     )  # fmt: skip
     changes = table("change-points", "Change points", point_specs, points)
+    smooth = sum(bool(row["explained"]) for row in points)
     changes_note = paragraph(
-        f"Change points, their number chosen by a Bayesian information criterion: {_explained(points)}."
+        "Change points, their number chosen by a Bayesian information criterion: a smooth trend explains "
+        f"{smooth} of the {len(points)} shown."
         f"{_thinned(data)} All: ",
         csv_link("change_points"), ".",
     )  # fmt: skip
     return (
         *pictures,
         rule_note if phases else None,
-        folded(phases, "Phases by the published rule"),
+        folded(phases),
         changes_note if changes else None,
-        folded(changes, "Change points"),
+        folded(changes),
     )
 
 
@@ -136,17 +130,6 @@ def _thinned(data: StudyData) -> str:
     return f" Of more than {MAX_POINTS} checkpoints, they are those of the means of {MAX_POINTS} blocks of neighbours."
 
 
-def _explained(points: Sequence[Mapping[str, Any]]) -> str:
-    smooth = sum(bool(row["explained"]) for row in points)
-    return f"a smooth trend explains {smooth} of the {len(points)} shown"
-
-
-def _finding(data: StudyData) -> str:
-    """Count the change points that no smooth trend explains."""
-    points = data.tables["change_points"]
-    return described(points) if len(points) else ""
-
-
 SECTION = ReportSection(
     anchor="phases",
     title="Phases",
@@ -157,5 +140,5 @@ SECTION = ReportSection(
     },
     charts=(change_point_chart,),
     blocks=_blocks,
-    finding=_finding,
+    finding=lambda data: described(points) if len(points := data.tables["change_points"]) else "",
 )

@@ -55,10 +55,6 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     return (*pictures, paragraph(note, note=True) if note and pictures else None)
 
 
-def _methods(data: StudyData) -> Iterable[Block | None]:
-    return [STATE_QUANTITIES] if any(t.clouds for t in data.trajectories) else []
-
-
 def _finding(data: StudyData) -> str:
     """Say where the rank of the hidden states goes, or their H0 total where no rank was measured."""
     headlines = headlines_of(data.trajectories, ("rankme", "H0.total"))[:1]
@@ -74,5 +70,5 @@ SECTION = ReportSection(
     charts=(representation_charts, depth_charts, embedding_charts, state_diagram_chart, state_betti_charts),
     blocks=_blocks,
     finding=_finding,
-    methods=_methods,
+    methods=lambda data: [STATE_QUANTITIES] if any(t.clouds for t in data.trajectories) else [],
 )

@@ -15,7 +15,7 @@ from toposcope.charts.training import run_colour
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
 from toposcope.report.charts.series import run_names
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.document import Block, csv_link, folded, paragraph
 from toposcope.report.headline import (
     H0,
     H1,
@@ -89,11 +89,7 @@ def _scaling_chart(data: StudyData, law: Mapping[str, Any], stem: str, what: str
             base.properties(data=fitted).mark_line(strokeDash=[5, 4], color="#888"),
             points.encode(
                 color=run_colour(run_names(data), legend=len(rows) <= MAX_LEGEND_RUNS),
-                tooltip=[
-                    alt.Tooltip("run:N"),
-                    alt.Tooltip("parameters:Q", format=","),
-                    alt.Tooltip("value:Q", format=".4~g"),
-                ],
+                tooltip=["run:N", alt.Tooltip("parameters:Q", format=","), alt.Tooltip("value:Q", format=".4~g")],
             ),
         ]
     )
@@ -140,7 +136,7 @@ def _chart(data: StudyData, known: pl.DataFrame, headline: Headline) -> Chart:
             x=_axis(by, rows.filter(by=by)),
             y=alt.Y("value:Q", title=headline.axis if by == shared[0] else None, scale=alt.Scale(zero=False)),
             color=run_colour(run_names(data), legend=legend),
-            tooltip=[alt.Tooltip("run:N"), alt.Tooltip("level:Q", title=MATCHED_BY[by]), alt.Tooltip("value:Q")],
+            tooltip=["run:N", alt.Tooltip("level:Q", title=MATCHED_BY[by]), "value:Q"],
         )
         .properties(width=220)
         for by in shared
@@ -151,9 +147,8 @@ def _chart(data: StudyData, known: pl.DataFrame, headline: Headline) -> Chart:
     caption = "Each panel matches the runs by another quantity; levels that not all runs reach are left out."
     stem = f"{headline.feature.probe}-{headline.feature.statistic}".lower().replace("_", "-").replace(".", "-")
     figure = alt.concat(*panels, columns=len(panels))
-    return Chart(
-        f"sizes-{stem}", title, caption, f"Line charts of {headline.name} of runs of all sizes. {title}.", figure
-    )
+    text = f"Line charts of {headline.name} of runs of all sizes. {title}."
+    return Chart(f"sizes-{stem}", title, caption, text, figure)
 
 
 def nearest(spreads: dict[str, float]) -> str:
@@ -177,11 +172,6 @@ def _tokens_are_steps(trajectories: Sequence[Trajectory]) -> bool:
     ratios = np.concatenate([t.tokens[t.steps > 0] / t.steps[t.steps > 0] for t in trajectories])
     ratios = ratios[np.isfinite(ratios)]
     return bool(len(ratios)) and bool(np.ptp(ratios) <= MAX_RATIO_SPREAD * ratios[0])
-
-
-def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    """Set final values against size; then sizes next to each other at equal step, tokens and loss."""
-    return (*pictures, *_laws(data), *_across(data))
 
 
 def _laws(data: StudyData) -> Iterable[Block | None]:
@@ -274,7 +264,7 @@ SECTION = ReportSection(
         "collapse": lambda data: collapse_table(data.tables["matched"]),
     },
     charts=(scaling_charts, cross_size_charts),
-    blocks=_blocks,
+    blocks=lambda data, pictures: (*pictures, *_laws(data), *_across(data)),
     finding=_finding,
     summary=_summary,
     summary_position=30,

@@ -15,7 +15,7 @@ from toposcope.homology import Diagram, Vine, vineyard
 from toposcope.report.charts.diagrams import diagrams_of, moved_most
 from toposcope.report.charts.series import choose_runs, in_words, runs_of, short_names, spread
 from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
-from toposcope.report.section import Charts, ReportSection
+from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, plain, share, table, text_of, whole
 from toposcope.report.tuning import MAX_MATCHED_POINTS
@@ -233,26 +233,14 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         number_of("floored", "potential_floored", share),
     )
     rows = list(summaries_of(data).values())
-    caption = "The path of each run through its weights"
     unfinished = [row["run"] for row in rows if not (row["mds_converged"] and row["potential_converged"])]
+    note = paragraph(f"Scaling to the plane had not converged for {', '.join(unfinished)}.", note=True)
     return (
         *pictures,
-        folded(table(SUMMARIES, caption, specs, rows), caption),
-        paragraph(f"Scaling to the plane had not converged for {', '.join(unfinished)}.", note=True)
-        if unfinished
-        else None,
+        folded(table(SUMMARIES, "The path of each run through its weights", specs, rows)),
+        note if unfinished else None,
         paragraph("All coordinates: ", csv_link(POINTS), ".", note=True) if rows else None,
     )
-
-
-def _vineyard(data: StudyData) -> Charts:
-    """Draw the vineyard where paths were measured."""
-    return vineyard_chart(data) if summaries_of(data) else None
-
-
-def _finding(data: StudyData) -> str:
-    rows = list(summaries_of(data).values())
-    return component_title(rows) if rows else ""
 
 
 SECTION = ReportSection(
@@ -263,8 +251,8 @@ SECTION = ReportSection(
         SUMMARIES: lambda data: path_tables(weight_paths(data.frame, data.labels))[0],
         POINTS: lambda data: path_tables(weight_paths(data.frame, data.labels))[1],
     },
-    charts=(component_chart, potential_chart, _vineyard),
+    charts=(component_chart, potential_chart, lambda data: vineyard_chart(data) if summaries_of(data) else None),
     blocks=_blocks,
-    finding=_finding,
+    finding=lambda data: component_title([*rows.values()]) if (rows := summaries_of(data)) else "",
     methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],
 )

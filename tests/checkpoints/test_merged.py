@@ -1,0 +1,332 @@
+"""Averages of checkpoints: their values by hand, what is copied, and what has no average."""
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
+from safetensors.torch import save_file
+from small_checkpoints import (
+    OPTIMIZER,
+    Weights,
+    Writer,
+    assert_refused,
+    every_format,
+    family_weights,
+    model_folder,
+    refused,
+    safetensors_file,
+    torch_file,
+)
+
+from toposcope import ToposcopeError, doctor, merge, series
+from toposcope.checkpoints import decay_weights
+from toposcope.checkpoints.sources import Access
+from toposcope.checkpoints.sources.merged import roots, with_path
+
+STEPS = [100, 200, 400, 1000]
+
+
+def a_run(folder: Path, write: Writer = safetensors_file, dtype: torch.dtype = torch.float32) -> list[Weights]:
+    """Checkpoints at `STEPS`, in a format; return their weights."""
+    runs = [family_weights(k, dtype) for k in range(len(STEPS))]
+    for step, weights in zip(STEPS, runs, strict=True):
+        write(folder, step, weights)
+    return runs
+
+
+def by_hand(runs: list[Weights], weights: Any) -> dict[str, Any]:
+    """The average in double precision, rounded once."""
+    average = dict[str, Any]()
+    for name in runs[0]:
+        parts = [float(w) * run[name].to(torch.float64).numpy() for w, run in zip(weights, runs, strict=True)]
+        average[name] = np.sum(parts, axis=0).astype(np.float32)
+    return average
+
+
+def assert_equal(found: Weights, right: dict[str, Any]) -> None:
+    assert found.keys() == right.keys()
+    for name, tensor in found.items():
+        assert tensor.dtype == torch.float32
+        np.testing.assert_array_equal(tensor.numpy(), right[name], err_msg=name)
+
+
+@every_format
+def test_an_average_is_that_of_the_stored_numbers_in_double_precision(tmp_path: Path, write: Writer) -> None:
+    runs = a_run(tmp_path, write)
+    for decay in ("linear", "1-sqrt", "cosine", "ema"):
+        average = merge(tmp_path, decay=decay)
+        assert_equal(average.tensors(), by_hand(runs, decay_weights(STEPS, decay)))
+    assert average.step == 1000
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_narrow_numbers_are_averaged_without_rounding_on_the_way(tmp_path: Path, dtype: torch.dtype) -> None:
+    runs = a_run(tmp_path, dtype=dtype)
+    assert_equal(merge(tmp_path).tensors(), by_hand(runs, decay_weights(STEPS)))
+
+
+def test_a_checkpoint_of_double_precision_keeps_it(tmp_path: Path) -> None:
+    runs = a_run(tmp_path, dtype=torch.float64)
+    found = merge(tmp_path).tensors()
+    for name, tensor in found.items():
+        right = sum(w * run[name] for w, run in zip(decay_weights(STEPS).tolist(), runs, strict=True))
+        assert tensor.dtype == torch.float64
+        torch.testing.assert_close(tensor, right, rtol=1e-15, atol=1e-15)
+
+
+def test_equal_checkpoints_average_to_themselves(tmp_path: Path) -> None:
+    for step in STEPS:
+        safetensors_file(tmp_path, step, family_weights())
+    assert_equal(merge(tmp_path, decay="1-sqrt").tensors(), {n: w.numpy() for n, w in family_weights().items()})
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=6, unique=True).map(sorted))
+@examples(10, deadline=None)
+def test_of_weights_that_drift_evenly_it_is_the_drift_at_the_middle_of_a_linear_window(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int]
+) -> None:
+    """Whatever the spacing: the decay is applied to what each update covers."""
+    folder = tmp_path_factory.mktemp("drift")
+    start, slope = (family_weights(k, torch.float64) for k in range(2))
+    for step in steps:
+        safetensors_file(folder, step, {n: start[n] + step / steps[-1] * slope[n] for n in start})
+    middle = (steps[0] + steps[-1]) / 2 / steps[-1]
+    # Equal steps of an update count half for the first and half for the last checkpoint of it.
+    for name, tensor in merge(folder).tensors().items():
+        torch.testing.assert_close(tensor, start[name] + middle * slope[name], rtol=1e-9, atol=1e-9)
+
+
+def test_a_text_opens_the_same_as_a_call(tmp_path: Path) -> None:
+    runs = a_run(tmp_path)
+    for spec, members, weights in (
+        (f"merged:{tmp_path}@150..1000", [1, 2, 3], decay_weights(STEPS[1:])),
+        (f"merged:{tmp_path}@200..400,1-sqrt", [1, 2], decay_weights([200, 400], "1-sqrt")),
+        (f"merged:{tmp_path}@100..400,1 2 5", [0, 1, 2], [1 / 8, 2 / 8, 5 / 8]),
+        (f"merged:{tmp_path}@100+400+1000", [0, 2, 3], decay_weights([100, 400, 1000])),
+    ):
+        (average,) = series(spec)
+        assert average.location == spec
+        assert average.step == STEPS[members[-1]]
+        assert_equal(average.tensors(), by_hand([runs[k] for k in members], weights))
+        again = series(merge(series(tmp_path, steps=[STEPS[k] for k in members])).location)[0]
+        assert again.step == average.step
+    soup = merge(tmp_path, window=(100, 400), weights=[1, 2, 5])
+    assert soup.weights_of_steps == {100: 1 / 8, 200: 2 / 8, 400: 5 / 8}
+    assert "divided by their sum 8" in soup.notes[0]
+    assert series(soup.location)[0].content_hash() == soup.content_hash()
+
+
+def test_the_window_follows_the_last_at_sign(tmp_path: Path) -> None:
+    folder = tmp_path / "run@home, no 2"
+    folder.mkdir()
+    a_run(folder)
+    assert len(series(f"merged:{folder}@100..400")[0].described_by.source.files()) == 1
+    assert merge(folder).location == f"merged:{folder}@100..1000"
+
+
+def test_a_key_of_a_model_in_each_file_is_kept(tmp_path: Path) -> None:
+    for step in (1, 2):
+        ema = {"model": family_weights(step), "ema": family_weights(step + 10)}
+        torch.save(ema, tmp_path / f"step_{step}.pt")
+    (average,) = series(f"merged:{tmp_path}:ema@1..2")
+    assert_equal(average.tensors(), by_hand([family_weights(11), family_weights(12)], [0.5, 0.5]))
+
+
+def test_ranges_of_bytes_are_those_of_the_whole(tmp_path: Path) -> None:
+    """Whatever part of the file is read, across header, tensors and rows."""
+    a_run(tmp_path)
+    (file,) = merge(tmp_path).files.values()
+    whole = file.read(0, file.size).tobytes()
+    assert whole[8:].startswith(b'{"__metadata__"')
+    draw = np.random.default_rng(0)
+    for start, stop in np.sort(draw.integers(0, file.size + 1, (300, 2))).tolist():
+        assert file.read(start, stop).tobytes() == whole[start:stop]
+
+
+def test_tensors_without_axes_or_rows_are_averaged_too(tmp_path: Path) -> None:
+    for step in (1, 2):
+        scalars = {"scale": torch.tensor(float(step)), "none.weight": torch.zeros(0, 4), "w.weight": torch.eye(3)}
+        save_file(scalars, tmp_path / f"step_{step}.safetensors")
+    found = merge(tmp_path).tensors()
+    assert found["scale"].item() == 1.5
+    assert found["none.weight"].shape == (0, 4)
+
+
+def test_blocks_of_rows_are_those_of_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = a_run(tmp_path)
+    monkeypatch.setattr("toposcope.checkpoints.averaging.AVERAGED_BYTES", 40)
+    assert_equal(merge(tmp_path).tensors(), by_hand(runs, decay_weights(STEPS)))
+
+
+def test_it_is_sent_to_another_process_and_a_changed_file_is_noticed(tmp_path: Path) -> None:
+    a_run(tmp_path)
+    average = merge(tmp_path)
+    before = average.fingerprint()
+    copy = pickle.loads(pickle.dumps(average))  # noqa: S301 - our own
+    assert copy == average
+    assert copy.content_hash() == average.content_hash()
+    path = safetensors_file(tmp_path, 200, family_weights(9))
+    os.utime(path, ns=(1, 1))
+    assert average.fingerprint() != before
+    with refused(tmp_path, "changed while it was in use"):
+        copy.entries[0].whole()
+
+
+def test_masks_tables_and_counters_are_copied_from_the_last_and_named(tmp_path: Path) -> None:
+    for step in (1, 2):
+        buffers = {
+            "h.0.attn.bias": torch.tril(torch.ones(6, 6)).view(1, 1, 6, 6).bool(),
+            "mask": torch.full((4, 4), -torch.inf).triu(1),
+            "inv_freq": torch.arange(4.0),
+            "num_updates": torch.tensor(step),
+        }
+        save_file(family_weights(step) | buffers, tmp_path / f"step_{step}.safetensors")
+    average = merge(tmp_path)
+    found = average.tensors()
+    for name, right in buffers.items():
+        assert torch.equal(found[name], right)
+        assert found[name].dtype == right.dtype
+    assert average.notes[1].startswith("copied from step 2, not averaged: h.0.attn.bias, inv_freq, mask")
+    assert not doctor(series(average.location), deep=True).faults
+
+
+def with_(weights: Weights, **changed: Any) -> Weights:
+    """Weights with some replaced, or left out where None."""
+    return {name: tensor for name, tensor in (weights | changed).items() if tensor is not None}
+
+
+HEAD, FC1 = "head.weight", "layers.0.mlp.fc1.weight"
+UNLIKE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "shape": ({FC1: torch.zeros(20, 4)}, (FC1, "[20, 4]", "[16, 4]")),
+    "absent": ({FC1: None}, (FC1, "lacks the tensor")),
+    "more": ({"extra.weight": torch.zeros(3, 3)}, ("extra.weight", "lacks the tensor")),
+    "no head": ({HEAD: None}, (HEAD, "tied in one and not in the other")),
+    "tied": ({HEAD: family_weights()["token_emb.weight"].clone()}, ("tied", "one matrix")),
+    "integers": ({FC1: torch.zeros(16, 4, dtype=torch.int64)}, (FC1, "int64")),
+}
+
+
+@pytest.mark.parametrize(("changed", "words"), UNLIKE.values(), ids=UNLIKE)
+def test_checkpoints_of_different_models_are_refused(
+    tmp_path: Path, changed: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    for step in (1, 2):
+        safetensors_file(tmp_path, step, with_(family_weights(), **(changed if step == 1 else {})))
+    with refused(tmp_path, "step_00000", *words):
+        merge(tmp_path).tensors()
+
+
+ALONE: dict[str, tuple[Weights, tuple[str, ...]]] = {
+    "batch norm": (
+        family_weights() | {"bn.running_mean": torch.zeros(4), "bn.running_var": torch.ones(4)},
+        ("bn.running_mean", "batch norm", "update_bn"),
+    ),
+    "quantised": (
+        family_weights() | {FC1: torch.ones(16, 4, dtype=torch.int8), FC1.replace("weight", "SCB"): torch.ones(16)},
+        (FC1, "quantised"),
+    ),
+    "optimizer": ({f"{FC1}.exp_avg": torch.zeros(16, 4)}, ("state of an optimizer",)),
+    "complex": (family_weights() | {FC1: torch.zeros(16, 4, dtype=torch.complex64)}, (FC1, "complex64")),
+}
+
+
+@pytest.mark.parametrize(("weights", "words"), ALONE.values(), ids=ALONE)
+def test_what_has_no_average_is_refused(tmp_path: Path, weights: Weights, words: tuple[str, ...]) -> None:
+    for step in (1, 2):
+        safetensors_file(tmp_path, step, weights)
+    with refused(tmp_path, "step_00000", *words):
+        merge(tmp_path).tensors()
+    (finding,) = doctor(series(f"merged:{tmp_path}@1..2")).findings
+    assert words[0] in finding.message
+
+
+def test_optimizers_alone_and_adapters(tmp_path: Path) -> None:
+    for step in (1, 2):
+        torch.save(OPTIMIZER, tmp_path / f"step_{step}.pt")
+    with refused(tmp_path):
+        merge(tmp_path).tensors()
+    adapters = tmp_path / "adapters"
+    for step in (1, 2):
+        (folder := adapters / f"checkpoint-{step}").mkdir(parents=True)
+        factors = {f"base_model.model.h.0.q.lora_{c}.weight": torch.full((2, 2), float(step)) for c in "AB"}
+        save_file(factors, folder / "adapter_model.safetensors")
+        (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 2, "lora_alpha": 2}))
+    average = merge(adapters)
+    assert "adapter_model.safetensors" in average.files
+    assert any("A and B are averaged each by itself" in note for note in average.notes)
+    (layer,) = average.layers()
+    np.testing.assert_allclose(layer.read(), np.full((2, 2), 2 * 1.5**2))
+
+
+def test_a_state_of_an_optimizer_next_to_the_weights_is_left_out(tmp_path: Path) -> None:
+    for step in (1, 2):
+        safetensors_file(tmp_path, step, family_weights(step) | {f"optim.{FC1}": torch.zeros(16, 4)})
+    average = merge(tmp_path)
+    assert f"optim.{FC1}" not in average.tensors()
+    assert "left out" in average.notes[1]
+
+
+def test_windows_and_weights_that_are_none_are_refused(tmp_path: Path) -> None:
+    a_run(tmp_path)
+    for recipe, words in (
+        ("", "no window after the last @"),
+        ("@step*", "no window after the last @"),
+        ("@100..200@1..2", "no such file or folder"),
+        ("@2000..3000", "no checkpoint in the window"),
+        ("@400..100", "no checkpoint in the window"),
+        ("@150..200", "only the one of step 200"),
+        ("@100+300", "no checkpoint at step 300"),
+        ("@100..200,sqrt", "neither a decay"),
+        ("@100..400,1 2", "2 weights for the 3"),
+        ("@100..200,1 -1", "from 0 on"),
+        ("@100..200,0 0", "not all of them 0"),
+        ("@100..200,nan 1", "from 0 on"),
+    ):
+        with pytest.raises(ToposcopeError, match=words) as caught:
+            series(f"merged:{tmp_path}{recipe}")
+        assert_refused(caught.value, tmp_path)
+    with refused(tmp_path, "an average of an average"):
+        series(f"merged:merged:{tmp_path}@100..1000@100..1000")
+    with pytest.raises(ToposcopeError, match="an average of an average"):
+        series("merged:" * 2000 + "x" + "@100..1000" * 2000)
+    with refused(tmp_path, "no window of two steps"):
+        merge(tmp_path, window=(-3, 200))
+    with pytest.raises(ToposcopeError, match="where a file or a folder is needed"):
+        roots("merged:x@1..2", Access())
+
+
+def test_paths_of_declarations_are_made_absolute_inside_it() -> None:
+    def below(path: Path) -> str:
+        return f"/data/{path}"
+
+    assert with_path("runs/x", below) == "/data/runs/x"
+    assert with_path("merged:m@1..2,1 2", below) == "merged:/data/m@1..2,1 2"
+    assert with_path("merged:hf:a/b@step*@1..2", below) == "merged:hf:a/b@step*@1..2"
+    assert with_path("hf:a/b", below) == "hf:a/b"
+
+
+def test_the_description_of_the_last_checkpoint_lies_next_to_it(tmp_path: Path) -> None:
+    for step in (1, 2):
+        folder = model_folder(".bin")(tmp_path, step, family_weights(step))
+        (folder / "tokenizer.json").write_text(f'{{"step": {step}}}')
+    files = merge(tmp_path).files
+    assert sorted(files) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert files["tokenizer.json"].read(0, files["tokenizer.json"].size).tobytes() == b'{"step": 2}'
+
+
+def test_stored_transposed_it_is_read_as_if_it_were_not(tmp_path: Path) -> None:
+    runs = a_run(tmp_path, lambda folder, step, w: torch_file()(folder, step, {n: transposed(t) for n, t in w.items()}))
+    assert_equal(merge(tmp_path).tensors(), by_hand(runs, decay_weights(STEPS)))
+
+
+def transposed(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers, in memory column by column."""
+    return tensor.T.contiguous().T if tensor.ndim == 2 else tensor
