@@ -44,7 +44,8 @@ NOT_RUN = {
     r"^toposcope study run (run/|mine\.toml|my-runs\.toml)": "of a declaration that the page prints",
     r"^toposcope (demo|study run checkpoints/)": "run first, below, or as long as the demo",
     r"--directions (hessian|trajectory)": "minutes",
-    r"^toposcope cooldown": "of a run at constant rate; the page trains it",
+    r"^toposcope cooldown|--measured": "of a run at constant rate; its page trains it",
+    r"merged:": "of a series of the reader's",
 }  # fmt: skip
 """Which commands of the pages are not run as they are printed, and why; none of these is in the README but the demo."""
 STAND_INS = {

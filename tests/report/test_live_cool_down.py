@@ -56,6 +56,7 @@ def test_what_was_measured_beside_the_run_is_said(tmp_path: Path) -> None:
         ({"step": 500}, "on valid.txt; measure it again."),
         ({"answers": [{**ANSWER, "at_least": ["SGD gains more"]}]}, "at 3.050 or below after 90 steps, at least 0.087"),
         ({"answers": [], "headline": "No answer: it varies"}, "cool-down started at step 950: No answer: it varies."),
+        ({"answers": [{**ANSWER, "gain": -0.002}]}, "after 90 steps, no lower than holding the rate: by merged"),
         ({"answers": 3}, "cooldown.json: not what `toposcope cooldown --json` writes."),
         ({"step": "late"}, "cooldown.json: not what `toposcope cooldown --json` writes."),
     ],
