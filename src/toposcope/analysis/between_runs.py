@@ -72,7 +72,7 @@ class _Group:
         fixed = [np.tile(c[self.runs], (n_steps, 1)) for c in self.population.covariates]
         names = {"": (), "_given_loss": (LOSS,), "_given_all": (RATE, LOSS, NORM)}[ending]
         varying = [self.controls[name] for name in names if name in self.controls]
-        return np.array([*fixed, *varying]).reshape(-1, n_steps, len(self.runs))
+        return np.array([*fixed, *varying]).reshape(len(fixed) + len(varying), n_steps, len(self.runs))
 
 
 def between_runs_table(

@@ -1,7 +1,7 @@
 """The data of a report: a study, read once, and the tables computed from it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from toposcope.report.section import ComputedOnce, ReportSection, Tables, makers
 from toposcope.report.tuning import MANY_CHECKPOINTS
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
+from toposcope.study.kinds import COOLED_SUFFIX
 from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA, TIME_SCHEMA
 
 ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
@@ -41,6 +42,8 @@ class StudyData(ComputedOnce):
     declaration : Declaration
     trajectories : list of Trajectory
         Of the runs with a measured checkpoint.
+    cooled : list of Trajectory
+        The cooled twins of runs at constant learning rate, each under the name of its run.
     frame, labels, log, runs, findings, errors, alerts, times, forecasts, population, targets : polars.DataFrame
         From the methods of `Study` of those names; `frame` without the probes `ONLY_SERIES`.
     diagrams : callable
@@ -84,6 +87,7 @@ class StudyData(ComputedOnce):
     forecasts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FORECAST_SCHEMA))
     population: pl.DataFrame = field(default_factory=pl.DataFrame)
     targets: pl.DataFrame = field(default_factory=pl.DataFrame)
+    cooled: list[Trajectory] = field(default_factory=list)
     workers: int = 1
     progress: Progress = silent
     _computed: dict[str, Any] = field(default_factory=dict, init=False)
@@ -132,12 +136,20 @@ class StudyData(ComputedOnce):
             notes=[*study.notes(), *filter(None, [study.coverage()])],
             corpus=study.meta("corpus_sha256"),
             adjust=adjust,
+            cooled=_twins(study) if declared.cooled else [],
             **{name: getattr(study, name)() for name in READ},
             workers=workers,
             progress=progress,
         )
         object.__setattr__(data, "tables", Tables(data, makers_of(sections)))
         return data
+
+
+def _twins(study: Study) -> list[Trajectory]:
+    """Return the cooled twins under the names of their runs."""
+    twins = study.cooled()
+    found = trajectories(twins.frames(), study.labels(), twins.log())
+    return [replace(twin, run=twin.run.removesuffix(COOLED_SUFFIX)) for twin in found]
 
 
 Material = StudyData

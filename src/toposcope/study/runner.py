@@ -27,11 +27,12 @@ from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
+from toposcope.study.cooled import cooled_twins, measure_losses
 from toposcope.study.corpora import STAGE as OTHER_CORPORA
 from toposcope.study.corpora import StudyCorpora, measure_missing, stored_losses
 from toposcope.study.declaration import Declaration, DeclaredSeries, check_declaration, load_declaration
 from toposcope.study.feature_file import PublishedRun, features_of_run, read_features
-from toposcope.study.kinds import PUBLISHED
+from toposcope.study.kinds import COOLED, PUBLISHED
 from toposcope.study.store import Store
 from toposcope.study.survey import Survey
 from toposcope.study.tables import Unit
@@ -187,6 +188,8 @@ class _Runner:
     progress: Progress
     errors: dict[Unit, str] = field(default_factory=dict)
     checkpoints: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
+    series: dict[str, Series] = field(default_factory=dict)  # in which they are
+    twins: dict[str, str] = field(default_factory=dict)  # the run that each cooled twin is of
     logs: dict[str, LogTable | None] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     text_sha256: str = ""
@@ -209,6 +212,8 @@ class _Runner:
         self._train()
         self._find_series()
         self._measure_on_other_corpora()
+        if self.declaration.cooled:
+            self._add_twins()
         self._save_text()
         self._survey()
         self.store.drop_unused_diagrams()
@@ -244,6 +249,16 @@ class _Runner:
             else:
                 self._put_log(name, self.logs[name], None)
 
+    def _add_twins(self) -> None:
+        """Add the cooled twins to what is measured."""
+        names = [*self.runs, *self.declaration.named_series()]
+        found = cooled_twins(self.series, self.logs, names, self.store)
+        for twin in found:
+            self.twins[twin.name] = twin.run
+            self.checkpoints[twin.name], self.origins[twin.name] = twin.checkpoints, self.origins[twin.run]
+        for name, error in measure_losses(found, self.runs, self.corpora, self.store, self.pool, self.progress):
+            self._fail(name, COOLED, error)
+
     def _save_text(self) -> None:
         """Save the text that models read; if it cannot be read, use the saved copy of the same text."""
         needed = any(need.reads_text for need in needs_of(*self.declaration.resolved_probes()))
@@ -257,7 +272,7 @@ class _Runner:
             self.store.set_meta("text", declared)
         except ToposcopeError as error:
             if not self.text_path.exists() or self.store.meta("text") != declared:
-                for name in self.checkpoints:
+                for name in self.series:
                     self._fail(name, "text", str(error))
                 return
             content = read_saved_text(self.text_path)
@@ -301,6 +316,7 @@ class _Runner:
                 continue
             self._store_log(name, declared[name].log if name in declared else "", opened, published)
             self.checkpoints[name] = {c.step: c for c in opened}
+            self.series[name] = opened
             tokenizer = declared[name].tokenizer if name in declared else ""
             corpus = self.corpora.path(self.runs[name].corpus) if name in self.runs else None
             self.origins[name] = Origin(opened.source, tokenizer, corpus, self.access)
@@ -383,37 +399,38 @@ class _Runner:
         self.errors.update(survey.go())
 
     def _context(self, name: str) -> RunContext:
-        run = self.runs.get(name)
+        of = self.twins.get(name, name)
+        run = self.runs.get(of)
         return RunContext(
             origin=self.origins[name],
             text=partial(read_saved_text, self.text_path),
             text_sha256=self.text_sha256,
-            directory=self.run_directory(name) if run else None,
+            directory=self.run_directory(of) if run else None,
             corpus_sha256=self.corpora.sha256.get(run.corpus, "") if run else "",
         )
 
     def _examine(self) -> None:
         """Examine each series by the summaries made while it was read; steps that were not selected are not missing."""
         declared = self.declaration.named_series()
-        n_checkpoints = sum(map(len, self.checkpoints.values()))
+        n_checkpoints = sum(map(len, self.series.values()))
         keys: dict[str, str] = {}
         # A doctor of seconds shows its progress: of one series its rules, of several how many are done.
         is_long = n_checkpoints >= MANY_CHECKPOINTS
-        within = self.progress if is_long and len(self.checkpoints) == 1 else silent
+        within = self.progress if is_long and len(self.series) == 1 else silent
         with nullcontext(self.pool) if is_long else Workers(1) as workers:
             results = workers.run(examine_task, self._examine_tasks(keys), within)
             for done, (task, examined) in enumerate(results, start=1):
                 self._keep_examined(task.run, keys[task.run], examined)
                 if is_long and within is silent:
-                    self.progress(DOCTOR, done, len(self.checkpoints))
-        for name in self.checkpoints:
+                    self.progress(DOCTOR, done, len(self.series))
+        for name in self.series:
             if name in declared and Unit(name, WHOLE_RUN, "", "doctor", "") not in self.errors:
                 self.store.set_status(name, "complete", max(self.checkpoints[name]))
 
     def _examine_tasks(self, keys: dict[str, str]) -> Iterator[ExamineTask]:
         """Yield the series whose findings are not those that are stored; add what they follow from to `keys`."""
         declared = self.declaration.named_series()
-        for name in self.checkpoints:
+        for name in self.series:  # the twins are averages of what is examined
             evidence = self.store.evidence(name)
             if name in declared and evidence:
                 self._put_n_parameters(name, evidence)

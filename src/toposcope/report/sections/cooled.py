@@ -1,0 +1,153 @@
+"""Association with the cooled loss, of features of raw and of merged weights."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from toposcope.analysis.adjustment import adjusted
+from toposcope.analysis.cooled import cooled_phase_table, cooled_table
+from toposcope.analysis.permutations import sign_flip
+from toposcope.analysis.real_cooldowns import LOSS, real_cool_downs, real_table, stand_in_table
+from toposcope.analysis.trajectories import WEIGHT_NORM
+from toposcope.analysis.verdict import LEVEL
+from toposcope.probes.feature import TOPOLOGY
+from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.headline import H0, NP, named, uncapitalised
+from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
+from toposcope.report.tables import Spec, feature_of, number_of, p_value, signed, table, text_of, whole
+from toposcope.study.kinds import feature_named
+from toposcope.wording import counted
+
+SHOWN = {(feature.probe, feature.statistic) for feature in (NP.feature, H0.feature, WEIGHT_NORM)}
+COMPARED = "rho_given_step"
+MIN_RUNS = 6  # flipped signs of fewer differences have no p below .05
+
+
+def shown(frame: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of the loss and of the few features that the section is about."""
+    features = (feature_named(row["feature"]) if row["kind"] != LOSS else None for row in frame.to_dicts())
+    places = [feature is None or (feature.probe, feature.statistic) in SHOWN for feature in features]
+    return frame.filter(pl.Series(places, dtype=pl.Boolean)).to_dicts()
+
+
+def compared(frame: pl.DataFrame) -> pl.DataFrame:
+    """Compare, for each feature over the runs, how strongly raw and merged weights go with the cooled loss.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``feature, kind, runs``; the medians of the absolute partial correlation given the step, ``raw`` and ``cooled``;
+        ``more``, the runs where that of merged weights is larger; and ``p`` by flipping the signs of the differences.
+    """
+    strengths = frame.filter(pl.col("kind") != LOSS).with_columns(
+        # not defined where the step determines the feature, which then says nothing beyond it
+        raw=pl.col(f"{COMPARED}_raw").abs().fill_nan(0.0),
+        cooled=pl.col(f"{COMPARED}_cooled").abs().fill_nan(0.0),
+    )
+    known = strengths.filter(pl.col("rho_raw").is_finite() & pl.col("rho_cooled").is_finite())
+    rows = []
+    for (feature, kind), of in known.group_by("feature", "kind", maintain_order=True):
+        differences = (of["cooled"] - of["raw"]).to_numpy()
+        medians = float(np.median(of["raw"])), float(np.median(of["cooled"]))
+        rows.append((feature, kind, len(of), *medians, int((differences > 0).sum()), sign_flip(differences)))
+    texts = dict.fromkeys(("feature", "kind"), pl.String)
+    floats = dict.fromkeys(("raw", "cooled"), pl.Float64)
+    schema = {**texts, "runs": pl.Int64, **floats, "more": pl.Int64, "p": pl.Float64}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _sentences(frame: pl.DataFrame) -> Iterable[str]:
+    for row in shown(compared(frame)):
+        yield (
+            f"Given the step, {uncapitalised(named(row['feature']))} of merged weights goes with the cooled loss at "
+            f"|ρ| {row['cooled']:.2f} and that of raw weights at {row['raw']:.2f}, medians over "
+            f"{counted(row['runs'], 'run')}; merged weights say more in {row['more']} of them "
+            f"(p = {p_value(row['p'])})."
+        )
+
+
+def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    frame = data.tables["cooled"]
+    if not len(frame):
+        return ()
+    specs: list[Spec] = [text_of("run", "run", names_row=True), feature_of(), number_of("checkpoints", "n", whole)]
+    for side in ("raw", "cooled"):
+        group = "raw weights" if side == "raw" else "merged weights"
+        names = {"rho": "ρ", "rho_given_step": "given the step", "rho_differences_given_step": "of changes"}
+        specs += [number_of(title, f"{name}_{side}", signed, group=group) for name, title in names.items()]
+    return (
+        paragraph(
+            "The cooled loss is that of the average of the checkpoints of the last tenth of the steps, which stands "
+            "for a cool-down over them. It is set against features of raw and of merged weights at the same "
+            "checkpoints; neighbouring averages share checkpoints, so that their numbers are far from independent."
+        ),
+        *(paragraph(each) for each in _sentences(frame)),
+        folded(
+            table("cooled", "Association with the cooled loss", specs, shown(frame)), "Association with the cooled loss"
+        ),
+        paragraph("All: ", csv_link("cooled"), "; phases of both: ", csv_link("cooled_phases"), ".", note=True),
+        *_real_blocks(data),
+    )
+
+
+def _real_blocks(data: StudyData) -> list[Block | None]:
+    """Show the real cool-downs that the study has, beside the merged weights."""
+    frame = data.tables["stand_ins"]
+    if not len(frame):
+        return []
+    n_runs, n = (data.tables["real_cooldowns"][name].n_unique() for name in ("run", "cooled_run"))
+    specs: list[Spec] = [
+        feature_of(),
+        number_of("change off", "off", group="before the cool-down"),
+        number_of("r", "r", signed, group="before the cool-down"),
+        number_of("change off", "off_end", group="in its place"),
+        number_of("r", "r_end", signed, group="in its place"),
+    ]
+    for side in ("raw", "merged"):
+        group = f"{side} weights and the loss after it"
+        specs += [number_of("ρ", f"rho_{side}", signed, group=group), number_of("p", f"p_{side}", p_value, group=group)]
+        specs += [
+            number_of("ρ given the last loss", f"rho_{side}_given", signed, group=group),
+            number_of("p", f"p_{side}_given", p_value, group=group),
+        ]
+    return [
+        paragraph(
+            f"Beside {counted(n, 'real cool-down')} of {counted(n_runs, 'run')}: how far merged weights are from "
+            "cooled ones, as a share of how far raw ones are (median), and the correlation of the two changes; then "
+            "how the quantity before the cool-down goes with the loss after it, across runs of one size and start."
+        ),
+        table("stand-ins", "Merged weights and really cooled ones", specs, shown(frame)),
+        paragraph("All: ", csv_link("stand_ins"), "; by cool-down: ", csv_link("real_cooldowns"), ".", note=True),
+    ]
+
+
+def _finding(data: StudyData) -> str:
+    rows = compared(data.tables["cooled"]).filter(kind=TOPOLOGY)
+    if not len(rows):
+        return ""
+    n_runs = int(rows["runs"].max())  # type: ignore[arg-type]
+    if n_runs < MIN_RUNS:
+        return f"{counted(n_runs, 'run')} are too few to tell whether merged weights say more of it than raw ones"
+    p = adjusted(rows["p"].to_numpy())
+    more = int(((rows["cooled"] > rows["raw"]).to_numpy() & (p < LEVEL)).sum())
+    return f"{more or 'None'} of {len(rows)} topological features say more of it in merged weights than in raw ones"
+
+
+SECTION = ReportSection(
+    anchor="cooled",
+    title="The cooled loss",
+    position=92,
+    tables={
+        "cooled": lambda data: cooled_table(data.trajectories, data.cooled),
+        "cooled_phases": lambda data: cooled_phase_table(data.trajectories, data.cooled),
+        "real_cooldowns": lambda data: real_table(
+            real_cool_downs(data.declaration.resolved_runs()) if data.cooled else [], data.trajectories, data.cooled
+        ),
+        "stand_ins": lambda data: stand_in_table(data.tables["real_cooldowns"]),
+    },
+    blocks=_blocks,
+    finding=_finding,
+)

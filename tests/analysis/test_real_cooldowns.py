@@ -1,0 +1,87 @@
+"""Real cool-downs beside merged weights, and both against the cooled loss."""
+
+import msgspec
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from toposcope.analysis import Trajectory
+from toposcope.analysis.cooled import cooled_table
+from toposcope.analysis.real_cooldowns import real_cool_downs, real_table, stand_in_table
+from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
+from toposcope.probes import Feature
+
+H0 = Feature("rips", "", "H0.total", "topology")
+SIZE = ModelSize(hidden=8, layers=1, heads=1)
+TRAINING = TrainingOptions(steps=110, warmup_steps=5, schedule="constant")
+END = {"schedule": "wsd", "steps": 110, "decay_steps": 10, "final_learning_rate": 0.0, "checkpoint_fractions": (1.0,)}
+
+
+def run(name: str, **changes: object) -> Run:
+    return Run(name=name, size=SIZE, corpus=Corpus(), training=msgspec.structs.replace(TRAINING, **changes))
+
+
+def course(name: str, steps: list[int], features: list[float], losses: list[float]) -> Trajectory:
+    targets = {"validation_loss": np.array(losses)}
+    return Trajectory(name, np.array(steps), {H0: np.array(features)}, targets, {})
+
+
+def test_a_cool_down_is_the_same_run_but_for_its_end() -> None:
+    runs = [
+        run("a"),
+        run("end", **END),
+        run("seed", **END, seed=7),
+        run("late", **END | {"steps": 200}),
+        run("b", seed=8),
+    ]
+    assert [(f.run.name, f.cooled.name, f.start, f.end) for f in real_cool_downs(runs)] == [("a", "end", 100, 110)]
+
+
+def many(merged_is_real: bool) -> tuple[list[Run], list[Trajectory], list[Trajectory]]:
+    runs, courses, twins = [], [], []
+    rng = np.random.default_rng(0)
+    for seed in range(6):
+        held, real = rng.normal(10, 1), rng.normal(8, 1)
+        runs += [run(f"r{seed}", seed=seed), run(f"c{seed}", seed=seed, **END)]
+        courses.append(course(f"r{seed}", [100, 110], [held, held], [4 + held, 4 + held]))
+        courses.append(course(f"c{seed}", [110], [real], [3 + real]))
+        merged = real if merged_is_real else held
+        twins.append(course(f"r{seed}", [100, 110], [merged, merged], [3 + merged, 3 + merged]))
+    return runs, courses, twins
+
+
+def test_merged_weights_that_are_the_cooled_ones_are_not_off() -> None:
+    runs, courses, twins = many(merged_is_real=True)
+    found = stand_in_table(real_table(real_cool_downs(runs), courses, twins))
+    h0 = found.filter(feature="rips H0.total").row(0, named=True)
+    assert h0["n"] == 6
+    assert h0["off"] == h0["off_end"] == 0
+    assert h0["r"] == pytest.approx(1)
+    assert h0["rho_merged"] == pytest.approx(1)
+    assert h0["p_merged"] < 0.05 < h0["p_raw"]
+
+
+def test_merged_weights_that_are_the_raw_ones_are_off_by_all() -> None:
+    runs, courses, twins = many(merged_is_real=False)
+    found = stand_in_table(real_table(real_cool_downs(runs), courses, twins))
+    h0 = found.filter(feature="rips H0.total").row(0, named=True)
+    assert h0["off"] == h0["off_end"] == 1
+    assert np.isnan(h0["r"])
+
+
+def test_a_study_without_real_cool_downs_has_no_rows() -> None:
+    _, courses, twins = many(merged_is_real=True)
+    assert not len(stand_in_table(real_table([], courses, twins)))
+
+
+def test_association_with_the_cooled_loss() -> None:
+    rng = np.random.default_rng(1)
+    steps = list(range(100, 300, 10))
+    raw, merged, loss, own = rng.normal(size=(4, len(steps)))
+    before = course("a", [50, *steps], [0.0, *raw], [9.0, *own])
+    table = cooled_table([before, course("b", steps, raw, own)], [course("a", steps, merged, loss)])
+    assert table.select("run", "feature").rows() == [("a", "validation_loss"), ("a", "rips H0.total")]
+    control, h0 = table.to_dicts()
+    assert control["rho_raw"] == pytest.approx(spearmanr(own, loss)[0])
+    assert h0["rho_raw"] == pytest.approx(spearmanr(raw, loss)[0])
+    assert h0["rho_cooled"] == pytest.approx(spearmanr(merged, loss)[0])
