@@ -125,12 +125,14 @@ def _real_blocks(data: StudyData) -> list[Block | None]:
 
 
 def _finding(data: StudyData) -> str:
-    rows = compared(data.tables["cooled"]).filter(kind=TOPOLOGY)
+    frame = data.tables["cooled"]
+    rows = compared(frame).filter(kind=TOPOLOGY) if len(frame) else frame
     if not len(rows):
         return ""
     n_runs = int(rows["runs"].max())  # type: ignore[arg-type]
     if n_runs < MIN_RUNS:
-        return f"{counted(n_runs, 'run')} are too few to tell whether merged weights say more of it than raw ones"
+        too_few = "is too little" if n_runs == 1 else "are too few"
+        return f"{counted(n_runs, 'run')} {too_few} to tell whether merged weights say more of it than raw ones"
     p = adjusted(rows["p"].to_numpy())
     more = int(((rows["cooled"] > rows["raw"]).to_numpy() & (p < LEVEL)).sum())
     return f"{more or 'None'} of {len(rows)} topological features say more of it in merged weights than in raw ones"
