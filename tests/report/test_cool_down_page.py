@@ -20,9 +20,9 @@ from toposcope.logs.table import ByStep
 from toposcope.report.cooldown import write_cool_down
 
 STEPS = np.arange(1, 1001)
-TRAINING = ByStep(STEPS, 2 + 5 * STEPS**-0.4)
+TRAINING = ByStep(STEPS, np.asarray(2 + 5 * STEPS**-0.4, np.float64))
 RAW_STEPS = np.arange(500, 1001, 100)
-HELD_OUT = ByStep(RAW_STEPS, 2.1 + 5 * RAW_STEPS**-0.4)
+HELD_OUT = ByStep(RAW_STEPS, np.asarray(2.1 + 5 * RAW_STEPS**-0.4, np.float64))
 AVERAGES = (Merged(200, 2.38, (0.2,) * 5), Merged(100, 2.39, (0.25,) * 4))
 ANSWERS = (
     CoolDown(1000, 100, "linear", 2.36, 2.33, 2.39, 2.405, 2.415, 0.05, AVERAGES[1]),
