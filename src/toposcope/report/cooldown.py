@@ -8,7 +8,7 @@ from toposcope.charts.chart import Chart
 from toposcope.forecasting.cooldown_report import CoolDownReport
 from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
-from toposcope.report.tables import Column, Row, Spec, table, word
+from toposcope.report.tables import Column, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import sentence
 
@@ -31,17 +31,11 @@ def _chart(data: Data) -> Chart | None:
 
 def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     columns, rows = data.report.table()
-
-    def as_written(title: str) -> Spec:
-        def cell(row: Row) -> str:
-            return word(row[title])
-
-        return Column(title, text=title in ("steps", "decay"), names_row=title == "steps"), cell
-
+    numbers = [(Column(title), text_of(title, title)[1]) for title in columns[2:]]  # as they are written elsewhere
     by_length = table(
         "cool-downs",
         "The loss after a cool-down that starts now, by its steps, in nats per token, with 90% intervals",
-        [as_written(title) for title in columns],
+        (text_of("steps", "steps", names_row=True), text_of("decay", "decay"), *numbers),
         [dict(zip(columns, row, strict=True)) for row in rows],
     )
     if data.tables["losses"].is_empty():
