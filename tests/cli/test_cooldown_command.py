@@ -67,13 +67,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_what_is_foretold_is_what_the_run_came_to(run: Path, held: Path, tmp_path: Path) -> None:
-    done = called("cooldown", held, "--steps", str(LAST - HELD), "--save", tmp_path / "merged")
+    page = tmp_path / "page"
+    done = called("cooldown", held, "--steps", str(LAST - HELD), "--save", tmp_path / "merged", "--out", page)
     assert done.code == 0
     sentence = done.out.splitlines()[0]
     assert sentence.startswith(f"Cooling down over the next {LAST - HELD} steps would bring the validation loss to ")
     assert "below holding the rate" in sentence
     assert "is in hand now as a merged model, written with --save." in sentence
-    assert f"merged model: {tmp_path / 'merged'}" in done.out
+    assert f"merged model: {tmp_path / 'merged'}\npage: {page / 'index.html'}" in done.out
+    assert sentence in (page / "report.md").read_text(encoding="utf-8")
     found = toposcope.cooldown(run, at=HELD)
     assert isinstance(found, CoolDownReport)
     assert found.headline() == sentence
@@ -123,9 +125,12 @@ def test_without_rates_it_is_said_that_they_were_held(held: Path, tmp_path: Path
     assert json.loads(named.out)["answers"]
 
 
-def test_a_rate_that_falls_has_no_answer(made: Path) -> None:
-    done = called("cooldown", made)
+def test_a_rate_that_falls_has_no_answer(made: Path, tmp_path: Path) -> None:
+    done = called("cooldown", made, "--out", tmp_path / "page")
     assert done.code == 2
+    assert done.out.splitlines()[0] in (tmp_path / "page" / "report.md").read_text(encoding="utf-8")
+    assert called("cooldown", made, "--out", tmp_path / "chart.svg").code == 2
+    assert "training loss, logged" in (tmp_path / "chart.svg").read_text(encoding="utf-8")
     assert done.out.startswith("No answer: the learning rate falls over the last 58 steps, from 0.00604 to 0: ")
     assert "ask at a step before" in done.out
     assert json.loads(called("cooldown", made, "--json").out)["answers"] == []

@@ -25,6 +25,7 @@ COMMANDS = {
     "toposcope cooldown": [
         *("--all", "--at", "--column", "--constant", "--decay", "--help", "--json", "--keep", "--log", "--offline"),
         *(
+            "--out",
             "--pattern",
             "--role",
             "--save",

@@ -87,11 +87,11 @@ def forecast_chart(
     return Chart("forecast", title, "; ".join(parts) + "." + below, text, figure.properties(height=HEIGHT))
 
 
-def binned_medians(steps: Vector, losses: Vector) -> tuple[Vector, Vector]:
-    """Return steps and losses, shape (m,), m at most 250; of more, the median of each bin, which no spike moves."""
-    if len(steps) <= MAX_POINTS:
+def binned_medians(steps: Vector, losses: Vector, bins: int = MAX_POINTS) -> tuple[Vector, Vector]:
+    """Return steps and losses, shape (m,), m at most `bins`; of more, the median of each, which no spike moves."""
+    if len(steps) <= bins:
         return steps, losses
-    parts = np.array_split(np.arange(len(steps)), MAX_POINTS)
+    parts = np.array_split(np.arange(len(steps)), bins)
     return np.array([steps[p].mean() for p in parts]), np.array([np.median(losses[p]) for p in parts])
 
 

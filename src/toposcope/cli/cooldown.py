@@ -14,11 +14,12 @@ from toposcope.cli.options import (
     bad_use,
     json_option,
     log_options,
+    page_or_figure_option,
     resolved_place,
     series_options,
     tokenizer_option,
 )
-from toposcope.cli.output import print_notes, print_report, print_table
+from toposcope.cli.output import print_lines, print_notes, print_report, print_table, write_out
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 @click.option("--save", type=PLACE, metavar="DIR", help="Write the merged model that is in hand.")
 @tokenizer_option
 @json_option
+@page_or_figure_option
 @click.option("--all", "show_all", is_flag=True, help="Also the losses of all checkpoints and averages that were read.")
 @log_options
 @series_options
@@ -61,6 +63,7 @@ def cooldown(
     save: Path | None,
     tokenizer: str,
     as_json: bool,
+    out: Path | None,
     show_all: bool,
     reading: dict[str, Any],
     opening: Opening,
@@ -70,12 +73,13 @@ def cooldown(
 
     SERIES is a run of a language model at constant rate, with at least three checkpoints over the steps of the
     cool-down. Averages of its last checkpoints are read on a text, and the gain of averaging and the law of the run
-    give the answer. An average is itself a better model than the last checkpoint: --save writes it.
+    give the answer. An average is itself a better model than the last checkpoint: --save writes it. --out draws it all.
 
     \b
     Example:
       toposcope cooldown runs/small-7k
       toposcope cooldown checkpoints/ --log log.csv --text held_out.txt --steps 600 --save cooled
+      toposcope cooldown runs/small-7k --out page
     """
     if log is None and any(reading.values()):
         raise BadUse("--column, --unit and --pattern say how a log is read; name it with --log FILE")
@@ -98,25 +102,23 @@ def cooldown(
             progress=progress,
             **options,
         )
-    written = f"merged model: {report.save(save).resolve()}" if save is not None and report.merged else ""
-    print_report(report.to_dict, lambda: _print(report, show_all), as_json=as_json, written=written)
+    written = [f"merged model: {report.save(save).resolve()}"] if save is not None and report.merged else []
+    if out is not None:
+        from toposcope.report.cooldown import write_cool_down
+
+        written.append(write_out(out, lambda folder: write_cool_down(folder, report), report.plot))
+    print_report(report.to_dict, lambda: _print(report, show_all), as_json=as_json, written="\n".join(written))
     if report.answer is None:
         raise SystemExit(BadUse.exit_code)
 
 
 def _print(report: CoolDownReport, show_all: bool) -> None:
     click.echo(report.headline())
-    if report.merged:
-        click.echo(f"read: {report.read()}")
-    if report.real is not None:
-        length, loss = report.real
-        click.echo(f"real: the run went on to cool down over {length:,} steps, to {loss:.{report.digits}f}")
+    print_lines(f"{what}: {sentence}" for what, sentence in report.inputs().items() if what != "series")
     if report.answers:
         columns, rows = report.table()
         print_table(columns, rows, "by the length of a cool-down that starts now, nats per token")
-    for length, why in report.refused.items():
-        if length != report.asked:
-            click.echo(f"note: over {length:,} steps: {why}", err=True)
+    print_notes(report.other_refusals())
     if show_all and report.merged:
         steps, losses = report.course.held_out
         raw = [(str(step), "as it is", f"{loss:.{report.digits}f}") for step, loss in zip(steps, losses, strict=True)]

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from toposcope.checkpoints import Series
 from toposcope.checkpoints.merging import merge
@@ -13,7 +14,11 @@ from toposcope.forecasting.cooldown import CoolDown, Course, Merged, text_noise
 from toposcope.notebook import facts_table
 from toposcope.wording import counted, joined
 
+if TYPE_CHECKING:
+    from toposcope.charts.chart import Chart
+
 HELD_OUT = "the held-out part"  # how the text of a run of ours is named
+N_HELD, N_LOGGED = 25, 60  # points of the course at the rate of now, and medians of logged losses, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,14 +109,71 @@ class CoolDownReport:
         ]
         return columns, rows
 
-    def read(self) -> str:
-        """Return in a line what was read."""
-        noise = text_noise(self.course.tokens)
-        return (
-            f"{counted(len(self.course.held_out.steps), 'checkpoint')} up to step {self.course.now:,} and "
-            f"{counted(len(self.merged), 'average')} of them on {self.course.tokens:,} tokens of {self.text}; "
-            f"{self.course.held_out.values[-1]:.{self.digits}f} now, and {noise:.4f} nats of noise in a difference"
-        )
+    def inputs(self) -> dict[str, str]:
+        """Return sentences on the ``series``, what was ``read`` of it, and the ``real`` cool-down where it has one."""
+        course, sentences = self.course, {"series": self.series.spec}
+        if self.merged:
+            sentences["read"] = (
+                f"{counted(len(course.held_out.steps), 'checkpoint')} up to step {course.now:,} and "
+                f"{counted(len(self.merged), 'average')} of them on {course.tokens:,} tokens of {self.text}; "
+                f"{course.held_out.values[-1]:.{self.digits}f} now, and {text_noise(course.tokens):.4f} nats of noise "
+                "in a difference"
+            )
+        else:
+            logged = counted(int((course.training.steps <= course.now).sum()), "logged loss", "logged losses")
+            sentences["read"] = f"{logged} up to step {course.now:,}; no checkpoint, as there is no answer"
+        if self.real is not None:
+            length, loss = self.real
+            sentences["real"] = f"the run went on to cool down over {length:,} steps, to {loss:.{self.digits}f}"
+        return sentences
+
+    def losses(self) -> pl.DataFrame:
+        """Return ``what, step, loss, low, high`` of everything that `plot` draws, in nats per token.
+
+        Where nothing was read on the text these are the logged losses; without a log there are none.
+        """
+        from toposcope.charts import cooldown as drawn
+        from toposcope.charts.forecast import binned_medians
+
+        course = self.course
+        rows: list[tuple[Any, ...]] = []
+        if self.merged:
+            rows += [(drawn.RAW, step, loss, None, None) for step, loss in zip(*course.held_out, strict=True)]
+            rows += [(drawn.AVERAGE, course.now, each.loss, None, None) for each in self.merged]
+        else:
+            late = (course.training.steps <= course.now) & (course.training.steps >= course.now / 2)
+            steps = course.training.steps[late].astype(np.float64)
+            medians = binned_medians(steps, course.training.values[late], N_LOGGED)
+            rows += [(drawn.LOGGED, step, loss, None, None) for step, loss in zip(*medians, strict=True)]
+        if self.answers:
+            ahead = np.unique(np.linspace(0, max(each.length for each in self.answers), N_HELD).round())
+            rows += [(drawn.HOLDING, course.now + each, course.held(each), None, None) for each in ahead]
+        rows += [(drawn.COOLED, each.step + each.length, each.loss, each.low, each.high) for each in self.answers]
+        if self.real is not None:
+            rows.append((drawn.REAL, course.now + self.real[0], self.real[1], None, None))
+        floats = dict.fromkeys(("step", "loss", "low", "high"), pl.Float64)
+        return pl.DataFrame(rows, schema={"what": pl.String, **floats}, orient="row")
+
+    def plot(self) -> "Chart":
+        """Draw the losses of checkpoints and averages, and where holding the rate and cool-downs would end.
+
+        Raises
+        ------
+        ToposcopeError
+            If nothing was read that could be drawn.
+        """
+        from toposcope.charts.cooldown import cool_down_chart
+
+        losses = self.losses()
+        if losses.is_empty():
+            raise ToposcopeError(
+                f"{self.series.spec}: nothing was read that could be drawn: {self.refused[self.asked]}"
+            )
+        return cool_down_chart(losses, self.headline().rstrip("."))
+
+    def other_refusals(self) -> list[str]:
+        """Return why there is no answer for the lengths that the first sentence is not about."""
+        return [f"over {length:,} steps: {why}" for length, why in self.refused.items() if length != self.asked]
 
     def all_remarks(self) -> list[str]:
         """Return the remarks of the report and of the answer in its first sentence."""

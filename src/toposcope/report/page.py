@@ -198,7 +198,7 @@ def _explored(explorer: Mapping[str, Any]) -> set[tuple[str, str]]:
 
 FIELDS = {
     "partial_rho": "rho given the covariates", "when": "checkpoint", "place": "bar", "name": "kind of bar",
-    "forecast": "predicted final loss", "middle": "median", "birth": "birth",
+    "forecast": "predicted final loss", "middle": "median", "birth": "birth", "low": "low",
 }  # fmt: skip
 """Names of fields that their axes do not name; those without a title are named by their own words."""
 
