@@ -134,6 +134,13 @@ def test_a_rate_that_falls_has_no_answer(made: Path, tmp_path: Path) -> None:
     assert done.out.startswith("No answer: the learning rate falls over the last 58 steps, from 0.00604 to 0: ")
     assert "ask at a step before" in done.out
     assert json.loads(called("cooldown", made, "--json").out)["answers"] == []
+    assert done.out.startswith(called("cooldown", made, "--constant").out)  # what was logged counts
+
+
+def test_a_fifth_of_the_steps_is_rounded_down(made: Path) -> None:
+    refused = json.loads(called("cooldown", made, "--at", "468", "--steps", "2", "--json").out)["refused"]
+    assert "2" in refused
+    assert not any("longer than 20%" in why for why in refused.values())
 
 
 def test_refusals_before_anything_is_read(made: Path, tmp_path: Path) -> None:
@@ -144,6 +151,8 @@ def test_refusals_before_anything_is_read(made: Path, tmp_path: Path) -> None:
     assert long.code == 2
     assert "No answer: a cool-down of 200 steps from step 480 is longer than 20% of the steps so far" in long.out
     assert "no checkpoint of step 7" in complaint_of("cooldown", made, "--at", "7")
+    first = min((made / "checkpoints").iterdir())
+    assert "a tenth of 0 steps is no cool-down" in complaint_of("cooldown", first, "--constant")
     assert "no such file or folder" in complaint_of("cooldown", tmp_path / "nothing")
     assert "--text" in complaint_of("cooldown", made, "--text", tmp_path / "nothing.txt")
     assert "exists" in complaint_of("cooldown", made, "--save", tmp_path)

@@ -46,6 +46,7 @@ def test_the_nearest_length_is_taken_as_a_ratio() -> None:
         (report(()).to_dict(), "it holds no cool-down. No answer: the rate varies"),
         ([], "not what `toposcope cooldown SERIES --json` writes"),
         ({"step": 3}, "not what `toposcope cooldown SERIES --json` writes"),
+        ({**report().to_dict(), "step": 0}, "not what `toposcope cooldown SERIES --json` writes"),
         ({**report().to_dict(), "step": "many"}, "not what `toposcope cooldown SERIES --json` writes"),
     ],
 )

@@ -58,12 +58,19 @@ def test_what_was_measured_beside_the_run_is_said(tmp_path: Path) -> None:
         ({"answers": [], "headline": "No answer: it varies"}, "cool-down started at step 950: No answer: it varies."),
         ({"answers": [{**ANSWER, "gain": -0.002}]}, "after 90 steps, no lower than holding the rate: by merged"),
         ({"answers": 3}, "cooldown.json: not what `toposcope cooldown --json` writes."),
+        ({"answers": [{**ANSWER, "high": float("inf")}]}, "cooldown.json: not what `toposcope cooldown --json`"),
         ({"step": "late"}, "cooldown.json: not what `toposcope cooldown --json` writes."),
     ],
 )  # fmt: skip
 def test_what_is_old_open_refused_or_damaged_is_said_so(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
     store(tmp_path, **changes)
     assert told in measured_words(tmp_path, 1000)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"step": 1e400}', b"\xff", b'{"step": NaN}'])
+def test_what_no_json_holds_is_said_to_be_damaged(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / STORED).write_bytes(content)
+    assert "not what `toposcope cooldown --json` writes" in measured_words(tmp_path, 1000)
 
 
 def test_while_it_is_measured_nothing_is_said(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from toposcope.models.origin import read_object
 from toposcope.models.texts import passage
 from toposcope.progress import Progress, silent
 from toposcope.study.corpora import OWN_FILE
+from toposcope.wording import counted
 
 SHARES = (0.05, 0.1, 0.2)  # of the steps so far: the lengths of the table; the middle one where none is asked for
 N_RAW = 10  # raw checkpoints that are read, over the last half of the steps
@@ -50,6 +51,7 @@ STAGE = "checkpoints"
 CHARACTERS_PER_TOKEN = 8  # more than any text has on average
 COOLED = 0.05  # share of the rate: a cool-down has ended
 MAX_UNLOGGED = 0.02  # share of the steps so far, between the last rate logged and the last checkpoint
+MAX_WITHOUT_LOSS = 0.1  # the same share, for losses: a law is not continued over more
 
 
 def cooldown(
@@ -88,7 +90,7 @@ def cooldown(
     log : Log, Path or str, optional
         Losses and learning rates; by default what lies with the checkpoints.
     constant : bool
-        Whether the rate is known to be constant, where it was not logged.
+        Whether the rate is known to be constant, where it was not logged; rates of the log count before it.
     sgd : bool
         Whether the optimizer is SGD, with or without momentum: real cool-downs then gain more than averages say, and
         the answer is that the gain is at least so large.
@@ -124,10 +126,15 @@ def cooldown(
     training, rates, remarks = _logged(whole, log, now, constant=constant)
     real = None if rates is None else _real(whole, now, rates)
     asked = steps or (real.step - now if real else round(SHARES[1] * now))
+    if not asked:
+        raise ToposcopeError(
+            f"{whole.spec}: a tenth of {counted(now, 'step')} is no cool-down; take a later checkpoint"
+        )
     course = Course(training, ByStep(np.array([now]), np.array([np.nan])), 0, rates, sgd)
     chosen: dict[int, list[list[int]]] = {}
     refused: dict[int, str] = {}
-    for length in sorted({*(round(share * now) for share in SHARES), asked} - {0}):
+    longest = int(tuning.MAX_COOL_DOWN * now)
+    for length in sorted({*(min(round(share * now), longest) for share in SHARES), asked} - {0}):
         try:
             check_course(course, sum(step >= now - length for step in seen.steps), length)
             chosen[length] = windows(seen.steps, length)
@@ -198,11 +205,16 @@ def _logged(
         values = table.values["loss"] if np.isfinite(table.values["loss"]).any() else table.values["validation_loss"]
         known = np.isfinite(values) & (values > 0)
         losses = ByStep(table.steps[known], unit * values[known])
+    on_text = "the law of the run is that of its checkpoints on the text"
+    last = int(losses.steps[losses.steps <= now].max(initial=-1))
     if not len(losses.steps):
-        remarks.append("no training loss in nats was logged: the law of the run is that of its checkpoints on the text")
-    if constant:
-        return losses, None, [*remarks, "the learning rate is taken to be constant, as declared"]
+        remarks.append(f"no training loss in nats was logged: {on_text}")
+    elif last < (1 - MAX_WITHOUT_LOSS) * now:
+        losses = ByStep(losses.steps[:0], losses.values[:0])
+        remarks.append(f"no loss is logged in the last {now - max(last, 0):,} steps before step {now:,}: {on_text}")
     rates = None if table is None else _rates(table)
+    if constant and (rates is None or rates.steps[-1] < (1 - MAX_UNLOGGED) * now):
+        return losses, None, [*remarks, "the learning rate is taken to be constant, as declared"]
     if rates is None:
         raise ToposcopeError(
             f"{series.spec}: no learning rates with it; name a log that has them with --log FILE (log=...), or say "

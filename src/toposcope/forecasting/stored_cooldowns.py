@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -9,9 +10,11 @@ import numpy as np
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.forecasting.cooldown import CoolDown, Decay, Merged
 
+_Steps = Annotated[int, msgspec.Meta(gt=0)]
+
 
 class _Answer(msgspec.Struct):
-    length: int
+    length: _Steps
     decay: Decay
     loss: float
     low: float
@@ -30,7 +33,7 @@ class _Merged(msgspec.Struct):
 
 
 class _Stored(msgspec.Struct):
-    step: int
+    step: _Steps
     answers: list[_Answer]
     merged: list[_Merged]
     headline: str = ""

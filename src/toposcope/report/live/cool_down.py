@@ -1,11 +1,12 @@
 """What the page says of a cool-down from now on: as ``toposcope cooldown`` measured it, or how to measure it."""
 
-import json
 import shlex
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from toposcope.report.live.fleet import range_words
 from toposcope.wording import loss_words, sentence
@@ -33,13 +34,13 @@ def measured_words(folder: Path, step: int | None) -> str:
     if not content:  # it is being measured
         return ""
     try:
-        stored = json.loads(content)
+        stored = msgspec.json.decode(content)  # which takes no NaN and no number without end
         at, asked, text = int(stored["step"]), stored["asked"], str(stored["text"])
         answer = next((each for each in stored["answers"] if each["length"] == asked), None)
         if answer is None:
             return sentence(f"Of a cool-down started at step {at:,}: {stored['headline']!s}")
         return _words(answer, at, text, is_now=step is None or at >= OF_NOW * step)
-    except (ValueError, TypeError, KeyError):
+    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, RecursionError):
         return f"{folder / STORED}: not what `toposcope cooldown --json` writes."
 
 
