@@ -1,12 +1,12 @@
 """What the page says of a cool-down from now on: as ``toposcope cooldown`` measured it, or how to measure it."""
 
+import json
+import math
 import shlex
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from toposcope.report.live.fleet import range_words
 from toposcope.wording import loss_words, sentence
@@ -25,6 +25,13 @@ def stamp(folder: Path) -> int:
         return 0
 
 
+def _finite(text: str) -> float:
+    """Read a number; NaN and what is beyond any float is none (`ValueError`)."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is no number")
+    return value
+
+
 def measured_words(folder: Path, step: int | None) -> str:
     """Return a sentence on the cool-down that is stored in the folder of a run; empty if none is, or not yet."""
     try:
@@ -34,13 +41,13 @@ def measured_words(folder: Path, step: int | None) -> str:
     if not content:  # it is being measured
         return ""
     try:
-        stored = msgspec.json.decode(content)  # which takes no NaN and no number without end
+        stored = json.loads(content, parse_float=_finite, parse_constant=_finite)
         at, asked, text = int(stored["step"]), stored["asked"], str(stored["text"])
         answer = next((each for each in stored["answers"] if each["length"] == asked), None)
         if answer is None:
             return sentence(f"Of a cool-down started at step {at:,}: {stored['headline']!s}")
         return _words(answer, at, text, is_now=step is None or at >= OF_NOW * step)
-    except (msgspec.MsgspecError, ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return f"{folder / STORED}: not what `toposcope cooldown --json` writes."
 
 
