@@ -130,7 +130,7 @@ def test_a_rate_that_falls_has_no_answer(made: Path, tmp_path: Path) -> None:
     assert done.code == 2
     assert done.out.splitlines()[0] in (tmp_path / "page" / "report.md").read_text(encoding="utf-8")
     assert called("cooldown", made, "--out", tmp_path / "chart.svg").code == 2
-    assert "training loss, logged" in (tmp_path / "chart.svg").read_text(encoding="utf-8")
+    assert "loss in the log" in (tmp_path / "chart.svg").read_text(encoding="utf-8")
     assert done.out.startswith("No answer: the learning rate falls over the last 58 steps, from 0.00604 to 0: ")
     assert "ask at a step before" in done.out
     assert json.loads(called("cooldown", made, "--json").out)["answers"] == []
@@ -172,3 +172,13 @@ def test_three_checkpoints_are_needed(made: Path, tmp_path: Path) -> None:
     done = called("cooldown", tmp_path / "few", "--at", str(HELD))
     assert done.code == 2
     assert "No answer: 2 checkpoints in the last 96 steps, and 3 are needed to merge" in done.out
+
+
+@pytest.mark.parametrize(("column", "said"), [("loss", False), ("validation_loss", True)])
+def test_losses_and_their_unit_are_said(column: str, said: bool, made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made, tmp_path / "run")
+    log = tmp_path / "run" / "log.csv"
+    log.write_text(log.read_text().replace("step,loss", f"step,{column}", 1))
+    notes = called("cooldown", tmp_path / "run").err
+    assert "losses of the log that lies with the checkpoints are taken to be in nats" in notes
+    assert ("the law of the run is that of its validation loss" in notes) == said

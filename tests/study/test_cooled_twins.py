@@ -15,8 +15,12 @@ from toposcope.family import corpus as corpora
 from toposcope.family.batches import validation_sequences
 from toposcope.family.evaluation import mean_loss
 from toposcope.family.model import GPT
+from toposcope.forecasting import cooldown as rule
+from toposcope.forecasting import tuning as forecasting_tuning
 from toposcope.logs import LogTable
+from toposcope.report.live import cool_down as live_cool_down
 from toposcope.study import Study, load_declaration
+from toposcope.study import tuning as study_tuning
 from toposcope.study.cooled import NEVER, NO_RATES, REMOTE, cooled_twin
 
 TOML = """
@@ -152,3 +156,10 @@ def test_a_run_cannot_have_the_name_of_a_twin(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(TOML.replace('"ended"', '"held-cooled"'))
     with pytest.raises(ToposcopeError, match=r"'held-cooled' is the name of the cooled twin of 'held'"):
         load_declaration(tmp_path / "study.toml")
+
+
+def test_rooms_that_may_not_import_the_rule_have_its_bounds() -> None:
+    assert study_tuning.MIN_MERGED == live_cool_down.MIN_SAVED == rule.MIN_MERGED
+    assert study_tuning.MIN_WARM_UPS == rule.MIN_WARM_UPS
+    assert study_tuning.MAX_RATE_CHANGE == live_cool_down.MAX_CHANGE == forecasting_tuning.MAX_RATE_CHANGE
+    assert live_cool_down.WINDOW == forecasting_tuning.MAX_COOL_DOWN

@@ -8,7 +8,7 @@ import polars as pl
 from toposcope.charts.axes import with_field
 from toposcope.charts.chart import Chart
 
-LOGGED, RAW, AVERAGE = "training loss, logged", "checkpoint", "average of checkpoints"
+LOGGED, RAW, AVERAGE = "loss in the log", "checkpoint", "average of checkpoints"
 HOLDING, COOLED, REAL = "holding the rate", "after a cool-down", "the run's own cool-down"
 LOOKS = {
     LOGGED: ("stroke", "the loss that was logged, as medians over steps"),

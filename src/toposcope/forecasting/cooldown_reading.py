@@ -202,8 +202,13 @@ def _logged(
     unit = NATS.get(log.unit, 0.0) if isinstance(log, Log) else 1.0
     losses = ByStep(np.empty(0, np.int64), np.empty(0))
     if table is not None and unit:
-        values = table.values["loss"] if np.isfinite(table.values["loss"]).any() else table.values["validation_loss"]
+        has_training = np.isfinite(table.values["loss"]).any()
+        values = table.values["loss" if has_training else "validation_loss"]
         known = np.isfinite(values) & (values > 0)
+        if known.any() and not has_training:
+            remarks.append("no training loss was logged: the law of the run is that of its validation loss")
+        if known.any() and log is None and series.source and "run.json" not in series.source.files():
+            remarks.append("losses of the log that lies with the checkpoints are taken to be in nats")
         losses = ByStep(table.steps[known], unit * values[known])
     on_text = "the law of the run is that of its checkpoints on the text"
     last = int(losses.steps[losses.steps <= now].max(initial=-1))
