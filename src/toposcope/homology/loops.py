@@ -5,7 +5,6 @@ that can close one; `toposcope.kernels.loop_reduction` finds which loop each clo
 later edge can open another, nothing longer is looked at. The algorithm and its proof: ``docs/methods/loops.md``.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,7 +17,7 @@ from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
 from toposcope.homology.point_cloud import Metric, as_cloud, outlasts_rounding
-from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE, GROWTH, N_SAMPLED_DISTANCES
+from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_POINTS = 1 << 16  # edges are numbered in 32 bits
@@ -59,107 +58,101 @@ class LoopFiltration:
     """The filtration of a cloud, run up to where its last loop is closed; `cycle` needs ``keeps_cycles``."""
 
     def __init__(self, distances: Matrix, threshold: float, *, keeps_cycles: bool = False) -> None:
-        from toposcope.kernels.loop_reduction import no_loops
-        from toposcope.kernels.lunes import Edges
+        from toposcope.kernels.annotations import no_annotations
+        from toposcope.kernels.loop_edges import survey
 
-        n = len(distances)
-        self._distances = distances
+        self._distances = np.ascontiguousarray(distances)
+        self._bits = self._distances.view(np.int64)
+        sums, largest, least = survey(self._bits)
         # The most central points have the first labels.
-        with np.errstate(over="ignore"):
-            self._order = np.argsort(distances.sum(axis=1), kind="stable")
-        # As large as they can become; what is not written takes no memory.
-        n_edges = n * (n - 1) // 2
-        self._edges = Edges(np.empty(n_edges, np.int32), np.empty((n_edges, 2), np.int32), np.empty(n_edges, np.int32))
-        self._loops = no_loops()
-        self._run(_cap(distances, threshold), keeps_cycles)
+        self._order = np.argsort(sums, kind="stable")
+        self._state = no_annotations()
+        self._joins = np.empty((0, 2), np.int32)
+        self._run(_cap(self._distances, largest.view(np.float64), threshold), least, keeps_cycles)
 
-    def _run(self, cap: float, keeps_cycles: bool) -> None:
-        from toposcope.kernels.loop_edges import edges_between, first_row_with_possible_births
-        from toposcope.kernels.loop_reduction import ALIVE, close_loops, opened
-        from toposcope.kernels.lunes import scan_lunes
-        from toposcope.kernels.sets import empty_tree
+    def _run(self, cap: float, least: int, keeps_cycles: bool) -> None:
+        from toposcope.kernels.annotations import N_OPEN
+        from toposcope.kernels.loop_edges import (
+            N_BUCKETS,
+            bucket_sizes,
+            edges_of,
+            first_row_with_possible_births,
+            scale_of,
+            sort_bucket,
+        )
+        from toposcope.kernels.lunes import ActiveEdges, Graph, enter
 
         n = len(self._order)
         label = np.empty(n, np.int32)
         label[self._order] = np.arange(n)
         neighbours = np.zeros((n, -(-n // 64)), np.uint64)
         neighbours[np.arange(n), np.arange(n) // 64] = np.left_shift(np.uint64(1), np.arange(n, dtype=np.uint64) % 64)
-        parent = np.arange(n, dtype=np.int32)
-        above, stop, row = -np.inf, 0, 0
-        for upto in _parts(self._distances, cap):
-            ends = edges_between(self._distances, label, above, upto)
-            end = stop + len(ends)
-            self._edges.ends[stop:end] = ends
-            del ends
-            entering = self._edges._replace(ends=self._edges.ends[:end], apex=self._edges.apex[:end])
-            while stop < end:
-                births, columns, stop = scan_lunes(entering, stop, neighbours, parent, len(self._loops.births))
-                loops = opened(self._loops, births)
-                room = empty_tree(end), empty_tree(len(loops.births)), empty_tree(len(loops.births))
-                self._loops = close_loops(columns, n, entering, loops, room, keeps_cycles)
-            if upto < cap and not (self._loops.deaths == ALIVE).any():
-                row = first_row_with_possible_births(self._distances, label, neighbours, upto, cap, row)
-                if row == n:
-                    break
-            above = upto
-        self._edges = self._edges._replace(ends=self._edges.ends[:stop], apex=self._edges.apex[:stop])
+        graph = Graph(
+            neighbours,
+            np.zeros(n, np.int32),
+            np.arange(n, dtype=np.int32),
+            ActiveEdges(np.zeros_like(neighbours), np.zeros(n, np.int32), np.zeros((n, n), np.int32)),
+            np.empty((max(n - 1, 0), 2), np.int32),
+            np.zeros(1, np.int64),
+        )
+        scale = scale_of(least, cap)
+        sizes = bucket_sizes(self._bits, scale)
+        begin, row, share = 0, 0, FIRST_EDGE_SHARE * sizes.sum()
+        while begin < N_BUCKETS and sizes[begin:].any():
+            end = max(begin + 1, int(np.searchsorted(np.cumsum(sizes[begin:]), share)) + begin)
+            keys, first = edges_of(self._bits, label, scale, begin, sizes[begin:end]), 0
+            spare = np.empty(sizes[begin:end].max(), np.uint64)
+            for b in range(begin, end):
+                if not sizes[b]:
+                    continue
+                of_bucket = keys[first : first + sizes[b]]
+                first += sizes[b]
+                sort_bucket(of_bucket, spare[: sizes[b]], self._bits, self._order)
+                self._state = enter(of_bucket, graph, self._state, keeps_cycles)
+                if self._state.count[N_OPEN] == 0:
+                    reached = min(scale.cap, scale.least + ((b + 1) << scale.shift) - 1)
+                    row = first_row_with_possible_births(self._bits, label, neighbours, reached, scale.cap, row)
+                    if row == n:
+                        self._joins = graph.joins[: graph.count[0]]
+                        return
+            begin, share = end, 2 * share
+        self._joins = graph.joins[: graph.count[0]]
 
     def pairs(self) -> Matrix:
         """Return birth and death of every loop in the order they were opened, open ones at infinity; shape (b, 2)."""
-        is_open = self._loops.deaths < 0
-        births, deaths = self._lengths(self._loops.births), self._lengths(np.maximum(self._loops.deaths, 0))
-        deaths[is_open] = np.inf
-        return np.column_stack([births, deaths])
+        from toposcope.kernels.annotations import N_LOOPS
+
+        count = self._state.count[N_LOOPS]
+        births, deaths = self._state.births[:count], self._state.deaths[:count]
+        lengths = self._lengths(deaths)
+        lengths[deaths[:, 0] < 0] = np.inf
+        return np.column_stack([self._lengths(births), lengths])
 
     def cycle(self, loop: int) -> NDArray[np.int64]:
         """Return the edges of the cycle that was closed with a loop, as numbers of points; shape (k, 2).
 
-        The column holds the edges of the cycle that opened loops; those of the spanning tree that make it a cycle are
-        the ones below which an odd number of its ends lies.
+        The sum that vanished is that of the cycles through one edge that opened a loop each, along the spanning tree;
+        the edges of the tree in it are the ones below which an odd number of the others' ends lies.
         """
-        from toposcope.kernels.lunes import JOINS, odd_branches
+        from toposcope.kernels.loop_cycles import odd_branches
 
-        cycles = self._loops.cycles
-        members = cycles.members[cycles.starts[loop] : cycles.stops[loop]]
-        chords = self._edges.ends[self._loops.births[members]]
-        tree = self._edges.ends[self._edges.apex == JOINS]
-        edges = np.concatenate([chords, tree[odd_branches(tree, chords, len(self._order))]])
+        begin, end = self._state.kept_places[loop]
+        chords = self._state.births[self._state.kept[begin:end]]
+        edges = np.concatenate([chords, self._joins[odd_branches(self._joins, chords, len(self._order))]])
         return np.asarray(self._order[edges])
 
-    def _lengths(self, ranks: NDArray[np.int32]) -> Vector:
-        if not len(ranks):
-            return np.empty(0)
-        ends = self._order[self._edges.ends[ranks]]
-        return self._distances[ends[:, 0], ends[:, 1]]
+    def _lengths(self, ends: NDArray[np.int32]) -> Vector:
+        points = self._order[ends]
+        return self._distances[points[:, 0], points[:, 1]]
 
 
-def _cap(distances: Matrix, threshold: float) -> float:
+def _cap(distances: Matrix, largest: Vector, threshold: float) -> float:
     """Return the longest length that an edge can have and still change a loop; below 0 if there is none."""
     # From the least row maximum on, one point sees all others, and the complex is a cone.
-    cap = min(float(distances.max(axis=1).min()), threshold)
+    cap = min(float(largest.min(initial=np.inf)), threshold)
     if np.isfinite(cap):
         return cap
     return float(distances.max(where=np.isfinite(distances), initial=0))
-
-
-def _parts(distances: Matrix, cap: float) -> Iterator[float]:
-    """Yield the longest length of each part of the edges, the last of which is `cap`."""
-    n = len(distances)
-    sampled = (
-        np.random.default_rng(0).integers(0, n, (2, N_SAMPLED_DISTANCES))
-        if n * (n - 1) // 2 > N_SAMPLED_DISTANCES
-        else np.empty((2, 0), int)
-    )
-    lengths = distances[*sampled[:, sampled[0] != sampled[1]]]
-    lengths = np.sort(lengths[lengths <= cap])
-    share, before = FIRST_EDGE_SHARE, -np.inf
-    while share < 1 and len(lengths):
-        upto = float(lengths[int(share * len(lengths))])
-        if before < upto < cap:
-            yield upto
-            before = upto
-        share *= GROWTH
-    yield cap
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ MAX_LEAST_ENTRY = 128  # up to this least entry, rows of whole numbers are recog
 
 # loops: the share of the edges that enters first, and by how much each further part increases what has entered;
 # distances sampled to judge how long the edges of a part are (fewer edges enter at once)
-FIRST_EDGE_SHARE, GROWTH, N_SAMPLED_DISTANCES = 1 / 16, 1.5, 20_000
+FIRST_EDGE_SHARE = 1 / 4
 # for each entry of the matrix: its distance, and the edges when all are equally long and sorted at once
 BYTES_PER_ENTRY = 24
 ENGINE_BYTES = 32  # of GUDHI, for each pair of points: its distance in float64, twice, and the edges it makes of it

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, inlined, wide
-from toposcope.kernels.lunes import JOINS, Edges, pair_index
+from toposcope.kernels.lunes_old import JOINS, Edges, pair_index
 from toposcope.kernels.sets import BitTree, largest, toggle
 from toposcope.typing import Indices
 

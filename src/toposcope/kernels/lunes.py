@@ -1,16 +1,15 @@
-"""The lunes of edges: which edges join components, open a loop, or can close one.
+"""The lunes of edges: which edges join components, open a loop, or close one.
 
 The edges of a Vietoris-Rips filtration enter one by one. The *lune* of an edge is the set of points whose edges to both
-its ends came earlier: the link of the edge when it enters. An edge whose lune is empty joins two components or opens a
-loop. Any point of the lune, its *apex*, makes a triangle that cancels the edge at once; and for every connected
-component of the lune but that of the apex, one more triangle may close a loop. Nothing else changes H0 or H1: see
+its ends came earlier. An edge with an empty lune joins two components or opens a loop. Otherwise each point w of the
+lune *votes* with the sum of the vectors of its two edges: what the vector of the new edge must be if the triangle is to
+bound. The points of a connected part of the lune vote alike, and loops are closed until all points do. See
 ``docs/methods/loops.md`` for the proof.
 
-Every point carries the set of its neighbours so far, as bits, so that a lune is the intersection of two of them.
-Points are labelled by how central they are, the most central first: these see most of a lune, and their bits are the
-first.
+Every point carries the set of its neighbours so far, as bits, and of those of them to which its edge is active. Points
+are labelled by how central they are, the most central first: these see most of a lune, and their bits are the first.
 
-Cost: O(n / 64) words an edge, a few times; n^2 / 8 bytes for the sets.
+Cost: O(n / 64) words an edge, a few times; n^2 / 4 bytes for the sets, and 4 n^2 for the ids of active edges.
 Source: the lune and the relative neighbourhood graph of Toussaint 1980; that births are its edges, Koyama, Memoli,
 Robins & Turner 2023, arXiv:2307.16333.
 """
@@ -20,164 +19,141 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled
-from toposcope.kernels.sets import ONE, ZERO, Parents, Words, join, lowest_bit
+from toposcope.kernels.annotations import (
+    N_LOOPS,
+    N_OPEN,
+    ActiveEdges,
+    Annotations,
+    activate,
+    added,
+    id_of,
+    open_loop,
+    substitute,
+    sum_of_pair,
+)
+from toposcope.kernels.compiled import compiled, inlined
+from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
 
-JOINS = -1  # in place of an apex: the edge joined two components. The edge that opened loop k has -2 - k
 
-MAX_COLUMNS = 1 << 18
-"""Columns after which a scan pauses: they are reduced before there are more, whatever their number."""
+class Graph(NamedTuple):
+    """The edges that have entered, by labels of points."""
 
-N_CENTRAL = 3
-"""Points of a lune from which the others are reached, before the others are looked at one by one (measured)."""
-
-
-class Edges(NamedTuple):
-    """The edges by rank, the earliest first."""
-
-    # shape (n (n - 1); of each pair of points, at `pair_index`; without meaning for pairs that have not entered
-    rank: NDArray[np.int32]
-    ends: NDArray[np.int32]  # shape (m, 2); the smaller first
-    apex: NDArray[np.int32]  # shape (m,); A point of the lune; below zero where there is none
+    neighbours: Words  # shape (n, n / 64); a point is its own neighbour
+    hints: NDArray[np.int32]  # shape (n,); the word in which a lune of a point last had a member
+    parent: Parents  # shape (n,); the components
+    active: ActiveEdges
+    joins: NDArray[np.int32]  # shape (n, 2); the edges that joined components
+    count: NDArray[np.int64]  # shape (1,); how many these are
 
 
 @compiled
-def pair_index(n: int, a: int, b: int) -> int:
-    """Return the place of a pair of points, a < b, among all pairs row by row."""
-    return a * (2 * n - a - 1) // 2 + b - a - 1
-
-
-@compiled
-def scan_lunes(
-    edges: Edges, begin: int, neighbours: Words, parent: Parents, opened: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-    """Let edges enter, and find the births and columns in their lunes."""
-    n, n_words = neighbours.shape
-    reached, rest = np.empty(n_words, np.uint64), np.empty(n_words, np.uint64)
-    births = np.empty(len(edges.ends) - begin, np.int32)
-    # An edge adds fewer columns than there are points.
-    columns = np.empty((MAX_COLUMNS + n, 3), np.int32)
-    n_births = n_columns = 0
-    e = begin - 1
-    while e + 1 < len(edges.ends) and n_columns < MAX_COLUMNS:
-        e += 1
-        u, v = int(edges.ends[e, 0]), int(edges.ends[e, 1])
-        edges.rank[pair_index(n, u, v)] = e
-        some = ZERO
-        for i in range(n_words):
-            both = neighbours[u, i] & neighbours[v, i]
-            reached[i] = rest[i] = both
-            some |= both
+def enter(keys: NDArray[np.uint64], graph: Graph, state: Annotations, keeps: bool) -> Annotations:
+    """Let edges enter, in order; the ends of each are the last two numbers of 16 bits of a key."""
+    neighbours, degree, hints = graph.neighbours, graph.active.degree, graph.hints
+    n_words = neighbours.shape[1]
+    voters = np.empty(n_words, np.uint64)
+    votes = np.empty((len(neighbours), 2), np.int32)
+    for key in keys:
+        u, v = np.int64(key >> np.uint64(16) & np.uint64(0xFFFF)), np.int64(key & np.uint64(0xFFFF))
+        if not degree[u] and not degree[v]:
+            hint = hints[u]
+            meet = neighbours[u, hint] & neighbours[v, hint] != ZERO
+            i = 0
+            while not meet and i < n_words:
+                if neighbours[u, i] & neighbours[v, i]:
+                    hints[u] = i
+                    meet = True
+                i += 1
+            if not meet:
+                state = _open(graph, state, u, v)
+        else:
+            some, any_voter, silent = ZERO, ZERO, ZERO
+            for i in range(n_words):
+                lune = neighbours[u, i] & neighbours[v, i]
+                may_vote = graph.active.bits[u, i] | graph.active.bits[v, i]
+                voters[i] = lune & may_vote
+                some |= lune
+                silent |= lune & ~may_vote
+                any_voter |= voters[i]
+            if not some:
+                state = _open(graph, state, u, v)
+            elif any_voter:
+                state = _settle(graph, state, u, v, voters, votes, silent != ZERO, keeps)
         neighbours[u, v >> 6] |= ONE << np.uint64(v & 63)
         neighbours[v, u >> 6] |= ONE << np.uint64(u & 63)
-        if not some:
-            edges.apex[e] = JOINS
-            if not join(parent, u, v):
-                edges.apex[e] = -2 - opened - n_births
-                births[n_births] = e
-                n_births += 1
+    return state
+
+
+@compiled
+def _open(graph: Graph, state: Annotations, u: int, v: int) -> Annotations:
+    """Let an edge whose lune is empty join two components, or open a loop."""
+    if join(graph.parent, u, v):
+        graph.joins[graph.count[0], 0], graph.joins[graph.count[0], 1] = u, v
+        graph.count[0] += 1
+        return state
+    return open_loop(state, graph.active, u, v)
+
+
+@compiled
+def _settle(
+    graph: Graph,
+    state: Annotations,
+    u: int,
+    v: int,
+    voters: Words,
+    votes: NDArray[np.int32],
+    is_silent: bool,
+    keeps: bool,
+) -> Annotations:
+    """Let the points of a lune vote, close loops until they agree, and give the edge what they voted."""
+    neighbours, ids = graph.neighbours, graph.active.ids
+    n_words = len(voters)
+    count = 0
+    for i in range(n_words):
+        while voters[i]:
+            w = (i << 6) + lowest_bit(voters[i])
+            a, b = find(state.parent, ids[u, w]), find(state.parent, ids[v, w])
+            for k in range(i, n_words):
+                voters[k] &= ~neighbours[w, k]
+            if a == b:
+                is_silent = True
+                continue
+            if count and votes[0, 0] == a and votes[0, 1] == b:
+                continue
+            votes[count, 0], votes[count, 1] = a, b
+            count += 1
+    if not count:
+        return state
+    first = 0
+    if not is_silent:
+        first = 1
+    for k in range(first, count):
+        a, b = find(state.parent, votes[k, 0]), find(state.parent, votes[k, 1])
+        c = d = 0
+        if not is_silent:
+            c, d = find(state.parent, votes[0, 0]), find(state.parent, votes[0, 1])
+            if (a == c and b == d) or (a == d and b == c):
+                continue
+        if a == b and c == d:
             continue
-        apex = _first(reached)
-        edges.apex[e] = apex
-        if _reach_from_central(neighbours, reached, rest, apex):
-            continue
-        for i in range(n_words):
-            reached[i] &= ~rest[i]
-        while not _reach(neighbours, reached, rest):
-            other = _first(rest)
-            columns[n_columns, 0], columns[n_columns, 1], columns[n_columns, 2] = e, apex, other
-            n_columns += 1
-            reached[:] = ZERO
-            reached[other >> 6] = ONE << np.uint64(other & 63)
-            rest[other >> 6] ^= reached[other >> 6]
-    return births[:n_births], columns[:n_columns], e + 1
+        delta = sum_of_pair(state, a, b)
+        if c != d:
+            delta = added(delta, sum_of_pair(state, c, d))
+        if len(delta):
+            state = substitute(state, graph.active, delta, u, v, keeps)
+    if is_silent:
+        return state
+    a, b = find(state.parent, votes[0, 0]), find(state.parent, votes[0, 1])
+    if a == b:
+        return state
+    if a == 0 or b == 0:
+        number = a + b
+    else:
+        state, number = id_of(state, sum_of_pair(state, a, b))
+    return activate(state, graph.active, u, v, number)
 
 
 @compiled
-def _first(words: Words) -> int:
-    """Return the smallest member of a set that is not empty."""
-    i = 0
-    while not words[i]:
-        i += 1
-    return int((i << 6) + lowest_bit(words[i]))
-
-
-@compiled
-def _reach_from_central(neighbours: Words, lune: Words, rest: Words, apex: int) -> bool:
-    """Take what the apex and a few more points of the lune see from `rest`; return whether none is left.
-
-    A point that comes before another that reached it is passed over: it is not worth a second look.
-    """
-    i = apex >> 6
-    word = lune[i]
-    for _ in range(N_CENTRAL):
-        x = (i << 6) + lowest_bit(word)
-        some = ZERO
-        for j in range(len(rest)):
-            left = rest[j] & ~neighbours[x, j]
-            rest[j] = left
-            some |= left
-        if not some:
-            return True
-        word = (word & (word - ONE)) & ~rest[i]
-        while not word:
-            i += 1
-            if i == len(rest):
-                return False
-            word = lune[i] & ~rest[i]
-    return False
-
-
-@compiled
-def _reach(neighbours: Words, reached: Words, rest: Words) -> bool:
-    """Move points that see one in `reached` from `rest` to it until no more can move; return whether none is left."""
-    changed = True
-    while changed:
-        changed = False
-        some = ZERO
-        for i in range(len(rest)):
-            word = rest[i]
-            while word:
-                bit = word & (~word + ONE)
-                word ^= bit
-                x = (i << 6) + lowest_bit(bit)
-                for j in range(len(reached)):
-                    if neighbours[x, j] & reached[j]:
-                        reached[i] |= bit
-                        rest[i] ^= bit
-                        changed = True
-                        break
-            some |= rest[i]
-        if not some:
-            return True
-    return False
-
-
-@compiled
-def odd_branches(tree: NDArray[np.int32], chords: NDArray[np.int32], n: int) -> NDArray[np.bool_]:
-    """Return which edges of a spanning tree, with the chords, make a cycle over two elements."""
-    odd = np.zeros(n, np.bool_)
-    for k in range(len(chords)):
-        for end in chords[k]:
-            odd[end] = not odd[end]
-    degree = np.zeros(n, np.int64)
-    # The sum of the numbers of a leaf's edges is the number of its one edge.
-    edge_sum = np.zeros(n, np.int64)
-    for k in range(len(tree)):
-        for end in tree[k]:
-            degree[end] += 1
-            edge_sum[end] += k
-    chosen = np.zeros(len(tree), np.bool_)
-    for point in range(n):
-        leaf = point
-        while degree[leaf] == 1:
-            k = edge_sum[leaf]
-            other = tree[k, 0] + tree[k, 1] - leaf
-            if odd[leaf]:
-                chosen[k] = True
-                odd[other] = not odd[other]
-            degree[leaf] -= 1
-            degree[other] -= 1
-            edge_sum[other] -= k
-            leaf = other
-    return chosen
+def is_any_open(state: Annotations) -> bool:
+    """Return whether a loop is open."""
+    return bool(state.count[N_OPEN] > 0)

@@ -1,0 +1,397 @@
+"""Which loops an edge is in: persistent cohomology by annotations, over two elements.
+
+Every open loop has a cocycle, a set of edges. The *vector* of an edge is the set of open loops whose cocycles contain
+it; an edge is *active* if its vector is not empty. Edges of one vector share an *id*, and no two ids have the same
+vector, so that vectors are compared by their ids; id 0 is the empty vector. When a loop is closed, the sum that
+vanishes is added to all vectors that contain the loop: ids become empty, or become one with others.
+
+Source: de Silva, Morozov & Vejdemo-Johansson 2011, "Dualities in persistent (co)homology"; Boissonnat, Dey & Maria
+2015, "The compressed annotation matrix", of which this is the form for edges.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.kernels.compiled import compiled, inlined
+from toposcope.kernels.sets import ONE, Parents, Words, find
+from toposcope.typing import Indices
+
+Numbers = NDArray[np.int32]
+
+START, LENGTH, CODE, FIRST, LAST, SLOT = range(6)
+"""Of an id: where its vector lies, how long it is, its hash; its first and last edge; its place in the table."""
+N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT = range(10)
+"""Counters: how many of each are in use, and the first of those that were given back."""
+NONE, REMOVED = -1, -1
+
+
+class Annotations(NamedTuple):
+    """The vectors of all active edges, and the loops."""
+
+    count: Indices  # shape (10,); the counters
+    parent: Parents  # by id; what it became one with, 0 if its vector is empty
+    ids: Indices  # shape (i, 6); the fields above, by id
+    members: Numbers  # vectors, each from the latest loop to the earliest
+    table: Numbers  # ids by the hash of their vectors; 0 where there is none
+    holders: Numbers  # shape (h, 2); chained: an id whose vector may contain a loop, and the next of that loop
+    edges: Numbers  # shape (e, 3); chained: the ends of an active edge, and the next edge of its id
+    first_holder: Numbers  # by loop
+    births: Numbers  # shape (l, 2); by loop, the edges that opened and closed it; -1 while it is open
+    deaths: Numbers  # shape (l, 2); by loop, the edges that opened and closed it; -1 while it is open
+    kept: Numbers  # the loops whose sum was closed, by the loop it closed, itself first; empty unless asked for
+    kept_places: Indices  # shape (l, 2); by loop, where that sum begins and ends
+
+
+class ActiveEdges(NamedTuple):
+    """The active edges by their ends."""
+
+    bits: Words  # shape (n, n / 64)
+    degree: Numbers  # shape (n,)
+    ids: Numbers  # shape (n, n); the id that an edge was given, 0 for one that never was active
+
+
+@compiled
+def no_annotations() -> Annotations:
+    """Return the state before the first loop."""
+    count = np.zeros(10, np.int64)
+    count[N_IDS], count[FREE_HOLDER], count[FREE_EDGE] = 1, NONE, NONE
+    return Annotations(
+        count,
+        np.zeros(64, np.int32),
+        np.zeros((64, 6), np.int64),
+        np.empty(256, np.int32),
+        np.zeros(128, np.int32),
+        np.empty((256, 2), np.int32),
+        np.empty((256, 3), np.int32),
+        np.empty(64, np.int32),
+        np.empty((64, 2), np.int32),
+        np.empty((64, 2), np.int32),
+        np.empty(64, np.int32),
+        np.zeros((64, 2), np.int64),
+    )
+
+
+@compiled
+def open_loop(state: Annotations, active: ActiveEdges, u: int, v: int) -> Annotations:
+    """Open a loop with an edge, which alone has it in its vector."""
+    loop = state.count[N_LOOPS]
+    if loop == len(state.births):
+        state = _grown(state, N_LOOPS)
+    state.births[loop, 0], state.births[loop, 1] = u, v
+    state.deaths[loop, 0] = state.deaths[loop, 1] = NONE
+    state.first_holder[loop] = NONE
+    state.count[N_LOOPS] += 1
+    state.count[N_OPEN] += 1
+    vector = np.empty(1, np.int32)
+    vector[0] = loop
+    state, number = id_of(state, vector)
+    return activate(state, active, u, v, number)
+
+
+@compiled
+def activate(state: Annotations, active: ActiveEdges, u: int, v: int, number: int) -> Annotations:
+    """Give an edge an id that is not 0."""
+    edge = state.count[FREE_EDGE]
+    if edge != NONE:
+        state.count[FREE_EDGE] = state.edges[edge, 2]
+    else:
+        edge = state.count[N_EDGES]
+        if edge == len(state.edges):
+            state = _grown(state, N_EDGES)
+        state.count[N_EDGES] += 1
+    state.edges[edge, 0], state.edges[edge, 1], state.edges[edge, 2] = u, v, state.ids[number, FIRST]
+    if state.ids[number, FIRST] == NONE:
+        state.ids[number, LAST] = edge
+    state.ids[number, FIRST] = edge
+    active.ids[u, v] = active.ids[v, u] = number
+    active.bits[u, v >> 6] |= ONE << np.uint64(v & 63)
+    active.bits[v, u >> 6] |= ONE << np.uint64(u & 63)
+    active.degree[u] += 1
+    active.degree[v] += 1
+    return state
+
+
+@compiled
+def sum_of_pair(state: Annotations, a: int, b: int) -> Numbers:
+    """Return the sum of the vectors of two ids."""
+    return added(_vector(state, a), _vector(state, b))
+
+
+@compiled
+def added(a: Numbers, b: Numbers) -> Numbers:
+    """Return the sum of two vectors: what is in one of them alone."""
+    total = np.empty(len(a) + len(b), np.int32)
+    return total[: _add(a, b, total)]
+
+
+@compiled
+def id_of(state: Annotations, vector: Numbers) -> tuple[Annotations, int]:
+    """Return the id of a vector that is not empty, a new one if there is none."""
+    number = _lookup(state, vector, _code(vector))
+    if number:
+        return state, number
+    number = state.count[N_IDS]
+    if number == len(state.parent):
+        state = _grown(state, N_IDS)
+    state.count[N_IDS] += 1
+    state = _with_room(state, len(vector))
+    start = state.count[N_MEMBERS]
+    state.members[start : start + len(vector)] = vector
+    state.parent[number] = number
+    state.ids[number, FIRST] = state.ids[number, LAST] = NONE
+    for loop in vector:
+        state = _hold(state, loop, number)
+    return _stored(state, number, len(vector), _code(vector)), number
+
+
+@compiled
+def substitute(state: Annotations, active: ActiveEdges, delta: Numbers, u: int, v: int, keeps: bool) -> Annotations:
+    """Let a sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others."""
+    loop = delta[0]
+    state.deaths[loop, 0], state.deaths[loop, 1] = u, v
+    state.count[N_OPEN] -= 1
+    if keeps:
+        state = _kept(state, delta)
+    code = _code(delta)
+    node, last = state.first_holder[loop], NONE
+    while node != NONE:
+        number, last = state.holders[node, 0], node
+        node = state.holders[node, 1]
+        if state.parent[number] != number or not _contains(state, number, loop):
+            continue
+        state = _with_room(state, state.ids[number, LENGTH] + len(delta))
+        start = state.count[N_MEMBERS]
+        length = _add(_vector(state, number), delta, state.members[start:])
+        total = state.members[start : start + length]
+        state.table[state.ids[number, SLOT]] = REMOVED
+        new_code = state.ids[number, CODE] ^ code
+        other = 0 if length == 0 else _lookup(state, total, new_code)
+        if length and not other:
+            old_start, old_length = state.ids[number, START], state.ids[number, LENGTH]
+            state = _stored(state, number, length, new_code)
+            for k in range(1, len(delta)):
+                if not _has(state.members[old_start : old_start + old_length], delta[k]):
+                    state = _hold(state, delta[k], number)
+            continue
+        state.parent[number] = other
+        if other:
+            state.edges[state.ids[other, LAST], 2] = state.ids[number, FIRST]
+            state.ids[other, LAST] = state.ids[number, LAST]
+        else:
+            _inactivate(state, active, number)
+    if last != NONE:
+        state.holders[last, 1] = state.count[FREE_HOLDER]
+        state.count[FREE_HOLDER] = state.first_holder[loop]
+    return state
+
+
+@compiled
+def _inactivate(state: Annotations, active: ActiveEdges, number: int) -> None:
+    """Take the edges of an id whose vector became empty out of the active ones."""
+    edge = state.ids[number, FIRST]
+    while edge != NONE:
+        a, b = state.edges[edge, 0], state.edges[edge, 1]
+        active.bits[a, b >> 6] &= ~(ONE << np.uint64(b & 63))
+        active.bits[b, a >> 6] &= ~(ONE << np.uint64(a & 63))
+        active.degree[a] -= 1
+        active.degree[b] -= 1
+        edge = state.edges[edge, 2]
+    state.edges[state.ids[number, LAST], 2] = state.count[FREE_EDGE]
+    state.count[FREE_EDGE] = state.ids[number, FIRST]
+
+
+@inlined
+def _vector(state: Annotations, number: int) -> Numbers:
+    start = state.ids[number, START]
+    return state.members[start : start + state.ids[number, LENGTH]]
+
+
+@compiled
+def _add(a: Numbers, b: Numbers, total: Numbers) -> int:
+    """Write the sum of two vectors; return how long it is."""
+    i = j = k = 0
+    while i < len(a) and j < len(b):
+        if a[i] == b[j]:
+            i += 1
+            j += 1
+            continue
+        if a[i] > b[j]:
+            total[k] = a[i]
+            i += 1
+        else:
+            total[k] = b[j]
+            j += 1
+        k += 1
+    while i < len(a):
+        total[k] = a[i]
+        i += 1
+        k += 1
+    while j < len(b):
+        total[k] = b[j]
+        j += 1
+        k += 1
+    return k
+
+
+@compiled
+def _code(vector: Numbers) -> int:
+    """Return the hash of a vector; that of a sum is the sum, bit by bit."""
+    code = np.int64(0)
+    for loop in vector:  # the mixing of SplitMix64 (Steele, Lea & Flood 2014)
+        word = (np.uint64(loop) + ONE) * np.uint64(0x9E3779B97F4A7C15)
+        word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        code ^= np.int64(word ^ (word >> np.uint64(31)))
+    return code
+
+
+@inlined
+def _has(vector: Numbers, loop: int) -> bool:
+    k = 0
+    while k < len(vector) and vector[k] > loop:
+        k += 1
+    return k < len(vector) and vector[k] == loop
+
+
+@compiled
+def _contains(state: Annotations, number: int, loop: int) -> bool:
+    return _has(_vector(state, number), loop)
+
+
+@compiled
+def _lookup(state: Annotations, vector: Numbers, code: int) -> int:
+    """Return the id of a vector, 0 if there is none."""
+    mask = len(state.table) - 1
+    slot = code & mask
+    while state.table[slot]:
+        number = state.table[slot]
+        if number != REMOVED and state.ids[number, CODE] == code and state.ids[number, LENGTH] == len(vector):
+            start, k = state.ids[number, START], 0
+            while k < len(vector) and state.members[start + k] == vector[k]:
+                k += 1
+            if k == len(vector):
+                return int(number)
+        slot = (slot + 1) & mask
+    return 0
+
+
+@compiled
+def _stored(state: Annotations, number: int, length: int, code: int) -> Annotations:
+    """Take the last members as the vector of an id, and put it into the table."""
+    state.ids[number, START], state.ids[number, LENGTH] = state.count[N_MEMBERS], length
+    state.ids[number, CODE] = code
+    state.count[N_MEMBERS] += length
+    _put(state, number)
+    if 2 * state.count[N_SLOTS] > len(state.table):
+        state = _grown(state, N_SLOTS)
+        state.count[N_SLOTS] = 0
+        for other in range(1, state.count[N_IDS]):
+            if state.parent[other] == other:
+                _put(state, other)
+    return state
+
+
+@compiled
+def _put(state: Annotations, number: int) -> None:
+    mask = len(state.table) - 1
+    slot = state.ids[number, CODE] & mask
+    while state.table[slot] > 0:
+        slot = (slot + 1) & mask
+    state.count[N_SLOTS] += state.table[slot] == 0
+    state.table[slot] = number
+    state.ids[number, SLOT] = slot
+
+
+@compiled
+def _hold(state: Annotations, loop: int, number: int) -> Annotations:
+    """Note that the vector of an id contains a loop."""
+    node = state.count[FREE_HOLDER]
+    if node != NONE:
+        state.count[FREE_HOLDER] = state.holders[node, 1]
+    else:
+        node = state.count[N_HOLDERS]
+        if node == len(state.holders):
+            state = _grown(state, N_HOLDERS)
+        state.count[N_HOLDERS] += 1
+    state.holders[node, 0], state.holders[node, 1] = number, state.first_holder[loop]
+    state.first_holder[loop] = node
+    return state
+
+
+@compiled
+def _kept(state: Annotations, delta: Numbers) -> Annotations:
+    """Keep the sum that vanished."""
+    while len(state.kept) < state.count[N_KEPT] + len(delta):
+        state = _grown(state, N_KEPT)
+    begin = state.count[N_KEPT]
+    state.kept[begin : begin + len(delta)] = delta
+    state.count[N_KEPT] += len(delta)
+    state.kept_places[delta[0], 0], state.kept_places[delta[0], 1] = begin, state.count[N_KEPT]
+    return state
+
+
+@compiled
+def _with_room(state: Annotations, length: int) -> Annotations:
+    """Return the state with room for so many more members; vectors that are no longer used are dropped first."""
+    if state.count[N_MEMBERS] + length <= len(state.members):
+        return state
+    old = state.members
+    state = _grown(state, N_MEMBERS, length)
+    end = 0
+    for number in range(1, state.count[N_IDS]):
+        if state.parent[number] == number:
+            start, size = state.ids[number, START], state.ids[number, LENGTH]
+            state.members[end : end + size] = old[start : start + size]
+            state.ids[number, START] = end
+            end += size
+    state.count[N_MEMBERS] = end
+    return state
+
+
+@compiled
+def _grown(state: Annotations, which: int, room: int = 0) -> Annotations:
+    """Return the state with longer arrays of one kind; members and table are new, for as many as are in use."""
+    count, parent, ids, members, table, holders, edges, first_holder, births, deaths, kept, kept_places = state
+    if which == N_IDS:
+        parent, ids = _longer(parent), _more_rows(ids)
+    elif which == N_LOOPS:
+        first_holder, births, deaths = _longer(first_holder), _more_rows(births), _more_rows(deaths)
+        kept_places = _more_rows(kept_places)
+    elif which == N_HOLDERS:
+        holders = _more_rows(holders)
+    elif which == N_EDGES:
+        edges = _more_rows(edges)
+    elif which == N_KEPT:
+        kept = _longer(kept)
+    else:
+        used, length = 0, 0
+        for number in range(1, count[N_IDS]):
+            if parent[number] == number:
+                used += 1
+                length += ids[number, LENGTH]
+        if which == N_MEMBERS:
+            members = np.empty(max(len(members), 2 * (length + room)), np.int32)
+        else:
+            size = len(table)
+            while size < 4 * used:
+                size *= 2
+            table = np.zeros(size, np.int32)
+    return Annotations(
+        count, parent, ids, members, table, holders, edges, first_holder, births, deaths, kept, kept_places
+    )
+
+
+@compiled
+def _longer(array: Numbers) -> Numbers:
+    longer = np.zeros(2 * len(array), array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+@compiled
+def _more_rows(array: Numbers) -> Numbers:
+    longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
+    longer[: len(array)] = array
+    return longer
