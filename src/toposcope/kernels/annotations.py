@@ -14,14 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, inlined
-from toposcope.kernels.sets import ONE, Parents, Words, find
+from toposcope.kernels.compiled import compiled
+from toposcope.kernels.sets import ONE, Parents, Words
 from toposcope.typing import Indices
 
 Numbers = NDArray[np.int32]
 
-START, LENGTH, CODE, FIRST, LAST, SLOT = range(6)
-"""Of an id: where its vector lies, how long it is, its hash; its first and last edge; its place in the table."""
+START, LENGTH, CODE, FIRST, LAST, SLOT, SEEN = range(7)
+"""Of an id: where its vector lies, how long it is, its hash; its first and last edge; its place in the table; and
+the loop whose holders it was last listed among."""
 N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT = range(10)
 """Counters: how many of each are in use, and the first of those that were given back."""
 NONE, REMOVED = -1, -1
@@ -32,12 +33,12 @@ class Annotations(NamedTuple):
 
     count: Indices  # shape (10,); the counters
     parent: Parents  # by id; what it became one with, 0 if its vector is empty
-    ids: Indices  # shape (i, 6); the fields above, by id
+    ids: Indices  # shape (i, 7); the fields above, by id
     members: Numbers  # vectors, each from the latest loop to the earliest
     table: Numbers  # ids by the hash of their vectors; 0 where there is none
     holders: Numbers  # shape (h, 2); chained: an id whose vector may contain a loop, and the next of that loop
     edges: Numbers  # shape (e, 3); chained: the ends of an active edge, and the next edge of its id
-    first_holder: Numbers  # by loop
+    holding: Numbers  # shape (l, 2); by loop, the first of its holders, and how many there are
     births: Numbers  # shape (l, 2); by loop, the edges that opened and closed it; -1 while it is open
     deaths: Numbers  # shape (l, 2); by loop, the edges that opened and closed it; -1 while it is open
     kept: Numbers  # the loops whose sum was closed, by the loop it closed, itself first; empty unless asked for
@@ -60,12 +61,12 @@ def no_annotations() -> Annotations:
     return Annotations(
         count,
         np.zeros(64, np.int32),
-        np.zeros((64, 6), np.int64),
+        np.zeros((64, 7), np.int64),
         np.empty(256, np.int32),
         np.zeros(128, np.int32),
         np.empty((256, 2), np.int32),
         np.empty((256, 3), np.int32),
-        np.empty(64, np.int32),
+        np.empty((64, 2), np.int32),
         np.empty((64, 2), np.int32),
         np.empty((64, 2), np.int32),
         np.empty(64, np.int32),
@@ -78,10 +79,10 @@ def open_loop(state: Annotations, active: ActiveEdges, u: int, v: int) -> Annota
     """Open a loop with an edge, which alone has it in its vector."""
     loop = state.count[N_LOOPS]
     if loop == len(state.births):
-        state = _grown(state, N_LOOPS)
+        state = _grown(state, N_LOOPS, 0)
     state.births[loop, 0], state.births[loop, 1] = u, v
     state.deaths[loop, 0] = state.deaths[loop, 1] = NONE
-    state.first_holder[loop] = NONE
+    state.holding[loop, 0], state.holding[loop, 1] = NONE, 0
     state.count[N_LOOPS] += 1
     state.count[N_OPEN] += 1
     vector = np.empty(1, np.int32)
@@ -99,7 +100,7 @@ def activate(state: Annotations, active: ActiveEdges, u: int, v: int, number: in
     else:
         edge = state.count[N_EDGES]
         if edge == len(state.edges):
-            state = _grown(state, N_EDGES)
+            state = _grown(state, N_EDGES, 0)
         state.count[N_EDGES] += 1
     state.edges[edge, 0], state.edges[edge, 1], state.edges[edge, 2] = u, v, state.ids[number, FIRST]
     if state.ids[number, FIRST] == NONE:
@@ -114,36 +115,66 @@ def activate(state: Annotations, active: ActiveEdges, u: int, v: int, number: in
 
 
 @compiled
-def sum_of_pair(state: Annotations, a: int, b: int) -> Numbers:
-    """Return the sum of the vectors of two ids."""
-    return added(_vector(state, a), _vector(state, b))
-
-
-@compiled
-def added(a: Numbers, b: Numbers) -> Numbers:
-    """Return the sum of two vectors: what is in one of them alone."""
-    total = np.empty(len(a) + len(b), np.int32)
-    return total[: _add(a, b, total)]
+def sum_of(state: Annotations, numbers: Numbers) -> Numbers:
+    """Return the sum of the vectors of some ids."""
+    total = np.empty(0, np.int32)
+    for number in numbers:
+        start, length = state.ids[number, START], state.ids[number, LENGTH]
+        room = np.empty(length + len(total), np.int32)
+        size = _merged(state.members[start : start + length], total, room)
+        total = room[:size]
+    return total
 
 
 @compiled
 def id_of(state: Annotations, vector: Numbers) -> tuple[Annotations, int]:
     """Return the id of a vector that is not empty, a new one if there is none."""
-    number = _lookup(state, vector, _code(vector))
+    code = _code(vector)
+    number = _lookup(state.ids, state.members, state.table, vector, code)
     if number:
         return state, number
     number = state.count[N_IDS]
     if number == len(state.parent):
-        state = _grown(state, N_IDS)
+        state = _grown(state, N_IDS, 0)
+    state = _with_slots(_with_room(state, len(vector)), 1)
+    while state.count[N_HOLDERS] + len(vector) > len(state.holders):
+        state = _grown(state, N_HOLDERS, 0)
+    _store(state, number, vector, code)
+    return state, number
+
+
+@compiled
+def _store(state: Annotations, number: int, vector: Numbers, code: int) -> None:
+    """Take a vector as that of a new id."""
+    start, ids = state.count[N_MEMBERS], state.ids
     state.count[N_IDS] += 1
-    state = _with_room(state, len(vector))
-    start = state.count[N_MEMBERS]
-    state.members[start : start + len(vector)] = vector
+    state.count[N_MEMBERS] += len(vector)
+    for k in range(len(vector)):
+        state.members[start + k] = vector[k]
+        _hold(state, vector[k], number)
     state.parent[number] = number
-    state.ids[number, FIRST] = state.ids[number, LAST] = NONE
-    for loop in vector:
-        state = _hold(state, loop, number)
-    return _stored(state, number, len(vector), _code(vector)), number
+    ids[number, START], ids[number, LENGTH], ids[number, CODE] = start, len(vector), code
+    ids[number, FIRST] = ids[number, LAST] = ids[number, SEEN] = NONE
+    _put(state, number)
+
+
+@compiled
+def _merged(a: Numbers, b: Numbers, total: Numbers) -> int:
+    """Write the sum of two vectors, what is in one of them alone; return how long it is."""
+    i = j = k = 0
+    while i < len(a) or j < len(b):
+        if j == len(b) or (i < len(a) and a[i] > b[j]):
+            total[k] = a[i]
+            i += 1
+            k += 1
+        elif i == len(a) or a[i] < b[j]:
+            total[k] = b[j]
+            j += 1
+            k += 1
+        else:
+            i += 1
+            j += 1
+    return k
 
 
 @compiled
@@ -154,37 +185,67 @@ def substitute(state: Annotations, active: ActiveEdges, delta: Numbers, u: int, 
     state.count[N_OPEN] -= 1
     if keeps:
         state = _kept(state, delta)
-    code = _code(delta)
-    node, last = state.first_holder[loop], NONE
+    found = np.empty(state.holding[loop, 1], np.int32)
+    n_found, n_members = _ids_with(state, loop, found)
+    state = _with_room(state, n_members + n_found * len(delta))
+    while state.count[N_HOLDERS] + n_found * (len(delta) - 1) > len(state.holders):
+        state = _grown(state, N_HOLDERS, 0)
+    state = _with_slots(state, n_found)
+    _add_to_all(state, active, delta, found[:n_found])
+    return state
+
+
+@compiled
+def _ids_with(state: Annotations, loop: int, found: Numbers) -> tuple[int, int]:
+    """List the ids whose vectors contain a loop; return how many, and the lengths of these vectors together."""
+    parent, ids, members, holders = state.parent, state.ids, state.members, state.holders
+    n_found = n_members = 0
+    node, last = state.holding[loop, 0], np.int32(NONE)
     while node != NONE:
-        number, last = state.holders[node, 0], node
-        node = state.holders[node, 1]
-        if state.parent[number] != number or not _contains(state, number, loop):
+        number, last, node = holders[node, 0], node, holders[node, 1]
+        if parent[number] != number or ids[number, SEEN] == loop:
             continue
-        state = _with_room(state, state.ids[number, LENGTH] + len(delta))
-        start = state.count[N_MEMBERS]
-        length = _add(_vector(state, number), delta, state.members[start:])
-        total = state.members[start : start + length]
-        state.table[state.ids[number, SLOT]] = REMOVED
-        new_code = state.ids[number, CODE] ^ code
-        other = 0 if length == 0 else _lookup(state, total, new_code)
+        k, end = ids[number, START], ids[number, START] + ids[number, LENGTH]
+        while k < end and members[k] > loop:
+            k += 1
+        if k < end and members[k] == loop:
+            ids[number, SEEN] = loop
+            found[n_found] = number
+            n_found += 1
+            n_members += ids[number, LENGTH]
+    if last != NONE:
+        holders[last, 1] = state.count[FREE_HOLDER]
+        state.count[FREE_HOLDER] = state.holding[loop, 0]
+    return n_found, n_members
+
+
+@compiled
+def _add_to_all(state: Annotations, active: ActiveEdges, delta: Numbers, numbers: Numbers) -> None:
+    """Add a sum to the vectors of some ids; there is room for all that this takes."""
+    count, parent, ids, members, table = state.count, state.parent, state.ids, state.members, state.table
+    code = _code(delta)
+    fresh = np.empty(len(delta), np.int32)
+    for number in numbers:
+        start = count[N_MEMBERS]
+        length, n_fresh = _add(members, ids[number, START], ids[number, LENGTH], delta, start, fresh)
+        table[ids[number, SLOT]] = REMOVED
+        ids[number, CODE] ^= code
+        other = 0
+        if length:
+            other = _lookup(ids, members, table, members[start : start + length], ids[number, CODE])
         if length and not other:
-            old_start, old_length = state.ids[number, START], state.ids[number, LENGTH]
-            state = _stored(state, number, length, new_code)
-            for k in range(1, len(delta)):
-                if not _has(state.members[old_start : old_start + old_length], delta[k]):
-                    state = _hold(state, delta[k], number)
+            ids[number, START], ids[number, LENGTH] = start, length
+            count[N_MEMBERS] += length
+            _put(state, number)
+            for k in range(n_fresh):
+                _hold(state, fresh[k], number)
             continue
-        state.parent[number] = other
+        parent[number] = other
         if other:
-            state.edges[state.ids[other, LAST], 2] = state.ids[number, FIRST]
-            state.ids[other, LAST] = state.ids[number, LAST]
+            state.edges[ids[other, LAST], 2] = ids[number, FIRST]
+            ids[other, LAST] = ids[number, LAST]
         else:
             _inactivate(state, active, number)
-    if last != NONE:
-        state.holders[last, 1] = state.count[FREE_HOLDER]
-        state.count[FREE_HOLDER] = state.first_holder[loop]
-    return state
 
 
 @compiled
@@ -202,37 +263,26 @@ def _inactivate(state: Annotations, active: ActiveEdges, number: int) -> None:
     state.count[FREE_EDGE] = state.ids[number, FIRST]
 
 
-@inlined
-def _vector(state: Annotations, number: int) -> Numbers:
-    start = state.ids[number, START]
-    return state.members[start : start + state.ids[number, LENGTH]]
-
-
 @compiled
-def _add(a: Numbers, b: Numbers, total: Numbers) -> int:
-    """Write the sum of two vectors; return how long it is."""
-    i = j = k = 0
-    while i < len(a) and j < len(b):
-        if a[i] == b[j]:
+def _add(
+    members: Numbers, begin: int, length: int, delta: Numbers, start: int, fresh: Numbers
+) -> tuple[int, int]:
+    """Write the sum of a vector and another behind the members; return how long it is, and how much of it is new."""
+    i, end, j, k, n_fresh = begin, begin + length, 0, start, 0
+    while i < end or j < len(delta):
+        if j == len(delta) or (i < end and members[i] > delta[j]):
+            members[k] = members[i]
             i += 1
+            k += 1
+        elif i == end or members[i] < delta[j]:
+            members[k] = fresh[n_fresh] = delta[j]
             j += 1
-            continue
-        if a[i] > b[j]:
-            total[k] = a[i]
-            i += 1
+            k += 1
+            n_fresh += 1
         else:
-            total[k] = b[j]
+            i += 1
             j += 1
-        k += 1
-    while i < len(a):
-        total[k] = a[i]
-        i += 1
-        k += 1
-    while j < len(b):
-        total[k] = b[j]
-        j += 1
-        k += 1
-    return k
+    return k - start, n_fresh
 
 
 @compiled
@@ -247,29 +297,16 @@ def _code(vector: Numbers) -> int:
     return code
 
 
-@inlined
-def _has(vector: Numbers, loop: int) -> bool:
-    k = 0
-    while k < len(vector) and vector[k] > loop:
-        k += 1
-    return k < len(vector) and vector[k] == loop
-
-
 @compiled
-def _contains(state: Annotations, number: int, loop: int) -> bool:
-    return _has(_vector(state, number), loop)
-
-
-@compiled
-def _lookup(state: Annotations, vector: Numbers, code: int) -> int:
+def _lookup(ids: Indices, members: Numbers, table: Numbers, vector: Numbers, code: int) -> int:
     """Return the id of a vector, 0 if there is none."""
-    mask = len(state.table) - 1
+    mask = len(table) - 1
     slot = code & mask
-    while state.table[slot]:
-        number = state.table[slot]
-        if number != REMOVED and state.ids[number, CODE] == code and state.ids[number, LENGTH] == len(vector):
-            start, k = state.ids[number, START], 0
-            while k < len(vector) and state.members[start + k] == vector[k]:
+    while table[slot]:
+        number = table[slot]
+        if number != REMOVED and ids[number, CODE] == code and ids[number, LENGTH] == len(vector):
+            start, k = ids[number, START], 0
+            while k < len(vector) and members[start + k] == vector[k]:
                 k += 1
             if k == len(vector):
                 return int(number)
@@ -278,14 +315,10 @@ def _lookup(state: Annotations, vector: Numbers, code: int) -> int:
 
 
 @compiled
-def _stored(state: Annotations, number: int, length: int, code: int) -> Annotations:
-    """Take the last members as the vector of an id, and put it into the table."""
-    state.ids[number, START], state.ids[number, LENGTH] = state.count[N_MEMBERS], length
-    state.ids[number, CODE] = code
-    state.count[N_MEMBERS] += length
-    _put(state, number)
-    if 2 * state.count[N_SLOTS] > len(state.table):
-        state = _grown(state, N_SLOTS)
+def _with_slots(state: Annotations, n_more: int) -> Annotations:
+    """Return the state with room in the table for so many more."""
+    if 2 * (state.count[N_SLOTS] + n_more) > len(state.table):
+        state = _grown(state, N_SLOTS, n_more)
         state.count[N_SLOTS] = 0
         for other in range(1, state.count[N_IDS]):
             if state.parent[other] == other:
@@ -305,26 +338,24 @@ def _put(state: Annotations, number: int) -> None:
 
 
 @compiled
-def _hold(state: Annotations, loop: int, number: int) -> Annotations:
+def _hold(state: Annotations, loop: int, number: int) -> None:
     """Note that the vector of an id contains a loop."""
     node = state.count[FREE_HOLDER]
     if node != NONE:
         state.count[FREE_HOLDER] = state.holders[node, 1]
     else:
         node = state.count[N_HOLDERS]
-        if node == len(state.holders):
-            state = _grown(state, N_HOLDERS)
         state.count[N_HOLDERS] += 1
-    state.holders[node, 0], state.holders[node, 1] = number, state.first_holder[loop]
-    state.first_holder[loop] = node
-    return state
+    state.holders[node, 0], state.holders[node, 1] = number, state.holding[loop, 0]
+    state.holding[loop, 0] = node
+    state.holding[loop, 1] += 1
 
 
 @compiled
 def _kept(state: Annotations, delta: Numbers) -> Annotations:
     """Keep the sum that vanished."""
     while len(state.kept) < state.count[N_KEPT] + len(delta):
-        state = _grown(state, N_KEPT)
+        state = _grown(state, N_KEPT, 0)
     begin = state.count[N_KEPT]
     state.kept[begin : begin + len(delta)] = delta
     state.count[N_KEPT] += len(delta)
@@ -351,13 +382,13 @@ def _with_room(state: Annotations, length: int) -> Annotations:
 
 
 @compiled
-def _grown(state: Annotations, which: int, room: int = 0) -> Annotations:
+def _grown(state: Annotations, which: int, room: int) -> Annotations:
     """Return the state with longer arrays of one kind; members and table are new, for as many as are in use."""
-    count, parent, ids, members, table, holders, edges, first_holder, births, deaths, kept, kept_places = state
+    count, parent, ids, members, table, holders, edges, holding, births, deaths, kept, kept_places = state
     if which == N_IDS:
         parent, ids = _longer(parent), _more_rows(ids)
     elif which == N_LOOPS:
-        first_holder, births, deaths = _longer(first_holder), _more_rows(births), _more_rows(deaths)
+        holding, births, deaths = _more_rows(holding), _more_rows(births), _more_rows(deaths)
         kept_places = _more_rows(kept_places)
     elif which == N_HOLDERS:
         holders = _more_rows(holders)
@@ -375,11 +406,11 @@ def _grown(state: Annotations, which: int, room: int = 0) -> Annotations:
             members = np.empty(max(len(members), 2 * (length + room)), np.int32)
         else:
             size = len(table)
-            while size < 4 * used:
+            while size < 4 * (used + room):
                 size *= 2
             table = np.zeros(size, np.int32)
     return Annotations(
-        count, parent, ids, members, table, holders, edges, first_holder, births, deaths, kept, kept_places
+        count, parent, ids, members, table, holders, edges, holding, births, deaths, kept, kept_places
     )
 
 

@@ -20,18 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.annotations import (
-    N_LOOPS,
-    N_OPEN,
     ActiveEdges,
     Annotations,
+    Numbers,
     activate,
-    added,
     id_of,
     open_loop,
     substitute,
-    sum_of_pair,
+    sum_of,
 )
-from toposcope.kernels.compiled import compiled, inlined
+from toposcope.kernels.compiled import compiled, wide
 from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
 
 
@@ -96,64 +94,69 @@ def _open(graph: Graph, state: Annotations, u: int, v: int) -> Annotations:
 
 @compiled
 def _settle(
-    graph: Graph,
-    state: Annotations,
+    graph: Graph, state: Annotations, u: int, v: int, voters: Words, votes: Numbers, is_silent: bool, keeps: bool
+) -> Annotations:
+    """Let the points of a lune vote, close loops until they agree, and give the edge what they voted."""
+    active = graph.active
+    count, is_silent = _votes(graph.neighbours, active.ids, state.parent, u, v, voters, votes, is_silent)
+    for k in range(0 if is_silent else 1, count):
+        differing = _differing(state.parent, votes, k, not is_silent)
+        if len(differing):
+            delta = sum_of(state, differing)
+            if len(delta):
+                state = substitute(state, active, delta, u, v, keeps)
+    if is_silent or not count:
+        return state
+    agreed = _differing(state.parent, votes, 0, False)
+    if not len(agreed):
+        return state
+    number = np.int64(agreed[0])
+    if len(agreed) > 1:
+        state, number = id_of(state, sum_of(state, agreed))
+    return activate(state, active, u, v, number)
+
+
+@compiled
+def _votes(
+    neighbours: Words,
+    ids: Numbers,
+    parent: Parents,
     u: int,
     v: int,
     voters: Words,
-    votes: NDArray[np.int32],
+    votes: Numbers,
     is_silent: bool,
-    keeps: bool,
-) -> Annotations:
-    """Let the points of a lune vote, close loops until they agree, and give the edge what they voted."""
-    neighbours, ids = graph.neighbours, graph.active.ids
-    n_words = len(voters)
-    count = 0
+) -> tuple[int, bool]:
+    """List the votes that are not 0, each as two ids; return how many, and whether any is 0."""
+    count, n_words = 0, len(voters)
     for i in range(n_words):
         while voters[i]:
             w = (i << 6) + lowest_bit(voters[i])
-            a, b = find(state.parent, ids[u, w]), find(state.parent, ids[v, w])
+            a, b = find(parent, wide(ids[u, w])), find(parent, wide(ids[v, w]))
             for k in range(i, n_words):
                 voters[k] &= ~neighbours[w, k]
             if a == b:
                 is_silent = True
-                continue
-            if count and votes[0, 0] == a and votes[0, 1] == b:
-                continue
-            votes[count, 0], votes[count, 1] = a, b
-            count += 1
-    if not count:
-        return state
-    first = 0
-    if not is_silent:
-        first = 1
-    for k in range(first, count):
-        a, b = find(state.parent, votes[k, 0]), find(state.parent, votes[k, 1])
-        c = d = 0
-        if not is_silent:
-            c, d = find(state.parent, votes[0, 0]), find(state.parent, votes[0, 1])
-            if (a == c and b == d) or (a == d and b == c):
-                continue
-        if a == b and c == d:
-            continue
-        delta = sum_of_pair(state, a, b)
-        if c != d:
-            delta = added(delta, sum_of_pair(state, c, d))
-        if len(delta):
-            state = substitute(state, graph.active, delta, u, v, keeps)
-    if is_silent:
-        return state
-    a, b = find(state.parent, votes[0, 0]), find(state.parent, votes[0, 1])
-    if a == b:
-        return state
-    if a == 0 or b == 0:
-        number = a + b
-    else:
-        state, number = id_of(state, sum_of_pair(state, a, b))
-    return activate(state, graph.active, u, v, number)
+            elif not count or votes[0, 0] != a or votes[0, 1] != b:
+                votes[count, 0], votes[count, 1] = a, b
+                count += 1
+    return count, is_silent
 
 
 @compiled
-def is_any_open(state: Annotations) -> bool:
-    """Return whether a loop is open."""
-    return bool(state.count[N_OPEN] > 0)
+def _differing(parent: Parents, votes: Numbers, k: int, with_first: bool) -> Numbers:
+    """Return the ids whose sum is that of a vote, and of the first one; what is there twice is left out."""
+    numbers, count = np.empty(4, np.int32), 0
+    for row in range(2 if with_first else 1):
+        for side in range(2):
+            number = find(parent, wide(votes[0 if row else k, side]))
+            place = 0
+            while place < count and numbers[place] != number:
+                place += 1
+            if number and place == count:
+                numbers[count] = number
+                count += 1
+            elif number:
+                count -= 1
+                numbers[place] = numbers[count]
+    return numbers[:count]
