@@ -76,7 +76,7 @@ class LoopFiltration:
             N_BUCKETS,
             bucket_sizes,
             edges_of,
-            first_row_with_possible_births,
+            first_later_birth,
             scale_of,
             sort_bucket,
         )
@@ -89,6 +89,7 @@ class LoopFiltration:
         neighbours[np.arange(n), np.arange(n) // 64] = np.left_shift(np.uint64(1), np.arange(n, dtype=np.uint64) % 64)
         graph = Graph(
             neighbours,
+            neighbours[:, 0].copy(),
             np.zeros(n, np.int32),
             np.arange(n, dtype=np.int32),
             ActiveEdges(np.zeros_like(neighbours), np.zeros(n, np.int32), np.zeros((n, n), np.int32)),
@@ -97,7 +98,7 @@ class LoopFiltration:
         )
         scale = scale_of(least, cap)
         sizes = bucket_sizes(self._bits, scale)
-        begin, row, share = 0, 0, FIRST_EDGE_SHARE * sizes.sum()
+        begin, row, blocked, share = 0, 0, 0, FIRST_EDGE_SHARE * sizes.sum()
         while begin < N_BUCKETS and sizes[begin:].any():
             end = max(begin + 1, int(np.searchsorted(np.cumsum(sizes[begin:]), share)) + begin)
             keys, first = edges_of(self._bits, label, scale, begin, sizes[begin:end]), 0
@@ -111,7 +112,9 @@ class LoopFiltration:
                 self._state = enter(of_bucket, graph, self._state, keeps_cycles)
                 if self._state.count[N_OPEN] == 0:
                     reached = min(scale.cap, scale.least + ((b + 1) << scale.shift) - 1)
-                    row = first_row_with_possible_births(self._bits, label, neighbours, reached, scale.cap, row)
+                    if reached < blocked:
+                        continue
+                    row, blocked = first_later_birth(self._bits, self._order, neighbours, reached, scale.cap, row)
                     if row == n:
                         self._joins = graph.joins[: graph.count[0]]
                         return

@@ -20,8 +20,8 @@ from toposcope.typing import Indices
 
 Numbers = NDArray[np.int32]
 
-START, LENGTH, CODE, FIRST, LAST, SLOT, SEEN = range(7)
-"""Of an id: where its vector lies, how long it is, its hash; its first and last edge; its place in the table; and
+START, LENGTH, SIGNATURE, CODE, FIRST, LAST, SLOT, SEEN = range(8)
+"""Of an id: where its vector lies, how long it is, the loops in it modulo 64 as bits, its hash; its first and last edge; its place in the table; and
 the loop whose holders it was last listed among."""
 N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT = range(10)
 """Counters: how many of each are in use, and the first of those that were given back."""
@@ -33,7 +33,7 @@ class Annotations(NamedTuple):
 
     count: Indices  # shape (10,); the counters
     parent: Parents  # by id; what it became one with, 0 if its vector is empty
-    ids: Indices  # shape (i, 7); the fields above, by id
+    ids: Indices  # shape (i, 8); the fields above, by id
     members: Numbers  # vectors, each from the latest loop to the earliest
     table: Numbers  # ids by the hash of their vectors; 0 where there is none
     holders: Numbers  # shape (h, 2); chained: an id whose vector may contain a loop, and the next of that loop
@@ -61,7 +61,7 @@ def no_annotations() -> Annotations:
     return Annotations(
         count,
         np.zeros(64, np.int32),
-        np.zeros((64, 7), np.int64),
+        np.zeros((64, 8), np.int64),
         np.empty(256, np.int32),
         np.zeros(128, np.int32),
         np.empty((256, 2), np.int32),
@@ -94,24 +94,29 @@ def open_loop(state: Annotations, active: ActiveEdges, u: int, v: int) -> Annota
 @compiled
 def activate(state: Annotations, active: ActiveEdges, u: int, v: int, number: int) -> Annotations:
     """Give an edge an id that is not 0."""
-    edge = state.count[FREE_EDGE]
+    if state.count[FREE_EDGE] == NONE and state.count[N_EDGES] == len(state.edges):
+        state = _grown(state, N_EDGES, 0)
+    _activate(state.count, state.ids, state.edges, active, u, v, number)
+    return state
+
+
+@compiled
+def _activate(count: Indices, ids: Indices, edges: Numbers, active: ActiveEdges, u: int, v: int, number: int) -> None:
+    edge = count[FREE_EDGE]
     if edge != NONE:
-        state.count[FREE_EDGE] = state.edges[edge, 2]
+        count[FREE_EDGE] = edges[edge, 2]
     else:
-        edge = state.count[N_EDGES]
-        if edge == len(state.edges):
-            state = _grown(state, N_EDGES, 0)
-        state.count[N_EDGES] += 1
-    state.edges[edge, 0], state.edges[edge, 1], state.edges[edge, 2] = u, v, state.ids[number, FIRST]
-    if state.ids[number, FIRST] == NONE:
-        state.ids[number, LAST] = edge
-    state.ids[number, FIRST] = edge
+        edge = count[N_EDGES]
+        count[N_EDGES] += 1
+    edges[edge, 0], edges[edge, 1], edges[edge, 2] = u, v, ids[number, FIRST]
+    if ids[number, FIRST] == NONE:
+        ids[number, LAST] = edge
+    ids[number, FIRST] = edge
     active.ids[u, v] = active.ids[v, u] = number
     active.bits[u, v >> 6] |= ONE << np.uint64(v & 63)
     active.bits[v, u >> 6] |= ONE << np.uint64(u & 63)
     active.degree[u] += 1
     active.degree[v] += 1
-    return state
 
 
 @compiled
@@ -154,6 +159,7 @@ def _store(state: Annotations, number: int, vector: Numbers, code: int) -> None:
         _hold(state, vector[k], number)
     state.parent[number] = number
     ids[number, START], ids[number, LENGTH], ids[number, CODE] = start, len(vector), code
+    ids[number, SIGNATURE] = _signature(state.members, start, len(vector))
     ids[number, FIRST] = ids[number, LAST] = ids[number, SEEN] = NONE
     _put(state, number)
 
@@ -203,7 +209,7 @@ def _ids_with(state: Annotations, loop: int, found: Numbers) -> tuple[int, int]:
     node, last = state.holding[loop, 0], np.int32(NONE)
     while node != NONE:
         number, last, node = holders[node, 0], node, holders[node, 1]
-        if parent[number] != number or ids[number, SEEN] == loop:
+        if parent[number] != number or not ids[number, SIGNATURE] >> (loop & 63) & 1 or ids[number, SEEN] == loop:
             continue
         k, end = ids[number, START], ids[number, START] + ids[number, LENGTH]
         while k < end and members[k] > loop:
@@ -235,6 +241,7 @@ def _add_to_all(state: Annotations, active: ActiveEdges, delta: Numbers, numbers
             other = _lookup(ids, members, table, members[start : start + length], ids[number, CODE])
         if length and not other:
             ids[number, START], ids[number, LENGTH] = start, length
+            ids[number, SIGNATURE] = _signature(members, start, length)
             count[N_MEMBERS] += length
             _put(state, number)
             for k in range(n_fresh):
@@ -283,6 +290,14 @@ def _add(
             i += 1
             j += 1
     return k - start, n_fresh
+
+
+@compiled
+def _signature(members: Numbers, start: int, length: int) -> int:
+    signature = np.int64(0)
+    for k in range(start, start + length):
+        signature |= np.int64(1) << np.int64(members[k] & 63)
+    return signature
 
 
 @compiled

@@ -8,13 +8,13 @@ lengths themselves decide, and then the place in the matrix, row by row.
 Cost: a pass for the survey, one for the counts, and one for every part that is written; 8 bytes for each edge of a part.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, inlined
-from toposcope.kernels.sets import ONE, ZERO, Words
+from toposcope.kernels.sets import ONE, ZERO, Words, lowest_bit
 from toposcope.typing import Indices
 
 Bits = NDArray[np.int64]  # of lengths; shape (n, n)
@@ -24,6 +24,7 @@ KEY_BITS, DIGIT_BITS, END_BITS = 22, 11, 16
 N_BUCKETS = 4096
 INFINITE = 0x7FF0000000000000
 MAX_SHORT_TIE = 32
+N_CENTRAL = 16
 
 
 class Scale(NamedTuple):
@@ -182,68 +183,70 @@ def _order_ties(keys: Keys, bits: Bits, order: NDArray[np.int64]) -> None:
 
 
 @compiled
-def first_row_with_possible_births(
-    bits: Bits, label: NDArray[np.int32], neighbours: Words, reached: int, upto: int, begin: int
-) -> int:
-    """Return the first row from `begin` on that has an edge which may open a loop; n if there is none."""
-    n = len(bits)
-    undecided, near, lengths = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
+def first_later_birth(
+    bits: Bits, order: Indices, neighbours: Words, reached: int, cap: int, begin: int
+) -> tuple[int, int]:
+    """Return the label of the first point, from one on, with a later edge that may open a loop, and the edge's length.
+
+    The label is the number of points if there is none. Points whose edges have been looked at need not be again.
+    """
+    n, n_words = neighbours.shape
+    left = np.empty(n_words, np.uint64)
     for u in range(begin, n):
-        count = 0
-        for v in range(u + 1, n):
-            if reached < bits[u, v] <= upto and not _meet(neighbours, label[u], label[v]):
-                undecided[count] = v
-                count += 1
-        if not count:
+        row = bits[order[u]]
+        for i in range(n_words):
+            left[i] = ~neighbours[u, i]
+        left[n_words - 1] &= ~ZERO >> np.uint64(64 * n_words - n)
+        # Of a point that a neighbour sees, the lune is not empty.
+        n_seen, some = 0, ~ZERO
+        for i in range(n_words):
+            word = neighbours[u, i]
+            while word and some and n_seen < N_CENTRAL:
+                some = _leave_out(left, neighbours, (i << 6) + lowest_bit(word))
+                word &= word - ONE
+                n_seen += 1
+        if not some:
             continue
-        n_near = 0
-        for w in range(n):
-            near[n_near], lengths[n_near] = w, bits[u, w]
-            n_near += bits[u, w] <= reached
-        _sort_by(lengths[:n_near], near)
-        for w in near[:n_near]:
-            left = 0
-            for k in range(count):
-                v = undecided[k]
-                if not bits[w, v] < bits[u, v]:
-                    undecided[left] = v
-                    left += 1
-            count = left
-            if not count:
-                break
-        for k in range(count):
-            if not _lune_has_a_point(bits, u, undecided[k]):
-                return u
-    return n
+        for i in range(u >> 6, n_words):
+            while left[i]:
+                v = (i << 6) + lowest_bit(left[i])
+                left[i] &= left[i] - ONE
+                length = row[order[v]]
+                if v < u or length > cap or length <= reached:
+                    continue
+                common = _common(neighbours, u, v)
+                if common >= 0:
+                    _leave_out(left, neighbours, common)
+                elif not _lune_has_a_point(bits, order, u, v):
+                    return u, length
+    return n, 0
 
 
 @inlined
-def _sort_by(lengths: Indices, points: Indices) -> None:
-    """Sort points by length, both in place, by Shell's method: NumPy's sorts take longer to compile than all else."""
-    gap = 1
-    while gap < len(lengths) // 3:
-        gap = 3 * gap + 1
-    while gap:
-        for k in range(gap, len(lengths)):
-            length, point, place = lengths[k], points[k], k
-            while place >= gap and lengths[place - gap] > length:
-                lengths[place], points[place] = lengths[place - gap], points[place - gap]
-                place -= gap
-            lengths[place], points[place] = length, point
-        gap //= 3
+def _leave_out(left: Words, neighbours: Words, w: int) -> Any:
+    """Take the neighbours of a point out of a set; return the words that are left, one over the other."""
+    some = ZERO
+    for k in range(len(left)):
+        left[k] &= ~neighbours[w, k]
+        some |= left[k]
+    return some
 
 
-@inlined
-def _meet(neighbours: Words, a: int, b: int) -> bool:
+@compiled
+def _common(neighbours: Words, u: int, v: int) -> int:
+    """Return the most central common neighbour of two points, -1 if there is none."""
     for i in range(neighbours.shape[1]):
-        if neighbours[a, i] & neighbours[b, i]:
-            return True
-    return False
+        both = neighbours[u, i] & neighbours[v, i]
+        if both:
+            return int((i << 6) + lowest_bit(both))
+    return -1
 
 
-@inlined
-def _lune_has_a_point(bits: Bits, u: int, v: int) -> bool:
-    for w in range(len(bits)):
-        if bits[u, w] < bits[u, v] and bits[v, w] < bits[u, v]:
+@compiled
+def _lune_has_a_point(bits: Bits, order: Indices, u: int, v: int) -> bool:
+    a, b = order[u], order[v]
+    length = bits[a, b]
+    for k in range(len(order)):  # the most central first
+        if bits[a, order[k]] < length and bits[b, order[k]] < length:
             return True
     return False

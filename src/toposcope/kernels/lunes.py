@@ -37,6 +37,7 @@ class Graph(NamedTuple):
     """The edges that have entered, by labels of points."""
 
     neighbours: Words  # shape (n, n / 64); a point is its own neighbour
+    central: Words  # shape (n,); the first word of each, close together in memory
     hints: NDArray[np.int32]  # shape (n,); the word in which a lune of a point last had a member
     parent: Parents  # shape (n,); the components
     active: ActiveEdges
@@ -47,16 +48,19 @@ class Graph(NamedTuple):
 @compiled
 def enter(keys: NDArray[np.uint64], graph: Graph, state: Annotations, keeps: bool) -> Annotations:
     """Let edges enter, in order; the ends of each are the last two numbers of 16 bits of a key."""
-    neighbours, degree, hints = graph.neighbours, graph.active.degree, graph.hints
+    neighbours, active, degree, hints = graph.neighbours, graph.active.bits, graph.active.degree, graph.hints
+    central = graph.central
     n_words = neighbours.shape[1]
     voters = np.empty(n_words, np.uint64)
     votes = np.empty((len(neighbours), 2), np.int32)
     for key in keys:
         u, v = np.int64(key >> np.uint64(16) & np.uint64(0xFFFF)), np.int64(key & np.uint64(0xFFFF))
         if not degree[u] and not degree[v]:
-            hint = hints[u]
-            meet = neighbours[u, hint] & neighbours[v, hint] != ZERO
-            i = 0
+            meet = central[u] & central[v] != ZERO
+            i = hints[u]
+            if not meet and neighbours[u, i] & neighbours[v, i]:
+                meet = True
+            i = 1
             while not meet and i < n_words:
                 if neighbours[u, i] & neighbours[v, i]:
                     hints[u] = i
@@ -68,7 +72,7 @@ def enter(keys: NDArray[np.uint64], graph: Graph, state: Annotations, keeps: boo
             some, any_voter, silent = ZERO, ZERO, ZERO
             for i in range(n_words):
                 lune = neighbours[u, i] & neighbours[v, i]
-                may_vote = graph.active.bits[u, i] | graph.active.bits[v, i]
+                may_vote = active[u, i] | active[v, i]
                 voters[i] = lune & may_vote
                 some |= lune
                 silent |= lune & ~may_vote
@@ -79,6 +83,7 @@ def enter(keys: NDArray[np.uint64], graph: Graph, state: Annotations, keeps: boo
                 state = _settle(graph, state, u, v, voters, votes, silent != ZERO, keeps)
         neighbours[u, v >> 6] |= ONE << np.uint64(v & 63)
         neighbours[v, u >> 6] |= ONE << np.uint64(u & 63)
+        central[u], central[v] = neighbours[u, 0], neighbours[v, 0]
     return state
 
 
