@@ -8,7 +8,7 @@ lengths themselves decide, and then the place in the matrix, row by row.
 Cost: a pass for the survey, one for the counts, and one for every part that is written; 8 bytes for each edge of a part.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,61 +192,58 @@ def first_later_birth(
     """
     n, n_words = neighbours.shape
     left = np.empty(n_words, np.uint64)
+    others, lengths = np.empty(n, np.int64), np.empty(n, np.int64)
     for u in range(begin, n):
-        row = bits[order[u]]
-        for i in range(n_words):
-            left[i] = ~neighbours[u, i]
-        left[n_words - 1] &= ~ZERO >> np.uint64(64 * n_words - n)
-        # Of a point that a neighbour sees, the lune is not empty.
-        n_seen, some = 0, ~ZERO
+        _two_hops_off(neighbours, u, left)
+        count, row = 0, order[u]
+        for i in range(u >> 6, n_words):
+            word = left[i]
+            while word:
+                v = (i << 6) + lowest_bit(word)
+                word &= word - ONE
+                others[count], lengths[count] = order[v], bits[row, order[v]]
+                count += v > u and reached < lengths[count] <= cap
         for i in range(n_words):
             word = neighbours[u, i]
-            while word and some and n_seen < N_CENTRAL:
-                some = _leave_out(left, neighbours, (i << 6) + lowest_bit(word))
+            while word and count:
+                w = order[(i << 6) + lowest_bit(word)]
                 word &= word - ONE
-                n_seen += 1
-        if not some:
-            continue
-        for i in range(u >> 6, n_words):
-            while left[i]:
-                v = (i << 6) + lowest_bit(left[i])
-                left[i] &= left[i] - ONE
-                length = row[order[v]]
-                if v < u or length > cap or length <= reached:
-                    continue
-                common = _common(neighbours, u, v)
-                if common >= 0:
-                    _leave_out(left, neighbours, common)
-                elif not _lune_has_a_point(bits, order, u, v):
-                    return u, length
+                kept = 0
+                for k in range(count):
+                    refuted = bits[w, others[k]] < lengths[k]
+                    others[kept], lengths[kept] = others[k], lengths[k]
+                    kept += not refuted
+                count = kept
+        for k in range(count):
+            if not _lune_has_a_point(bits, row, others[k]):
+                return u, lengths[k]
     return n, 0
 
 
+@compiled
+def _two_hops_off(neighbours: Words, u: int, left: Words) -> None:
+    """Fill in which points are seen by none of the most central neighbours of a point, nor by itself."""
+    n, n_words = neighbours.shape
+    for i in range(n_words):
+        left[i] = ~neighbours[u, i]
+    left[n_words - 1] &= ~ZERO >> np.uint64(64 * n_words - n)
+    n_seen, some = 0, ~ZERO
+    for i in range(n_words):
+        word = neighbours[u, i]
+        while word and some and n_seen < N_CENTRAL:
+            w = (i << 6) + lowest_bit(word)
+            word &= word - ONE
+            n_seen += 1
+            some = ZERO
+            for k in range(n_words):
+                left[k] &= ~neighbours[w, k]
+                some |= left[k]
+
+
 @inlined
-def _leave_out(left: Words, neighbours: Words, w: int) -> Any:
-    """Take the neighbours of a point out of a set; return the words that are left, one over the other."""
-    some = ZERO
-    for k in range(len(left)):
-        left[k] &= ~neighbours[w, k]
-        some |= left[k]
-    return some
-
-
-@compiled
-def _common(neighbours: Words, u: int, v: int) -> int:
-    """Return the most central common neighbour of two points, -1 if there is none."""
-    for i in range(neighbours.shape[1]):
-        both = neighbours[u, i] & neighbours[v, i]
-        if both:
-            return int((i << 6) + lowest_bit(both))
-    return -1
-
-
-@compiled
-def _lune_has_a_point(bits: Bits, order: Indices, u: int, v: int) -> bool:
-    a, b = order[u], order[v]
+def _lune_has_a_point(bits: Bits, a: int, b: int) -> bool:
     length = bits[a, b]
-    for k in range(len(order)):  # the most central first
-        if bits[a, order[k]] < length and bits[b, order[k]] < length:
+    for w in range(len(bits)):
+        if bits[a, w] < length and bits[b, w] < length:
             return True
     return False

@@ -14,7 +14,7 @@ Source: the lune and the relative neighbourhood graph of Toussaint 1980; that bi
 Robins & Turner 2023, arXiv:2307.16333.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,11 @@ from toposcope.kernels.annotations import (
     substitute,
     sum_of,
 )
-from toposcope.kernels.compiled import compiled, wide
+from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
+
+EMPTY, SILENT, LOUD = range(3)
+"""A lune: without points; with points that vote for 0 for certain; with none of these."""
 
 
 class Graph(NamedTuple):
@@ -48,43 +51,84 @@ class Graph(NamedTuple):
 @compiled
 def enter(keys: NDArray[np.uint64], graph: Graph, state: Annotations, keeps: bool) -> Annotations:
     """Let edges enter, in order; the ends of each are the last two numbers of 16 bits of a key."""
-    neighbours, active, degree, hints = graph.neighbours, graph.active.bits, graph.active.degree, graph.hints
-    central = graph.central
+    voters = np.empty(graph.neighbours.shape[1], np.uint64)
+    votes = np.empty((len(graph.neighbours), 2), np.int32)
+    place = 0
+    while True:
+        place, lune = _let_pass(
+            keys,
+            place,
+            graph.neighbours,
+            graph.central,
+            graph.hints,
+            graph.active.bits,
+            graph.active.degree,
+            voters,
+        )
+        if place == len(keys):
+            return state
+        u, v = _ends(keys[place])
+        if lune == EMPTY:
+            state = _open(graph, state, u, v)
+        else:
+            state = _settle(graph, state, u, v, voters, votes, lune == SILENT, keeps)
+        _mark(graph.neighbours, graph.central, u, v)
+        place += 1
+
+
+@compiled
+def _let_pass(
+    keys: NDArray[np.uint64],
+    place: int,
+    neighbours: Words,
+    central: Words,
+    hints: Numbers,
+    active: Words,
+    degree: Numbers,
+    voters: Words,
+) -> tuple[int, int]:
+    """Let edges enter up to one that may change a component or a loop; return its place, and what its lune is like."""
     n_words = neighbours.shape[1]
-    voters = np.empty(n_words, np.uint64)
-    votes = np.empty((len(neighbours), 2), np.int32)
-    for key in keys:
-        u, v = np.int64(key >> np.uint64(16) & np.uint64(0xFFFF)), np.int64(key & np.uint64(0xFFFF))
+    for k in range(place, len(keys)):
+        u, v = _ends(keys[k])
         if not degree[u] and not degree[v]:
-            meet = central[u] & central[v] != ZERO
-            i = hints[u]
-            if not meet and neighbours[u, i] & neighbours[v, i]:
-                meet = True
-            i = 1
-            while not meet and i < n_words:
-                if neighbours[u, i] & neighbours[v, i]:
+            if not central[u] & central[v]:
+                i = wide(hints[u])
+                if not neighbours[u, i] & neighbours[v, i]:
+                    i = 0
+                    while i < n_words and not neighbours[u, i] & neighbours[v, i]:
+                        i += 1
+                    if i == n_words:
+                        return k, EMPTY
                     hints[u] = i
-                    meet = True
-                i += 1
-            if not meet:
-                state = _open(graph, state, u, v)
         else:
             some, any_voter, silent = ZERO, ZERO, ZERO
             for i in range(n_words):
                 lune = neighbours[u, i] & neighbours[v, i]
-                may_vote = active[u, i] | active[v, i]
-                voters[i] = lune & may_vote
+                voting = lune & (active[u, i] | active[v, i])
+                voters[i] = voting
                 some |= lune
-                silent |= lune & ~may_vote
-                any_voter |= voters[i]
+                silent |= lune ^ voting
+                any_voter |= voting
             if not some:
-                state = _open(graph, state, u, v)
-            elif any_voter:
-                state = _settle(graph, state, u, v, voters, votes, silent != ZERO, keeps)
-        neighbours[u, v >> 6] |= ONE << np.uint64(v & 63)
-        neighbours[v, u >> 6] |= ONE << np.uint64(u & 63)
-        central[u], central[v] = neighbours[u, 0], neighbours[v, 0]
-    return state
+                return k, EMPTY
+            if any_voter:
+                return k, SILENT if silent else LOUD
+        _mark(neighbours, central, u, v)
+    return len(keys), EMPTY
+
+
+@inlined
+def _ends(key: Any) -> tuple[int, int]:
+    return np.int64(key >> np.uint64(16) & np.uint64(0xFFFF)), np.int64(key & np.uint64(0xFFFF))
+
+
+@inlined
+def _mark(neighbours: Words, central: Words, u: int, v: int) -> None:
+    """Make two points neighbours."""
+    neighbours[u, v >> 6] |= ONE << np.uint64(v & 63)
+    neighbours[v, u >> 6] |= ONE << np.uint64(u & 63)
+    central[u], central[v] = neighbours[u, 0], neighbours[v, 0]
 
 
 @compiled
