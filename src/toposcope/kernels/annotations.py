@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled
-from toposcope.kernels.sets import ONE, Parents, Words
+from toposcope.kernels.compiled import compiled, wide
+from toposcope.kernels.sets import ONE, Parents, find
 from toposcope.typing import Indices
 
 Numbers = NDArray[np.int32]
@@ -23,15 +23,16 @@ Numbers = NDArray[np.int32]
 START, LENGTH, SIGNATURE, CODE, FIRST, LAST, SLOT, SEEN = range(8)
 """Of an id: where its vector lies, how long it is, the loops in it modulo 64 as bits, its hash; its first and last edge; its place in the table; and
 the loop whose holders it was last listed among."""
-N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT = range(10)
-"""Counters: how many of each are in use, and the first of those that were given back."""
+N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT, EMPTIED = range(11)
+"""Counters: how many of each are in use, the first of those that were given back, and the first of the edges whose
+vectors became empty since the last `release`."""
 NONE, REMOVED = -1, -1
 
 
 class Annotations(NamedTuple):
     """The vectors of all active edges, and the loops."""
 
-    count: Indices  # shape (10,); the counters
+    count: Indices  # shape (11,); the counters
     parent: Parents  # by id; what it became one with, 0 if its vector is empty
     ids: Indices  # shape (i, 8); the fields above, by id
     members: Numbers  # vectors, each from the latest loop to the earliest
@@ -45,19 +46,11 @@ class Annotations(NamedTuple):
     kept_places: Indices  # shape (l, 2); by loop, where that sum begins and ends
 
 
-class ActiveEdges(NamedTuple):
-    """The active edges by their ends."""
-
-    bits: Words  # shape (n, n / 64)
-    degree: Numbers  # shape (n,)
-    ids: Numbers  # shape (n, n); the id that an edge was given, 0 for one that never was active
-
-
 @compiled
 def no_annotations() -> Annotations:
     """Return the state before the first loop."""
-    count = np.zeros(10, np.int64)
-    count[N_IDS], count[FREE_HOLDER], count[FREE_EDGE] = 1, NONE, NONE
+    count = np.zeros(11, np.int64)
+    count[N_IDS], count[FREE_HOLDER], count[FREE_EDGE], count[EMPTIED] = 1, NONE, NONE, NONE
     return Annotations(
         count,
         np.zeros(64, np.int32),
@@ -75,8 +68,8 @@ def no_annotations() -> Annotations:
 
 
 @compiled
-def open_loop(state: Annotations, active: ActiveEdges, u: int, v: int) -> Annotations:
-    """Open a loop with an edge, which alone has it in its vector."""
+def open_loop(state: Annotations, u: int, v: int) -> tuple[Annotations, int, int]:
+    """Open a loop with an edge, which alone has it in its vector; return its id and what `activate` returns, too."""
     loop = state.count[N_LOOPS]
     if loop == len(state.births):
         state = _grown(state, N_LOOPS, 0)
@@ -88,20 +81,20 @@ def open_loop(state: Annotations, active: ActiveEdges, u: int, v: int) -> Annota
     vector = np.empty(1, np.int32)
     vector[0] = loop
     state, number = id_of(state, vector)
-    return activate(state, active, u, v, number)
+    state, edge = activate(state, u, v, number)
+    return state, number, edge
 
 
 @compiled
-def activate(state: Annotations, active: ActiveEdges, u: int, v: int, number: int) -> Annotations:
-    """Give an edge an id that is not 0."""
+def activate(state: Annotations, u: int, v: int, number: int) -> tuple[Annotations, int]:
+    """Give an edge an id that is not 0; return its place in `edges`, too."""
     if state.count[FREE_EDGE] == NONE and state.count[N_EDGES] == len(state.edges):
         state = _grown(state, N_EDGES, 0)
-    _activate(state.count, state.ids, state.edges, active, u, v, number)
-    return state
+    return state, _chain(state.count, state.ids, state.edges, u, v, number)
 
 
 @compiled
-def _activate(count: Indices, ids: Indices, edges: Numbers, active: ActiveEdges, u: int, v: int, number: int) -> None:
+def _chain(count: Indices, ids: Indices, edges: Numbers, u: int, v: int, number: int) -> int:
     edge = count[FREE_EDGE]
     if edge != NONE:
         count[FREE_EDGE] = edges[edge, 2]
@@ -112,11 +105,60 @@ def _activate(count: Indices, ids: Indices, edges: Numbers, active: ActiveEdges,
     if ids[number, FIRST] == NONE:
         ids[number, LAST] = edge
     ids[number, FIRST] = edge
-    active.ids[u, v] = active.ids[v, u] = number
-    active.bits[u, v >> 6] |= ONE << np.uint64(v & 63)
-    active.bits[v, u >> 6] |= ONE << np.uint64(u & 63)
-    active.degree[u] += 1
-    active.degree[v] += 1
+    return int(edge)
+
+
+@compiled
+def agree(
+    state: Annotations, votes: Numbers, is_silent: bool, u: int, v: int, keeps: bool
+) -> tuple[Annotations, int]:
+    """Close loops with an edge until all votes are alike, and 0 if some point votes so; return the id they agree on.
+
+    A vote is a pair of ids, the sum of whose vectors it is. The edges that became inactive are chained from `EMPTIED`,
+    until they are released.
+    """
+    for k in range(0 if is_silent else 1, len(votes)):
+        differing = _differing(state.parent, votes, k, not is_silent)
+        if len(differing):
+            delta = sum_of(state, differing)
+            if len(delta):
+                state = _substitute(state, delta, u, v, keeps)
+    if is_silent or not len(votes):
+        return state, 0
+    agreed = _differing(state.parent, votes, 0, False)
+    if len(agreed) > 1:
+        return id_of(state, sum_of(state, agreed))
+    return state, np.int64(agreed[0]) if len(agreed) else 0
+
+
+@compiled
+def _differing(parent: Parents, votes: Numbers, k: int, with_first: bool) -> Numbers:
+    """Return the ids whose sum is that of a vote, and of the first one; what is there twice is left out."""
+    numbers, count = np.empty(4, np.int32), 0
+    for row in range(2 if with_first else 1):
+        for side in range(2):
+            number = find(parent, wide(votes[0 if row else k, side]))
+            place = 0
+            while place < count and numbers[place] != number:
+                place += 1
+            if number and place == count:
+                numbers[count] = number
+                count += 1
+            elif number:
+                count -= 1
+                numbers[place] = numbers[count]
+    return numbers[:count]
+
+
+@compiled
+def release(count: Indices, edges: Numbers) -> None:
+    """Give back the edges that became inactive."""
+    edge = count[EMPTIED]
+    while edge != NONE:
+        following = edges[edge, 2]
+        edges[edge, 2] = count[FREE_EDGE]
+        count[FREE_EDGE], edge = edge, following
+    count[EMPTIED] = NONE
 
 
 @compiled
@@ -184,7 +226,7 @@ def _merged(a: Numbers, b: Numbers, total: Numbers) -> int:
 
 
 @compiled
-def substitute(state: Annotations, active: ActiveEdges, delta: Numbers, u: int, v: int, keeps: bool) -> Annotations:
+def _substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) -> Annotations:
     """Let a sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others."""
     loop = delta[0]
     state.deaths[loop, 0], state.deaths[loop, 1] = u, v
@@ -197,7 +239,7 @@ def substitute(state: Annotations, active: ActiveEdges, delta: Numbers, u: int, 
     while state.count[N_HOLDERS] + n_found * (len(delta) - 1) > len(state.holders):
         state = _grown(state, N_HOLDERS, 0)
     state = _with_slots(state, n_found)
-    _add_to_all(state, active, delta, found[:n_found])
+    _add_to_all(state, delta, found[:n_found])
     return state
 
 
@@ -226,7 +268,7 @@ def _ids_with(state: Annotations, loop: int, found: Numbers) -> tuple[int, int]:
 
 
 @compiled
-def _add_to_all(state: Annotations, active: ActiveEdges, delta: Numbers, numbers: Numbers) -> None:
+def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers) -> None:
     """Add a sum to the vectors of some ids; there is room for all that this takes."""
     count, parent, ids, members, table = state.count, state.parent, state.ids, state.members, state.table
     code = _code(delta)
@@ -252,22 +294,8 @@ def _add_to_all(state: Annotations, active: ActiveEdges, delta: Numbers, numbers
             state.edges[ids[other, LAST], 2] = ids[number, FIRST]
             ids[other, LAST] = ids[number, LAST]
         else:
-            _inactivate(state, active, number)
-
-
-@compiled
-def _inactivate(state: Annotations, active: ActiveEdges, number: int) -> None:
-    """Take the edges of an id whose vector became empty out of the active ones."""
-    edge = state.ids[number, FIRST]
-    while edge != NONE:
-        a, b = state.edges[edge, 0], state.edges[edge, 1]
-        active.bits[a, b >> 6] &= ~(ONE << np.uint64(b & 63))
-        active.bits[b, a >> 6] &= ~(ONE << np.uint64(a & 63))
-        active.degree[a] -= 1
-        active.degree[b] -= 1
-        edge = state.edges[edge, 2]
-    state.edges[state.ids[number, LAST], 2] = state.count[FREE_EDGE]
-    state.count[FREE_EDGE] = state.ids[number, FIRST]
+            state.edges[ids[number, LAST], 2] = count[EMPTIED]
+            count[EMPTIED] = ids[number, FIRST]
 
 
 @compiled

@@ -19,21 +19,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.annotations import (
-    ActiveEdges,
-    Annotations,
-    Numbers,
-    activate,
-    id_of,
-    open_loop,
-    substitute,
-    sum_of,
-)
+from toposcope.kernels.annotations import EMPTIED, NONE, Annotations, Numbers, activate, agree, open_loop, release
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
 
 EMPTY, SILENT, LOUD = range(3)
 """A lune: without points; with points that vote for 0 for certain; with none of these."""
+
+
+class ActiveEdges(NamedTuple):
+    """The active edges by their ends."""
+
+    bits: Words  # shape (n, n / 64)
+    degree: Numbers  # shape (n,)
+    ids: Numbers  # shape (n, n); the id that an edge was given, 0 for one that never was active
 
 
 class Graph(NamedTuple):
@@ -138,7 +137,9 @@ def _open(graph: Graph, state: Annotations, u: int, v: int) -> Annotations:
         graph.joins[graph.count[0], 0], graph.joins[graph.count[0], 1] = u, v
         graph.count[0] += 1
         return state
-    return open_loop(state, graph.active, u, v)
+    state, number, _ = open_loop(state, u, v)
+    _set_active(graph.active, u, v, number)
+    return state
 
 
 @compiled
@@ -148,21 +149,35 @@ def _settle(
     """Let the points of a lune vote, close loops until they agree, and give the edge what they voted."""
     active = graph.active
     count, is_silent = _votes(graph.neighbours, active.ids, state.parent, u, v, voters, votes, is_silent)
-    for k in range(0 if is_silent else 1, count):
-        differing = _differing(state.parent, votes, k, not is_silent)
-        if len(differing):
-            delta = sum_of(state, differing)
-            if len(delta):
-                state = substitute(state, active, delta, u, v, keeps)
-    if is_silent or not count:
-        return state
-    agreed = _differing(state.parent, votes, 0, False)
-    if not len(agreed):
-        return state
-    number = np.int64(agreed[0])
-    if len(agreed) > 1:
-        state, number = id_of(state, sum_of(state, agreed))
-    return activate(state, active, u, v, number)
+    state, number = agree(state, votes[:count], is_silent, u, v, keeps)
+    _inactivate(active, state.count, state.edges)
+    if number:
+        state, _ = activate(state, u, v, number)
+        _set_active(active, u, v, number)
+    return state
+
+
+@compiled
+def _set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
+    active.ids[u, v] = active.ids[v, u] = number
+    active.bits[u, v >> 6] |= ONE << np.uint64(v & 63)
+    active.bits[v, u >> 6] |= ONE << np.uint64(u & 63)
+    active.degree[u] += 1
+    active.degree[v] += 1
+
+
+@compiled
+def _inactivate(active: ActiveEdges, count: NDArray[np.int64], edges: Numbers) -> None:
+    """Take the edges whose vectors became empty out of the active ones."""
+    edge = count[EMPTIED]
+    while edge != NONE:
+        a, b = edges[edge, 0], edges[edge, 1]
+        active.bits[a, b >> 6] &= ~(ONE << np.uint64(b & 63))
+        active.bits[b, a >> 6] &= ~(ONE << np.uint64(a & 63))
+        active.degree[a] -= 1
+        active.degree[b] -= 1
+        edge = edges[edge, 2]
+    release(count, edges)
 
 
 @compiled
@@ -190,22 +205,3 @@ def _votes(
                 votes[count, 0], votes[count, 1] = a, b
                 count += 1
     return count, is_silent
-
-
-@compiled
-def _differing(parent: Parents, votes: Numbers, k: int, with_first: bool) -> Numbers:
-    """Return the ids whose sum is that of a vote, and of the first one; what is there twice is left out."""
-    numbers, count = np.empty(4, np.int32), 0
-    for row in range(2 if with_first else 1):
-        for side in range(2):
-            number = find(parent, wide(votes[0 if row else k, side]))
-            place = 0
-            while place < count and numbers[place] != number:
-                place += 1
-            if number and place == count:
-                numbers[count] = number
-                count += 1
-            elif number:
-                count -= 1
-                numbers[place] = numbers[count]
-    return numbers[:count]
