@@ -71,7 +71,7 @@ class LoopFiltration:
         self._run(_cap(self._distances, largest.view(np.float64), threshold), least, keeps_cycles)
 
     def _run(self, cap: float, least: int, keeps_cycles: bool) -> None:
-        from toposcope.kernels.annotations import N_OPEN
+        from toposcope.kernels.annotations import N_OPEN, with_room
         from toposcope.kernels.loop_edges import (
             N_BUCKETS,
             bucket_sizes,
@@ -109,7 +109,9 @@ class LoopFiltration:
                 of_bucket = keys[first : first + sizes[b]]
                 first += sizes[b]
                 sort_bucket(of_bucket, spare[: sizes[b]], self._bits, self._order)
-                self._state = enter(of_bucket, graph, self._state, keeps_cycles)
+                place = 0
+                while (place := enter(of_bucket, place, graph, self._state, keeps_cycles)) < len(of_bucket):
+                    self._state = with_room(self._state)
                 if self._state.count[N_OPEN] == 0:
                     reached = min(scale.cap, scale.least + ((b + 1) << scale.shift) - 1)
                     if reached < blocked:

@@ -5,34 +5,39 @@ it; an edge is *active* if its vector is not empty. Edges of one vector share an
 vector, so that vectors are compared by their ids; id 0 is the empty vector. When a loop is closed, the sum that
 vanishes is added to all vectors that contain the loop: ids become empty, or become one with others.
 
+Compiled functions never make arrays longer: what lacks room changes nothing but what it has finished, says so, and is
+called again after `with_room`. (An array that is replaced within a compiled loop is counted at every use of it, which
+took four times as long as all the work.)
+
 Source: de Silva, Morozov & Vejdemo-Johansson 2011, "Dualities in persistent (co)homology"; Boissonnat, Dey & Maria
 2015, "The compressed annotation matrix", of which this is the form for edges.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, wide
+from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.sets import ONE, Parents, find
 from toposcope.typing import Indices
 
 Numbers = NDArray[np.int32]
 
 START, LENGTH, SIGNATURE, CODE, FIRST, LAST, SLOT, SEEN = range(8)
-"""Of an id: where its vector lies, how long it is, the loops in it modulo 64 as bits, its hash; its first and last edge; its place in the table; and
-the loop whose holders it was last listed among."""
-N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT, EMPTIED = range(11)
-"""Counters: how many of each are in use, the first of those that were given back, and the first of the edges whose
-vectors became empty since the last `release`."""
-NONE, REMOVED = -1, -1
+"""Of an id: where its vector lies, and how long it is; the loops in it modulo 64, as bits; its hash; its first and last
+edge; its place in the table; and the loop among whose ids it was last found."""
+N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT = range(10)
+EMPTIED, NEEDED = 10, 11
+"""Counters: how many of each are in use; the first of those that were given back; the first of the edges whose vectors
+became empty since the last `release`; and for how many numbers there was no room."""
+NONE, REMOVED, NO_ROOM = -1, -1, -1
 
 
 class Annotations(NamedTuple):
     """The vectors of all active edges, and the loops."""
 
-    count: Indices  # shape (11,); the counters
+    count: Indices  # shape (12,); the counters
     parent: Parents  # by id; what it became one with, 0 if its vector is empty
     ids: Indices  # shape (i, 8); the fields above, by id
     members: Numbers  # vectors, each from the latest loop to the earliest
@@ -42,37 +47,106 @@ class Annotations(NamedTuple):
     holding: Numbers  # shape (l, 2); by loop, the first of its holders, and how many there are
     births: Numbers  # shape (l, 2); by loop, the edges that opened and closed it; -1 while it is open
     deaths: Numbers  # shape (l, 2); by loop, the edges that opened and closed it; -1 while it is open
-    kept: Numbers  # the loops whose sum was closed, by the loop it closed, itself first; empty unless asked for
-    kept_places: Indices  # shape (l, 2); by loop, where that sum begins and ends
+    kept: Numbers  # the sums that vanished, each the loop it closed and those it was the sum of; empty unless asked for
+    kept_places: Indices  # shape (l, 2); by loop, where its sum begins and ends
 
 
-@compiled
 def no_annotations() -> Annotations:
     """Return the state before the first loop."""
-    count = np.zeros(11, np.int64)
-    count[N_IDS], count[FREE_HOLDER], count[FREE_EDGE], count[EMPTIED] = 1, NONE, NONE, NONE
+    count = np.zeros(12, np.int64)
+    count[N_IDS], count[[FREE_HOLDER, FREE_EDGE, EMPTIED]] = 1, NONE
+    pairs = np.empty((64, 2), np.int32)
     return Annotations(
         count,
         np.zeros(64, np.int32),
         np.zeros((64, 8), np.int64),
         np.empty(256, np.int32),
-        np.zeros(128, np.int32),
+        np.zeros(256, np.int32),
         np.empty((256, 2), np.int32),
         np.empty((256, 3), np.int32),
-        np.empty((64, 2), np.int32),
-        np.empty((64, 2), np.int32),
-        np.empty((64, 2), np.int32),
-        np.empty(64, np.int32),
+        pairs,
+        pairs.copy(),
+        pairs.copy(),
+        np.empty(256, np.int32),
         np.zeros((64, 2), np.int64),
     )
 
 
+def with_room(state: Annotations) -> Annotations:
+    """Return the state with room for what lacked it; members that no vector uses are dropped."""
+    count, needed = state.count, int(state.count[NEEDED]) + 1
+    arrays: dict[str, Any] = {}
+    for used, names in (
+        (N_IDS, ("parent", "ids")),
+        (N_HOLDERS, ("holders",)),
+        (N_EDGES, ("edges",)),
+        (N_LOOPS, ("holding", "births", "deaths", "kept_places")),
+        (N_KEPT, ("kept",)),
+    ):
+        for name in names:
+            old = getattr(state, name)
+            if count[used] + needed > len(old):
+                arrays[name] = np.zeros((2 * len(old) + needed, *old.shape[1:]), old.dtype)
+                arrays[name][: len(old)] = old
+    state = state._replace(**arrays)
+    live = np.flatnonzero(state.parent[: count[N_IDS]] == np.arange(count[N_IDS]))[1:]
+    if count[N_MEMBERS] + needed > len(state.members):
+        length = int(state.ids[live, LENGTH].sum())
+        members = np.empty(max(len(state.members), 2 * (length + needed)), np.int32)
+        _compact(count, state.ids, live, state.members, members)
+        state = state._replace(members=members)
+    if 2 * (count[N_SLOTS] + needed) > len(state.table):
+        size = len(state.table)
+        while size < 4 * (len(live) + needed):
+            size *= 2
+        state = state._replace(table=np.zeros(size, np.int32))
+        count[N_SLOTS] = 0
+        _refill(count, state.ids, live, state.table)
+    return state
+
+
 @compiled
-def open_loop(state: Annotations, u: int, v: int) -> tuple[Annotations, int, int]:
-    """Open a loop with an edge, which alone has it in its vector; return its id and what `activate` returns, too."""
+def _compact(count: Indices, ids: Indices, live: Indices, old: Numbers, members: Numbers) -> None:
+    end = 0
+    for number in live:
+        start = ids[number, START]
+        ids[number, START] = end
+        for k in range(start, start + ids[number, LENGTH]):
+            members[end] = old[k]
+            end += 1
+    count[N_MEMBERS] = end
+
+
+@compiled
+def _refill(count: Indices, ids: Indices, live: Indices, table: Numbers) -> None:
+    for number in live:
+        _put(count, ids, table, number)
+
+
+@compiled
+def _is_room(state: Annotations, needed: int) -> bool:
+    """Return whether there is room for so many members, holders and slots, and one of all else."""
+    count = state.count
+    is_room = (
+        count[N_IDS] < len(state.parent)
+        and count[N_LOOPS] < len(state.births)
+        and (count[FREE_EDGE] != NONE or count[N_EDGES] < len(state.edges))
+        and count[N_MEMBERS] + needed <= len(state.members)
+        and count[N_HOLDERS] + needed <= len(state.holders)
+        and 2 * (count[N_SLOTS] + needed) <= len(state.table)
+        and count[N_KEPT] + needed <= len(state.kept)
+    )
+    if not is_room:
+        count[NEEDED] = needed
+    return is_room
+
+
+@compiled
+def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
+    """Open a loop with an edge, which alone has it in its vector; return its id, and what `activate` does."""
+    if not _is_room(state, 1):
+        return NO_ROOM, NONE
     loop = state.count[N_LOOPS]
-    if loop == len(state.births):
-        state = _grown(state, N_LOOPS, 0)
     state.births[loop, 0], state.births[loop, 1] = u, v
     state.deaths[loop, 0] = state.deaths[loop, 1] = NONE
     state.holding[loop, 0], state.holding[loop, 1] = NONE, 0
@@ -80,21 +154,14 @@ def open_loop(state: Annotations, u: int, v: int) -> tuple[Annotations, int, int
     state.count[N_OPEN] += 1
     vector = np.empty(1, np.int32)
     vector[0] = loop
-    state, number = id_of(state, vector)
-    state, edge = activate(state, u, v, number)
-    return state, number, edge
+    number = _id_of(state, vector)
+    return number, activate(state, u, v, number)
 
 
 @compiled
-def activate(state: Annotations, u: int, v: int, number: int) -> tuple[Annotations, int]:
-    """Give an edge an id that is not 0; return its place in `edges`, too."""
-    if state.count[FREE_EDGE] == NONE and state.count[N_EDGES] == len(state.edges):
-        state = _grown(state, N_EDGES, 0)
-    return state, _chain(state.count, state.ids, state.edges, u, v, number)
-
-
-@compiled
-def _chain(count: Indices, ids: Indices, edges: Numbers, u: int, v: int, number: int) -> int:
+def activate(state: Annotations, u: int, v: int, number: int) -> int:
+    """Give an edge an id, that `agree` returned; return its place in `edges`."""
+    count, ids, edges = state.count, state.ids, state.edges
     edge = count[FREE_EDGE]
     if edge != NONE:
         count[FREE_EDGE] = edges[edge, 2]
@@ -109,50 +176,33 @@ def _chain(count: Indices, ids: Indices, edges: Numbers, u: int, v: int, number:
 
 
 @compiled
-def agree(
-    state: Annotations, votes: Numbers, is_silent: bool, u: int, v: int, keeps: bool
-) -> tuple[Annotations, int]:
+def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: int, v: int, keeps: bool) -> int:
     """Close loops with an edge until all votes are alike, and 0 if some point votes so; return the id they agree on.
 
     A vote is a pair of ids, the sum of whose vectors it is. The edges that became inactive are chained from `EMPTIED`,
     until they are released.
     """
-    for k in range(0 if is_silent else 1, len(votes)):
-        differing = _differing(state.parent, votes, k, not is_silent)
-        if len(differing):
-            delta = sum_of(state, differing)
-            if len(delta):
-                state = _substitute(state, delta, u, v, keeps)
-    if is_silent or not len(votes):
-        return state, 0
-    agreed = _differing(state.parent, votes, 0, False)
-    if len(agreed) > 1:
-        return id_of(state, sum_of(state, agreed))
-    return state, np.int64(agreed[0]) if len(agreed) else 0
+    for k in range(0 if is_silent else 1, n_votes):
+        delta = _sum_of_differing(state, votes, k, not is_silent)
+        if len(delta) and not _substitute(state, delta, u, v, keeps):
+            return NO_ROOM
+    if is_silent or not n_votes:
+        return 0
+    a, b = find(state.parent, wide(votes[0, 0])), find(state.parent, wide(votes[0, 1]))
+    if a == b:
+        return 0
+    agreed = np.empty(0, np.int32)
+    if a and b:
+        agreed = _sum_of_differing(state, votes, wide(0), False)
+    if not _is_room(state, len(agreed)):
+        return NO_ROOM
+    return _id_of(state, agreed) if a and b else a + b
 
 
 @compiled
-def _differing(parent: Parents, votes: Numbers, k: int, with_first: bool) -> Numbers:
-    """Return the ids whose sum is that of a vote, and of the first one; what is there twice is left out."""
-    numbers, count = np.empty(4, np.int32), 0
-    for row in range(2 if with_first else 1):
-        for side in range(2):
-            number = find(parent, wide(votes[0 if row else k, side]))
-            place = 0
-            while place < count and numbers[place] != number:
-                place += 1
-            if number and place == count:
-                numbers[count] = number
-                count += 1
-            elif number:
-                count -= 1
-                numbers[place] = numbers[count]
-    return numbers[:count]
-
-
-@compiled
-def release(count: Indices, edges: Numbers) -> None:
+def release(state: Annotations) -> None:
     """Give back the edges that became inactive."""
+    count, edges = state.count, state.edges
     edge = count[EMPTIED]
     while edge != NONE:
         following = edges[edge, 2]
@@ -162,96 +212,98 @@ def release(count: Indices, edges: Numbers) -> None:
 
 
 @compiled
-def sum_of(state: Annotations, numbers: Numbers) -> Numbers:
-    """Return the sum of the vectors of some ids."""
-    total = np.empty(0, np.int32)
-    for number in numbers:
-        start, length = state.ids[number, START], state.ids[number, LENGTH]
-        room = np.empty(length + len(total), np.int32)
-        size = _merged(state.members[start : start + length], total, room)
-        total = room[:size]
-    return total
+def _sum_of_differing(state: Annotations, votes: Numbers, k: int, with_first: bool) -> Numbers:
+    """Return the vector that a vote is, or the sum of it and the first one."""
+    numbers = np.zeros(4, np.int32)
+    for side in range(2):
+        numbers[side] = find(state.parent, wide(votes[k, side]))
+        if with_first:
+            numbers[2 + side] = find(state.parent, wide(votes[0, side]))
+    size = 0
+    for i in range(4):
+        for j in range(i):
+            if numbers[i] == numbers[j]:
+                numbers[i] = numbers[j] = 0
+        size += state.ids[numbers[i], LENGTH]
+    total, room, length = np.empty(size, np.int32), np.empty(size, np.int32), 0
+    for i in range(4):
+        if not numbers[i]:
+            continue
+        start = state.ids[numbers[i], START]
+        end = start + state.ids[numbers[i], LENGTH]
+        a = c = 0
+        while a < length or start < end:
+            if start == end or (a < length and total[a] > state.members[start]):
+                room[c] = total[a]
+                a += 1
+                c += 1
+            elif a == length or total[a] < state.members[start]:
+                room[c] = state.members[start]
+                start += 1
+                c += 1
+            else:
+                a += 1
+                start += 1
+        total, room, length = room, total, c
+    return total[:length]
 
 
 @compiled
-def id_of(state: Annotations, vector: Numbers) -> tuple[Annotations, int]:
-    """Return the id of a vector that is not empty, a new one if there is none."""
+def _id_of(state: Annotations, vector: Numbers) -> int:
+    """Return the id of a vector that is not empty, a new one if there is none; there is room for it."""
+    count, ids = state.count, state.ids
     code = _code(vector)
-    number = _lookup(state.ids, state.members, state.table, vector, code)
+    number = _lookup(ids, state.members, state.table, vector, code)
     if number:
-        return state, number
-    number = state.count[N_IDS]
-    if number == len(state.parent):
-        state = _grown(state, N_IDS, 0)
-    state = _with_slots(_with_room(state, len(vector)), 1)
-    while state.count[N_HOLDERS] + len(vector) > len(state.holders):
-        state = _grown(state, N_HOLDERS, 0)
-    _store(state, number, vector, code)
-    return state, number
-
-
-@compiled
-def _store(state: Annotations, number: int, vector: Numbers, code: int) -> None:
-    """Take a vector as that of a new id."""
-    start, ids = state.count[N_MEMBERS], state.ids
-    state.count[N_IDS] += 1
-    state.count[N_MEMBERS] += len(vector)
+        return number
+    number, start = count[N_IDS], count[N_MEMBERS]
+    count[N_IDS] += 1
+    count[N_MEMBERS] += len(vector)
     for k in range(len(vector)):
         state.members[start + k] = vector[k]
-        _hold(state, vector[k], number)
+        _hold(count, state.holders, state.holding, vector[k], number)
     state.parent[number] = number
     ids[number, START], ids[number, LENGTH], ids[number, CODE] = start, len(vector), code
-    ids[number, SIGNATURE] = _signature(state.members, start, len(vector))
+    ids[number, SIGNATURE] = _signature(state.members, start, wide(len(vector)))
     ids[number, FIRST] = ids[number, LAST] = ids[number, SEEN] = NONE
-    _put(state, number)
+    _put(count, ids, state.table, number)
+    return int(number)
 
 
 @compiled
-def _merged(a: Numbers, b: Numbers, total: Numbers) -> int:
-    """Write the sum of two vectors, what is in one of them alone; return how long it is."""
-    i = j = k = 0
-    while i < len(a) or j < len(b):
-        if j == len(b) or (i < len(a) and a[i] > b[j]):
-            total[k] = a[i]
-            i += 1
-            k += 1
-        elif i == len(a) or a[i] < b[j]:
-            total[k] = b[j]
-            j += 1
-            k += 1
-        else:
-            i += 1
-            j += 1
-    return k
+def _substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) -> bool:
+    """Let a sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others.
 
-
-@compiled
-def _substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) -> Annotations:
-    """Let a sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others."""
-    loop = delta[0]
-    state.deaths[loop, 0], state.deaths[loop, 1] = u, v
-    state.count[N_OPEN] -= 1
-    if keeps:
-        state = _kept(state, delta)
+    Return whether there was room for that.
+    """
+    count, loop = state.count, delta[0]
     found = np.empty(state.holding[loop, 1], np.int32)
-    n_found, n_members = _ids_with(state, loop, found)
-    state = _with_room(state, n_members + n_found * len(delta))
-    while state.count[N_HOLDERS] + n_found * (len(delta) - 1) > len(state.holders):
-        state = _grown(state, N_HOLDERS, 0)
-    state = _with_slots(state, n_found)
-    _add_to_all(state, delta, found[:n_found])
-    return state
+    n_found, n_members = _ids_with(state.parent, state.ids, state.members, state.holders, state.holding, loop, found)
+    if not _is_room(state, n_members + n_found * len(delta)):
+        return False
+    state.deaths[loop, 0], state.deaths[loop, 1] = u, v
+    count[N_OPEN] -= 1
+    if keeps:
+        state.kept_places[loop, 0] = count[N_KEPT]
+        for k in range(len(delta)):
+            state.kept[count[N_KEPT]] = delta[k]
+            count[N_KEPT] += 1
+        state.kept_places[loop, 1] = count[N_KEPT]
+    _add_to_all(state, delta, found, n_found)
+    _give_back(count, state.holders, state.holding[loop, 0])
+    return True
 
 
 @compiled
-def _ids_with(state: Annotations, loop: int, found: Numbers) -> tuple[int, int]:
+def _ids_with(
+    parent: Parents, ids: Indices, members: Numbers, holders: Numbers, holding: Numbers, loop: int, found: Numbers
+) -> tuple[int, int]:
     """List the ids whose vectors contain a loop; return how many, and the lengths of these vectors together."""
-    parent, ids, members, holders = state.parent, state.ids, state.members, state.holders
     n_found = n_members = 0
-    node, last = state.holding[loop, 0], np.int32(NONE)
+    node = holding[loop, 0]
     while node != NONE:
-        number, last, node = holders[node, 0], node, holders[node, 1]
-        if parent[number] != number or not ids[number, SIGNATURE] >> (loop & 63) & 1 or ids[number, SEEN] == loop:
+        number, node = holders[node, 0], holders[node, 1]
+        if not ids[number, SIGNATURE] >> (loop & 63) & 1 or parent[number] != number or ids[number, SEEN] == loop:
             continue
         k, end = ids[number, START], ids[number, START] + ids[number, LENGTH]
         while k < end and members[k] > loop:
@@ -261,19 +313,31 @@ def _ids_with(state: Annotations, loop: int, found: Numbers) -> tuple[int, int]:
             found[n_found] = number
             n_found += 1
             n_members += ids[number, LENGTH]
-    if last != NONE:
-        holders[last, 1] = state.count[FREE_HOLDER]
-        state.count[FREE_HOLDER] = state.holding[loop, 0]
+    for k in range(n_found):
+        ids[found[k], SEEN] = NONE
     return n_found, n_members
 
 
+@inlined
+def _give_back(count: Indices, holders: Numbers, first: int) -> None:
+    """Give back the holders of a loop."""
+    if first != NONE:
+        last = first
+        while holders[last, 1] != NONE:
+            last = holders[last, 1]
+        holders[last, 1] = count[FREE_HOLDER]
+        count[FREE_HOLDER] = first
+
+
 @compiled
-def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers) -> None:
+def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers: int) -> None:
     """Add a sum to the vectors of some ids; there is room for all that this takes."""
     count, parent, ids, members, table = state.count, state.parent, state.ids, state.members, state.table
+    holders, holding, edges = state.holders, state.holding, state.edges
     code = _code(delta)
     fresh = np.empty(len(delta), np.int32)
-    for number in numbers:
+    for n in range(n_numbers):
+        number = numbers[n]
         start = count[N_MEMBERS]
         length, n_fresh = _add(members, ids[number, START], ids[number, LENGTH], delta, start, fresh)
         table[ids[number, SLOT]] = REMOVED
@@ -285,16 +349,16 @@ def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers) -> None:
             ids[number, START], ids[number, LENGTH] = start, length
             ids[number, SIGNATURE] = _signature(members, start, length)
             count[N_MEMBERS] += length
-            _put(state, number)
+            _put(count, ids, table, number)
             for k in range(n_fresh):
-                _hold(state, fresh[k], number)
+                _hold(count, holders, holding, fresh[k], number)
             continue
         parent[number] = other
         if other:
-            state.edges[ids[other, LAST], 2] = ids[number, FIRST]
+            edges[ids[other, LAST], 2] = ids[number, FIRST]
             ids[other, LAST] = ids[number, LAST]
         else:
-            state.edges[ids[number, LAST], 2] = count[EMPTIED]
+            edges[ids[number, LAST], 2] = count[EMPTIED]
             count[EMPTIED] = ids[number, FIRST]
 
 
@@ -357,115 +421,27 @@ def _lookup(ids: Indices, members: Numbers, table: Numbers, vector: Numbers, cod
     return 0
 
 
-@compiled
-def _with_slots(state: Annotations, n_more: int) -> Annotations:
-    """Return the state with room in the table for so many more."""
-    if 2 * (state.count[N_SLOTS] + n_more) > len(state.table):
-        state = _grown(state, N_SLOTS, n_more)
-        state.count[N_SLOTS] = 0
-        for other in range(1, state.count[N_IDS]):
-            if state.parent[other] == other:
-                _put(state, other)
-    return state
-
-
-@compiled
-def _put(state: Annotations, number: int) -> None:
-    mask = len(state.table) - 1
-    slot = state.ids[number, CODE] & mask
-    while state.table[slot] > 0:
+@inlined
+def _put(count: Indices, ids: Indices, table: Numbers, number: int) -> None:
+    """Put an id into the table."""
+    mask = len(table) - 1
+    slot = ids[number, CODE] & mask
+    while table[slot] > 0:
         slot = (slot + 1) & mask
-    state.count[N_SLOTS] += state.table[slot] == 0
-    state.table[slot] = number
-    state.ids[number, SLOT] = slot
+    count[N_SLOTS] += table[slot] == 0
+    table[slot] = number
+    ids[number, SLOT] = slot
 
 
-@compiled
-def _hold(state: Annotations, loop: int, number: int) -> None:
+@inlined
+def _hold(count: Indices, holders: Numbers, holding: Numbers, loop: int, number: int) -> None:
     """Note that the vector of an id contains a loop."""
-    node = state.count[FREE_HOLDER]
+    node = count[FREE_HOLDER]
     if node != NONE:
-        state.count[FREE_HOLDER] = state.holders[node, 1]
+        count[FREE_HOLDER] = holders[node, 1]
     else:
-        node = state.count[N_HOLDERS]
-        state.count[N_HOLDERS] += 1
-    state.holders[node, 0], state.holders[node, 1] = number, state.holding[loop, 0]
-    state.holding[loop, 0] = node
-    state.holding[loop, 1] += 1
-
-
-@compiled
-def _kept(state: Annotations, delta: Numbers) -> Annotations:
-    """Keep the sum that vanished."""
-    while len(state.kept) < state.count[N_KEPT] + len(delta):
-        state = _grown(state, N_KEPT, 0)
-    begin = state.count[N_KEPT]
-    state.kept[begin : begin + len(delta)] = delta
-    state.count[N_KEPT] += len(delta)
-    state.kept_places[delta[0], 0], state.kept_places[delta[0], 1] = begin, state.count[N_KEPT]
-    return state
-
-
-@compiled
-def _with_room(state: Annotations, length: int) -> Annotations:
-    """Return the state with room for so many more members; vectors that are no longer used are dropped first."""
-    if state.count[N_MEMBERS] + length <= len(state.members):
-        return state
-    old = state.members
-    state = _grown(state, N_MEMBERS, length)
-    end = 0
-    for number in range(1, state.count[N_IDS]):
-        if state.parent[number] == number:
-            start, size = state.ids[number, START], state.ids[number, LENGTH]
-            state.members[end : end + size] = old[start : start + size]
-            state.ids[number, START] = end
-            end += size
-    state.count[N_MEMBERS] = end
-    return state
-
-
-@compiled
-def _grown(state: Annotations, which: int, room: int) -> Annotations:
-    """Return the state with longer arrays of one kind; members and table are new, for as many as are in use."""
-    count, parent, ids, members, table, holders, edges, holding, births, deaths, kept, kept_places = state
-    if which == N_IDS:
-        parent, ids = _longer(parent), _more_rows(ids)
-    elif which == N_LOOPS:
-        holding, births, deaths = _more_rows(holding), _more_rows(births), _more_rows(deaths)
-        kept_places = _more_rows(kept_places)
-    elif which == N_HOLDERS:
-        holders = _more_rows(holders)
-    elif which == N_EDGES:
-        edges = _more_rows(edges)
-    elif which == N_KEPT:
-        kept = _longer(kept)
-    else:
-        used, length = 0, 0
-        for number in range(1, count[N_IDS]):
-            if parent[number] == number:
-                used += 1
-                length += ids[number, LENGTH]
-        if which == N_MEMBERS:
-            members = np.empty(max(len(members), 2 * (length + room)), np.int32)
-        else:
-            size = len(table)
-            while size < 4 * (used + room):
-                size *= 2
-            table = np.zeros(size, np.int32)
-    return Annotations(
-        count, parent, ids, members, table, holders, edges, holding, births, deaths, kept, kept_places
-    )
-
-
-@compiled
-def _longer(array: Numbers) -> Numbers:
-    longer = np.zeros(2 * len(array), array.dtype)
-    longer[: len(array)] = array
-    return longer
-
-
-@compiled
-def _more_rows(array: Numbers) -> Numbers:
-    longer = np.zeros((2 * len(array), array.shape[1]), array.dtype)
-    longer[: len(array)] = array
-    return longer
+        node = count[N_HOLDERS]
+        count[N_HOLDERS] += 1
+    holders[node, 0], holders[node, 1] = number, holding[loop, 0]
+    holding[loop, 0] = node
+    holding[loop, 1] += 1

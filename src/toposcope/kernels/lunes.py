@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.annotations import EMPTIED, NONE, Annotations, Numbers, activate, agree, open_loop, release
+from toposcope.kernels.annotations import EMPTIED, NO_ROOM, NONE, Annotations, Numbers, activate, agree, open_loop, release
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
 
@@ -48,11 +48,13 @@ class Graph(NamedTuple):
 
 
 @compiled
-def enter(keys: NDArray[np.uint64], graph: Graph, state: Annotations, keeps: bool) -> Annotations:
-    """Let edges enter, in order; the ends of each are the last two numbers of 16 bits of a key."""
+def enter(keys: NDArray[np.uint64], place: int, graph: Graph, state: Annotations, keeps: bool) -> int:
+    """Let edges enter, in order, from one on; return the place of one for which the state has no room, or how many.
+
+    The ends of each are the last two numbers of 16 bits of a key.
+    """
     voters = np.empty(graph.neighbours.shape[1], np.uint64)
     votes = np.empty((len(graph.neighbours), 2), np.int32)
-    place = 0
     while True:
         place, lune = _let_pass(
             keys,
@@ -65,12 +67,20 @@ def enter(keys: NDArray[np.uint64], graph: Graph, state: Annotations, keeps: boo
             voters,
         )
         if place == len(keys):
-            return state
+            return place
         u, v = _ends(keys[place])
-        if lune == EMPTY:
-            state = _open(graph, state, u, v)
+        if lune != EMPTY:
+            if not _settle(graph, state, u, v, voters, votes, lune == SILENT, keeps):
+                return place
+        elif find(graph.parent, u) != find(graph.parent, v):
+            join(graph.parent, u, v)
+            graph.joins[graph.count[0], 0], graph.joins[graph.count[0], 1] = u, v
+            graph.count[0] += 1
         else:
-            state = _settle(graph, state, u, v, voters, votes, lune == SILENT, keeps)
+            number, _ = open_loop(state, u, v)
+            if number == NO_ROOM:
+                return place
+            _set_active(graph.active, u, v, number)
         _mark(graph.neighbours, graph.central, u, v)
         place += 1
 
@@ -131,33 +141,29 @@ def _mark(neighbours: Words, central: Words, u: int, v: int) -> None:
 
 
 @compiled
-def _open(graph: Graph, state: Annotations, u: int, v: int) -> Annotations:
-    """Let an edge whose lune is empty join two components, or open a loop."""
-    if join(graph.parent, u, v):
-        graph.joins[graph.count[0], 0], graph.joins[graph.count[0], 1] = u, v
-        graph.count[0] += 1
-        return state
-    state, number, _ = open_loop(state, u, v)
-    _set_active(graph.active, u, v, number)
-    return state
-
-
-@compiled
 def _settle(
     graph: Graph, state: Annotations, u: int, v: int, voters: Words, votes: Numbers, is_silent: bool, keeps: bool
-) -> Annotations:
-    """Let the points of a lune vote, close loops until they agree, and give the edge what they voted."""
+) -> bool:
+    """Let the points of a lune vote, close loops until they agree, and give the edge what they voted.
+
+    Return whether there was room for that.
+    """
     active = graph.active
-    count, is_silent = _votes(graph.neighbours, active.ids, state.parent, u, v, voters, votes, is_silent)
-    state, number = agree(state, votes[:count], is_silent, u, v, keeps)
-    _inactivate(active, state.count, state.edges)
+    n_votes, is_silent = _votes(graph.neighbours, active.ids, state.parent, u, v, voters, votes, is_silent)
+    if not n_votes:
+        return True
+    number = agree(state, votes, n_votes, is_silent, u, v, keeps)
+    if state.count[EMPTIED] != NONE:
+        _inactivate(active, state)
+    if number == NO_ROOM:
+        return False
     if number:
-        state, _ = activate(state, u, v, number)
+        activate(state, u, v, number)
         _set_active(active, u, v, number)
-    return state
+    return True
 
 
-@compiled
+@inlined
 def _set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
     active.ids[u, v] = active.ids[v, u] = number
     active.bits[u, v >> 6] |= ONE << np.uint64(v & 63)
@@ -167,17 +173,17 @@ def _set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
 
 
 @compiled
-def _inactivate(active: ActiveEdges, count: NDArray[np.int64], edges: Numbers) -> None:
+def _inactivate(active: ActiveEdges, state: Annotations) -> None:
     """Take the edges whose vectors became empty out of the active ones."""
-    edge = count[EMPTIED]
+    edge = state.count[EMPTIED]
     while edge != NONE:
-        a, b = edges[edge, 0], edges[edge, 1]
+        a, b = state.edges[edge, 0], state.edges[edge, 1]
         active.bits[a, b >> 6] &= ~(ONE << np.uint64(b & 63))
         active.bits[b, a >> 6] &= ~(ONE << np.uint64(a & 63))
         active.degree[a] -= 1
         active.degree[b] -= 1
-        edge = edges[edge, 2]
-    release(count, edges)
+        edge = state.edges[edge, 2]
+    release(state)
 
 
 @compiled
