@@ -1,13 +1,15 @@
 """Loops of a Vietoris-Rips filtration: H1 of all points, exact.
 
-The edges enter in order of length. `toposcope.kernels.lunes` finds which of them open a loop, and the few triangles
-that can close one; `toposcope.kernels.loop_reduction` finds which loop each closes. Once every loop is closed and no
-later edge can open another, nothing longer is looked at. The algorithm and its proof: ``docs/methods/loops.md``.
+The edges enter in order of length. `toposcope.kernels.lunes` finds which of them open a loop, and what the points of
+the others' lunes vote; `toposcope.kernels.annotations` finds which loops close so that they agree. Once every loop is
+closed and no later edge can open another, nothing longer is looked at. The algorithm and its proof:
+``docs/methods/loops.md``.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,10 +19,13 @@ from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
 from toposcope.homology.point_cloud import Metric, as_cloud, outlasts_rounding
-from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE
+from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE, GROWTH
 from toposcope.typing import Indices, Matrix, Vector
 
-MAX_POINTS = 1 << 16  # edges are numbered in 32 bits
+if TYPE_CHECKING:
+    from toposcope.kernels.loop_edges import Scale
+
+MAX_POINTS = 1 << 16  # an edge's ends are numbers of 16 bits each
 
 
 def loop_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
@@ -68,66 +73,51 @@ class LoopFiltration:
         self._order = np.argsort(sums, kind="stable")
         self._state = no_annotations()
         self._joins = np.empty((0, 2), np.int32)
-        self._run(_cap(self._distances, largest.view(np.float64), threshold), least, keeps_cycles)
+        self._run(_cap(self._distances, largest.view(np.float64), threshold), int(least), keeps_cycles)
 
     def _run(self, cap: float, least: int, keeps_cycles: bool) -> None:
         from toposcope.kernels.annotations import N_OPEN, with_room
-        from toposcope.kernels.loop_edges import (
-            N_BUCKETS,
-            bucket_sizes,
-            edges_of,
-            first_later_birth,
-            scale_of,
-            sort_bucket,
-        )
-        from toposcope.kernels.lunes import ActiveEdges, Graph, enter
+        from toposcope.kernels.loop_edges import first_later_birth, scale_of
+        from toposcope.kernels.lunes import empty_graph, enter
 
         n = len(self._order)
-        label = np.empty(n, np.int32)
-        label[self._order] = np.arange(n)
-        neighbours = np.zeros((n, -(-n // 64)), np.uint64)
-        neighbours[np.arange(n), np.arange(n) // 64] = np.left_shift(np.uint64(1), np.arange(n, dtype=np.uint64) % 64)
-        graph = Graph(
-            neighbours,
-            neighbours[:, 0].copy(),
-            np.zeros(n, np.int32),
-            np.arange(n, dtype=np.int32),
-            ActiveEdges(np.zeros_like(neighbours), np.zeros(n, np.int32), np.zeros((n, n), np.int32)),
-            np.empty((max(n - 1, 0), 2), np.int32),
-            np.zeros(1, np.int64),
-        )
-        scale = scale_of(least, cap)
+        graph, scale = empty_graph(n), scale_of(n, least, cap)
+        row, blocked = 0, 0
+        for keys, reached in self._buckets(scale):
+            place = 0
+            while (place := enter(keys, place, graph, self._state, keeps_cycles)) < len(keys):
+                self._state = with_room(self._state)
+            if self._state.counters[N_OPEN] == 0 and reached >= blocked:
+                row, blocked = first_later_birth(self._bits, self._order, graph.neighbours, reached, scale.cap, row)
+                if row == n:
+                    break
+        self._joins = graph.joins[: graph.n_joins[0]]
+
+    def _buckets(self, scale: "Scale") -> Iterator[tuple[NDArray[np.uint64], int]]:
+        """Yield the edges bucket by bucket, in order, each with the bits of a length that is reached with it."""
+        from toposcope.kernels.loop_edges import bucket_sizes, edges_of, sort_bucket
+
+        label = np.empty(len(self._order), np.int32)
+        label[self._order] = np.arange(len(self._order))
         sizes = bucket_sizes(self._bits, scale)
-        begin, row, blocked, share = 0, 0, 0, FIRST_EDGE_SHARE * sizes.sum()
-        while begin < N_BUCKETS and sizes[begin:].any():
-            end = max(begin + 1, int(np.searchsorted(np.cumsum(sizes[begin:]), share)) + begin)
-            keys, first = edges_of(self._bits, label, scale, begin, sizes[begin:end]), 0
-            spare = np.empty(sizes[begin:end].max(), np.uint64)
-            for b in range(begin, end):
-                if not sizes[b]:
-                    continue
-                of_bucket = keys[first : first + sizes[b]]
-                first += sizes[b]
-                sort_bucket(of_bucket, spare[: sizes[b]], self._bits, self._order)
-                place = 0
-                while (place := enter(of_bucket, place, graph, self._state, keeps_cycles)) < len(of_bucket):
-                    self._state = with_room(self._state)
-                if self._state.count[N_OPEN] == 0:
-                    reached = min(scale.cap, scale.least + ((b + 1) << scale.shift) - 1)
-                    if reached < blocked:
-                        continue
-                    row, blocked = first_later_birth(self._bits, self._order, neighbours, reached, scale.cap, row)
-                    if row == n:
-                        self._joins = graph.joins[: graph.count[0]]
-                        return
-            begin, share = end, 2 * share
-        self._joins = graph.joins[: graph.count[0]]
+        used = np.flatnonzero(sizes)
+        share = FIRST_EDGE_SHARE * sizes.sum()
+        while len(used):
+            part = used[: 1 + np.searchsorted(np.cumsum(sizes[used]), share)]
+            keys = edges_of(self._bits, label, scale, part[0], sizes[part[0] : part[-1] + 1])
+            spare, begin = np.empty(sizes[part].max(), np.uint64), 0
+            for bucket in part.tolist():
+                of_bucket = keys[begin : begin + sizes[bucket]]
+                sort_bucket(of_bucket, spare, self._bits, self._order)
+                yield of_bucket, min(scale.cap, scale.least + ((bucket + 1) << scale.shift) - 1)
+                begin += len(of_bucket)
+            used, share = used[len(part) :], GROWTH * share
 
     def pairs(self) -> Matrix:
         """Return birth and death of every loop in the order they were opened, open ones at infinity; shape (b, 2)."""
         from toposcope.kernels.annotations import N_LOOPS
 
-        count = self._state.count[N_LOOPS]
+        count = self._state.counters[N_LOOPS]
         births, deaths = self._state.births[:count], self._state.deaths[:count]
         lengths = self._lengths(deaths)
         lengths[deaths[:, 0] < 0] = np.inf

@@ -10,10 +10,9 @@ import math
 MIN_BORUVKA_POINTS, MIN_BORUVKA_COORDINATES = 1000, 40_000
 MAX_LEAST_ENTRY = 128  # up to this least entry, rows of whole numbers are recognised, whatever they were multiplied by
 
-# loops: the share of the edges that enters first, and by how much each further part increases what has entered;
-# distances sampled to judge how long the edges of a part are (fewer edges enter at once)
-FIRST_EDGE_SHARE = 1 / 4
-# for each entry of the matrix: its distance, and the edges when all are equally long and sorted at once
+# loops: the share of the edges that is written first, and how many times as many the next (fewer passes at once)
+FIRST_EDGE_SHARE, GROWTH = 1 / 4, 2
+# for each entry of the matrix: its distance, the id of its edge if that is active, and the keys and chains of edges
 BYTES_PER_ENTRY = 24
 ENGINE_BYTES = 32  # of GUDHI, for each pair of points: its distance in float64, twice, and the edges it makes of it
 # where the user sets no number of points: the share of the machine's memory that H1 may take, and the landmarks beyond

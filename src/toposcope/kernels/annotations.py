@@ -32,12 +32,13 @@ EMPTIED, NEEDED = 10, 11
 """Counters: how many of each are in use; the first of those that were given back; the first of the edges whose vectors
 became empty since the last `release`; and for how many numbers there was no room."""
 NONE, REMOVED, NO_ROOM = -1, -1, -1
+SPARE = 2  # times as much room is made as is in use
 
 
 class Annotations(NamedTuple):
     """The vectors of all active edges, and the loops."""
 
-    count: Indices  # shape (12,); the counters
+    counters: Indices  # shape (12,)
     parent: Parents  # by id; what it became one with, 0 if its vector is empty
     ids: Indices  # shape (i, 8); the fields above, by id
     members: Numbers  # vectors, each from the latest loop to the earliest
@@ -73,12 +74,11 @@ def no_annotations() -> Annotations:
 
 
 def with_room(state: Annotations) -> Annotations:
-    """Return the state with room for what lacked it; members that no vector uses are dropped."""
-    count, needed = state.count, int(state.count[NEEDED]) + 1
+    """Return the state with room for what lacked it; members and holders that no vector has are dropped."""
+    count, needed = state.counters, int(state.counters[NEEDED]) + 1
     arrays: dict[str, Any] = {}
     for used, names in (
         (N_IDS, ("parent", "ids")),
-        (N_HOLDERS, ("holders",)),
         (N_EDGES, ("edges",)),
         (N_LOOPS, ("holding", "births", "deaths", "kept_places")),
         (N_KEPT, ("kept",)),
@@ -86,13 +86,16 @@ def with_room(state: Annotations) -> Annotations:
         for name in names:
             old = getattr(state, name)
             if count[used] + needed > len(old):
-                arrays[name] = np.zeros((2 * len(old) + needed, *old.shape[1:]), old.dtype)
+                arrays[name] = np.zeros((SPARE * len(old) + needed, *old.shape[1:]), old.dtype)
                 arrays[name][: len(old)] = old
     state = state._replace(**arrays)
     live = np.flatnonzero(state.parent[: count[N_IDS]] == np.arange(count[N_IDS]))[1:]
+    length = int(state.ids[live, LENGTH].sum())
+    if count[N_HOLDERS] + needed > len(state.holders):
+        state = state._replace(holders=np.empty((max(len(state.holders), SPARE * (length + needed)), 2), np.int32))
+        _list_holders(state, live)
     if count[N_MEMBERS] + needed > len(state.members):
-        length = int(state.ids[live, LENGTH].sum())
-        members = np.empty(max(len(state.members), 2 * (length + needed)), np.int32)
+        members = np.empty(max(len(state.members), SPARE * (length + needed)), np.int32)
         _compact(count, state.ids, live, state.members, members)
         state = state._replace(members=members)
     if 2 * (count[N_SLOTS] + needed) > len(state.table):
@@ -118,6 +121,32 @@ def _compact(count: Indices, ids: Indices, live: Indices, old: Numbers, members:
 
 
 @compiled
+def _list_holders(state: Annotations, live: Indices) -> None:
+    """List the holders of every loop anew, one after the other."""
+    count, holders, holding, n_loops = state.counters, state.holders, state.holding, state.counters[N_LOOPS]
+    holding[:n_loops] = 0
+    for number in live:
+        for k in range(state.ids[number, START], state.ids[number, START] + state.ids[number, LENGTH]):
+            holding[state.members[k], 1] += 1
+    end = 0
+    for loop in range(n_loops):
+        holding[loop, 0] = end
+        end += holding[loop, 1]
+    count[N_HOLDERS], count[FREE_HOLDER] = end, NONE
+    for number in live:
+        for k in range(state.ids[number, START], state.ids[number, START] + state.ids[number, LENGTH]):
+            place = holding[state.members[k], 0]
+            holders[place, 0], holders[place, 1] = number, place + 1
+            holding[state.members[k], 0] += 1
+    for loop in range(n_loops):
+        if holding[loop, 1]:
+            holders[holding[loop, 0] - 1, 1] = NONE
+            holding[loop, 0] -= holding[loop, 1]
+        else:
+            holding[loop, 0] = NONE
+
+
+@compiled
 def _refill(count: Indices, ids: Indices, live: Indices, table: Numbers) -> None:
     for number in live:
         _put(count, ids, table, number)
@@ -126,7 +155,7 @@ def _refill(count: Indices, ids: Indices, live: Indices, table: Numbers) -> None
 @compiled
 def _is_room(state: Annotations, needed: int) -> bool:
     """Return whether there is room for so many members, holders and slots, and one of all else."""
-    count = state.count
+    count = state.counters
     is_room = (
         count[N_IDS] < len(state.parent)
         and count[N_LOOPS] < len(state.births)
@@ -138,7 +167,7 @@ def _is_room(state: Annotations, needed: int) -> bool:
     )
     if not is_room:
         count[NEEDED] = needed
-    return is_room
+    return bool(is_room)
 
 
 @compiled
@@ -146,12 +175,12 @@ def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
     """Open a loop with an edge, which alone has it in its vector; return its id, and what `activate` does."""
     if not _is_room(state, 1):
         return NO_ROOM, NONE
-    loop = state.count[N_LOOPS]
+    loop = state.counters[N_LOOPS]
     state.births[loop, 0], state.births[loop, 1] = u, v
     state.deaths[loop, 0] = state.deaths[loop, 1] = NONE
     state.holding[loop, 0], state.holding[loop, 1] = NONE, 0
-    state.count[N_LOOPS] += 1
-    state.count[N_OPEN] += 1
+    state.counters[N_LOOPS] += 1
+    state.counters[N_OPEN] += 1
     vector = np.empty(1, np.int32)
     vector[0] = loop
     number = _id_of(state, vector)
@@ -161,7 +190,7 @@ def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
 @compiled
 def activate(state: Annotations, u: int, v: int, number: int) -> int:
     """Give an edge an id, that `agree` returned; return its place in `edges`."""
-    count, ids, edges = state.count, state.ids, state.edges
+    count, ids, edges = state.counters, state.ids, state.edges
     edge = count[FREE_EDGE]
     if edge != NONE:
         count[FREE_EDGE] = edges[edge, 2]
@@ -202,7 +231,7 @@ def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: 
 @compiled
 def release(state: Annotations) -> None:
     """Give back the edges that became inactive."""
-    count, edges = state.count, state.edges
+    count, edges = state.counters, state.edges
     edge = count[EMPTIED]
     while edge != NONE:
         following = edges[edge, 2]
@@ -251,7 +280,7 @@ def _sum_of_differing(state: Annotations, votes: Numbers, k: int, with_first: bo
 @compiled
 def _id_of(state: Annotations, vector: Numbers) -> int:
     """Return the id of a vector that is not empty, a new one if there is none; there is room for it."""
-    count, ids = state.count, state.ids
+    count, ids = state.counters, state.ids
     code = _code(vector)
     number = _lookup(ids, state.members, state.table, vector, code)
     if number:
@@ -276,9 +305,11 @@ def _substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool)
 
     Return whether there was room for that.
     """
-    count, loop = state.count, delta[0]
+    count, loop = state.counters, delta[0]
     found = np.empty(state.holding[loop, 1], np.int32)
-    n_found, n_members = _ids_with(state.parent, state.ids, state.members, state.holders, state.holding, loop, found)
+    n_found, n_members, last = _ids_with(
+        state.parent, state.ids, state.members, state.holders, state.holding, loop, found
+    )
     if not _is_room(state, n_members + n_found * len(delta)):
         return False
     state.deaths[loop, 0], state.deaths[loop, 1] = u, v
@@ -290,18 +321,22 @@ def _substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool)
             count[N_KEPT] += 1
         state.kept_places[loop, 1] = count[N_KEPT]
     _add_to_all(state, delta, found, n_found)
-    _give_back(count, state.holders, state.holding[loop, 0])
+    state.holders[last, 1], count[FREE_HOLDER] = count[FREE_HOLDER], state.holding[loop, 0]
     return True
 
 
 @compiled
 def _ids_with(
     parent: Parents, ids: Indices, members: Numbers, holders: Numbers, holding: Numbers, loop: int, found: Numbers
-) -> tuple[int, int]:
-    """List the ids whose vectors contain a loop; return how many, and the lengths of these vectors together."""
+) -> tuple[int, int, int]:
+    """List the ids whose vectors contain a loop, of which there are some.
+
+    Return how many, the lengths of these vectors together, and the last holder.
+    """
     n_found = n_members = 0
-    node = holding[loop, 0]
+    node = last = holding[loop, 0]
     while node != NONE:
+        last = node
         number, node = holders[node, 0], holders[node, 1]
         if not ids[number, SIGNATURE] >> (loop & 63) & 1 or parent[number] != number or ids[number, SEEN] == loop:
             continue
@@ -315,24 +350,13 @@ def _ids_with(
             n_members += ids[number, LENGTH]
     for k in range(n_found):
         ids[found[k], SEEN] = NONE
-    return n_found, n_members
-
-
-@inlined
-def _give_back(count: Indices, holders: Numbers, first: int) -> None:
-    """Give back the holders of a loop."""
-    if first != NONE:
-        last = first
-        while holders[last, 1] != NONE:
-            last = holders[last, 1]
-        holders[last, 1] = count[FREE_HOLDER]
-        count[FREE_HOLDER] = first
+    return n_found, n_members, last
 
 
 @compiled
 def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers: int) -> None:
     """Add a sum to the vectors of some ids; there is room for all that this takes."""
-    count, parent, ids, members, table = state.count, state.parent, state.ids, state.members, state.table
+    count, parent, ids, members, table = state.counters, state.parent, state.ids, state.members, state.table
     holders, holding, edges = state.holders, state.holding, state.edges
     code = _code(delta)
     fresh = np.empty(len(delta), np.int32)
@@ -363,9 +387,7 @@ def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers:
 
 
 @compiled
-def _add(
-    members: Numbers, begin: int, length: int, delta: Numbers, start: int, fresh: Numbers
-) -> tuple[int, int]:
+def _add(members: Numbers, begin: int, length: int, delta: Numbers, start: int, fresh: Numbers) -> tuple[int, int]:
     """Write the sum of a vector and another behind the members; return how long it is, and how much of it is new."""
     i, end, j, k, n_fresh = begin, begin + length, 0, start, 0
     while i < end or j < len(delta):
@@ -389,7 +411,7 @@ def _signature(members: Numbers, start: int, length: int) -> int:
     signature = np.int64(0)
     for k in range(start, start + length):
         signature |= np.int64(1) << np.int64(members[k] & 63)
-    return signature
+    return int(signature)
 
 
 @compiled
@@ -401,7 +423,7 @@ def _code(vector: Numbers) -> int:
         word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         code ^= np.int64(word ^ (word >> np.uint64(31)))
-    return code
+    return int(code)
 
 
 @compiled

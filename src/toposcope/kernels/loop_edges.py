@@ -5,7 +5,7 @@ the edges by the leading bits of their lengths, in *buckets*; another writes tho
 bits of its length and both its ends. A bucket is sorted by these bits when it is reached; where they are equal, the
 lengths themselves decide, and then the place in the matrix, row by row.
 
-Cost: a pass for the survey, one for the counts, and one for every part that is written; 8 bytes for each edge of a part.
+Cost: a pass for the survey, one for the counts, and one for every part that is written; 8 bytes for each edge in it.
 """
 
 from typing import NamedTuple
@@ -13,18 +13,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, inlined
+from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.sets import ONE, ZERO, Words, lowest_bit
+from toposcope.kernels.tuning import (
+    EDGES_PER_BUCKET,
+    MAX_BUCKETS,
+    MAX_INSERTED,
+    N_CENTRAL,
+    N_FIRST_NEIGHBOURS,
+    N_SPREAD_NEIGHBOURS,
+)
 from toposcope.typing import Indices
 
 Bits = NDArray[np.int64]  # of lengths; shape (n, n)
 Keys = NDArray[np.uint64]
 
-KEY_BITS, DIGIT_BITS, END_BITS = 22, 11, 16
-N_BUCKETS = 4096
-INFINITE = 0x7FF0000000000000
-MAX_SHORT_TIE = 32
-N_CENTRAL = 16
+KEY_BITS, DIGIT_BITS = 22, 11
+INFINITE = 0x7FF0000000000000  # its bits
 
 
 class Scale(NamedTuple):
@@ -33,6 +38,7 @@ class Scale(NamedTuple):
     least: int  # bits of the least length above zero
     cap: int  # bits of the longest length that enters
     shift: int  # how many bits of a length above the least are on the right of its bucket's number
+    n_buckets: int
 
 
 @compiled
@@ -56,26 +62,28 @@ def survey(bits: Bits) -> tuple[Indices, Indices, int]:
             least = min(least, np.uint64(row[j] - 1))
         sums[i] += total
         largest[i] = max(largest[i], top)
-    return sums, largest, np.int64(least) + 1
+    return sums, largest, wide(least) + 1
 
 
-def scale_of(least: int, cap: float) -> Scale:
-    """Return buckets for the lengths up to a cap."""
+def scale_of(n: int, least: int, cap: float) -> Scale:
+    """Return buckets for the lengths of n points up to a cap."""
     bits = int(np.float64(max(cap, 0.0)).view(np.int64))
-    least = min(int(least), bits)
-    return Scale(least, bits, max((bits - least).bit_length() - N_BUCKETS.bit_length() + 1, 0))
+    least = min(least, bits)
+    n_wanted = min(max(n * n // (2 * EDGES_PER_BUCKET), 1), MAX_BUCKETS)
+    shift = max((bits - least).bit_length() - n_wanted.bit_length() + 1, 0)
+    return Scale(least, bits, shift, ((bits - least) >> shift) + 1)
 
 
 @compiled
 def bucket_sizes(bits: Bits, scale: Scale) -> Indices:
     """Return how many edges are in each bucket."""
-    sizes = np.zeros(N_BUCKETS + 1, np.int64)
+    sizes = np.zeros(scale.n_buckets + 1, np.int64)
     for i in range(len(bits)):
         row = bits[i]
         for j in range(i + 1, len(bits)):
             above = max(row[j] - scale.least, 0)
-            sizes[min(above >> scale.shift, N_BUCKETS) if row[j] <= scale.cap else N_BUCKETS] += 1
-    return sizes[:N_BUCKETS]
+            sizes[above >> scale.shift if row[j] <= scale.cap else scale.n_buckets] += 1
+    return sizes[: scale.n_buckets]
 
 
 @compiled
@@ -89,7 +97,7 @@ def edges_of(bits: Bits, label: NDArray[np.int32], scale: Scale, begin: int, siz
     keys = np.empty(total, np.uint64)
     n = len(bits)
     longest = min(scale.cap, scale.least + ((begin + len(sizes)) << scale.shift) - 1)
-    above = scale.least + (begin << scale.shift) if begin else np.int64(-(1 << 62))
+    above = scale.least + (begin << scale.shift) if begin else np.int64(-0x8000000000000000)
     places, lengths = np.empty(n, np.int32), np.empty(n, np.int64)
     for i in range(n):
         row, count = bits[i], 0
@@ -98,11 +106,11 @@ def edges_of(bits: Bits, label: NDArray[np.int32], scale: Scale, begin: int, siz
             places[count], lengths[count] = j, row[j]
             count += (row[j] >= above) & (row[j] <= longest)
         for k in range(count):
-            a, b = np.uint64(label[i]), np.uint64(label[places[k]])
+            first, last = min(label[i], label[places[k]]), max(label[i], label[places[k]])
             offset = max(lengths[k] - scale.least, 0)
             bucket = (offset >> scale.shift) - begin
             rest = np.uint64(_after(offset, scale.shift))
-            keys[ends[bucket]] = rest << np.uint64(32) | min(a, b) << np.uint64(16) | max(a, b)
+            keys[ends[bucket]] = rest << np.uint64(32) | np.uint64(first) << np.uint64(16) | np.uint64(last)
             ends[bucket] += 1
     return keys
 
@@ -110,19 +118,19 @@ def edges_of(bits: Bits, label: NDArray[np.int32], scale: Scale, begin: int, siz
 @inlined
 def _after(offset: int, shift: int) -> int:
     """Return the bits of a length that follow those of the number of its bucket."""
-    rest = offset & ((np.int64(1) << shift) - 1)
-    return rest >> (shift - KEY_BITS) if shift > KEY_BITS else rest
+    rest = offset & ((wide(1) << shift) - 1)
+    return int(rest >> (shift - KEY_BITS) if shift > KEY_BITS else rest)
 
 
 @compiled
 def sort_bucket(keys: Keys, spare: Keys, bits: Bits, order: NDArray[np.int64]) -> None:
     """Put the edges of one bucket in order, in place."""
-    if len(keys) <= MAX_SHORT_TIE:
+    if len(keys) <= MAX_INSERTED:
         _insert(keys)
     else:
         at = np.empty((1 << DIGIT_BITS) + 1, np.int32)
-        _by_digit(keys, spare, at, 32)
-        _by_digit(spare, keys, at, 32 + DIGIT_BITS)
+        _by_digit(keys, spare[: len(keys)], at, 32)
+        _by_digit(spare[: len(keys)], keys, at, 32 + DIGIT_BITS)
     begin = 0
     while begin < len(keys):
         end = begin + 1
@@ -165,7 +173,9 @@ def _order_ties(keys: Keys, bits: Bits, order: NDArray[np.int64]) -> None:
     lengths = np.empty(n, np.int64)
     ordered = True
     for k in range(n):
-        lengths[k] = max(bits[order[keys[k] >> np.uint64(16) & np.uint64(0xFFFF)], order[keys[k] & np.uint64(0xFFFF)]], 0)
+        lengths[k] = max(
+            bits[order[keys[k] >> np.uint64(16) & np.uint64(0xFFFF)], order[keys[k] & np.uint64(0xFFFF)]], 0
+        )
         ordered &= k == 0 or lengths[k - 1] <= lengths[k]
     if ordered:
         return
@@ -192,7 +202,7 @@ def first_later_birth(
     """
     n, n_words = neighbours.shape
     left = np.empty(n_words, np.uint64)
-    others, lengths = np.empty(n, np.int64), np.empty(n, np.int64)
+    others, lengths, near = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     for u in range(begin, n):
         _two_hops_off(neighbours, u, left)
         count, row = 0, order[u]
@@ -203,21 +213,34 @@ def first_later_birth(
                 word &= word - ONE
                 others[count], lengths[count] = order[v], bits[row, order[v]]
                 count += v > u and reached < lengths[count] <= cap
+        # The most central neighbours, some from all directions, then the others.
+        degree = 0
         for i in range(n_words):
             word = neighbours[u, i]
             while word and count:
-                w = order[(i << 6) + lowest_bit(word)]
+                near[degree] = order[(i << 6) + lowest_bit(word)]
                 word &= word - ONE
-                kept = 0
-                for k in range(count):
-                    refuted = bits[w, others[k]] < lengths[k]
-                    others[kept], lengths[kept] = others[k], lengths[k]
-                    kept += not refuted
-                count = kept
+                degree += 1
+        stride = degree // N_SPREAD_NEIGHBOURS + 1
+        for k in range(min(N_FIRST_NEIGHBOURS, degree)):
+            count = _unrefuted(bits, row, near[k], others, lengths, count)
+        for first in range(stride):
+            for k in range(first, degree, stride):
+                count = _unrefuted(bits, row, near[k], others, lengths, count)
         for k in range(count):
             if not _lune_has_a_point(bits, row, others[k]):
                 return u, lengths[k]
     return n, 0
+
+
+@compiled
+def _unrefuted(bits: Bits, u: int, w: int, others: Indices, lengths: Indices, count: int) -> int:
+    """Keep those of some edges from a point that another does not refute, in place; return how many."""
+    kept, from_u = 0, bits[w, u]
+    for k in range(count):
+        others[kept], lengths[kept] = others[k], lengths[k]
+        kept += max(from_u, bits[w, others[k]]) >= lengths[k]
+    return kept
 
 
 @compiled

@@ -19,7 +19,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.annotations import EMPTIED, NO_ROOM, NONE, Annotations, Numbers, activate, agree, open_loop, release
+from toposcope.kernels.annotations import (
+    EMPTIED,
+    NO_ROOM,
+    NONE,
+    Annotations,
+    Numbers,
+    activate,
+    agree,
+    open_loop,
+    release,
+)
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
 
@@ -44,7 +54,18 @@ class Graph(NamedTuple):
     parent: Parents  # shape (n,); the components
     active: ActiveEdges
     joins: NDArray[np.int32]  # shape (n, 2); the edges that joined components
-    count: NDArray[np.int64]  # shape (1,); how many these are
+    n_joins: NDArray[np.int64]  # shape (1,); how many these are
+
+
+def empty_graph(n: int) -> Graph:
+    """Return the graph of n points before the first edge."""
+    neighbours = np.zeros((n, max(-(-n // 64), 1)), np.uint64)
+    points = np.arange(n)
+    neighbours[points, points // 64] = np.left_shift(ONE, (points % 64).astype(np.uint64))
+    active = ActiveEdges(np.zeros_like(neighbours), np.zeros(n, np.int32), np.zeros((n, n), np.int32))
+    parent, joins = points.astype(np.int32), np.empty((max(n - 1, 0), 2), np.int32)
+    central = neighbours[:, 0].copy()
+    return Graph(neighbours, central, np.zeros(n, np.int32), parent, active, joins, np.zeros(1, np.int64))
 
 
 @compiled
@@ -74,8 +95,8 @@ def enter(keys: NDArray[np.uint64], place: int, graph: Graph, state: Annotations
                 return place
         elif find(graph.parent, u) != find(graph.parent, v):
             join(graph.parent, u, v)
-            graph.joins[graph.count[0], 0], graph.joins[graph.count[0], 1] = u, v
-            graph.count[0] += 1
+            graph.joins[graph.n_joins[0], 0], graph.joins[graph.n_joins[0], 1] = u, v
+            graph.n_joins[0] += 1
         else:
             number, _ = open_loop(state, u, v)
             if number == NO_ROOM:
@@ -129,7 +150,7 @@ def _let_pass(
 
 @inlined
 def _ends(key: Any) -> tuple[int, int]:
-    return np.int64(key >> np.uint64(16) & np.uint64(0xFFFF)), np.int64(key & np.uint64(0xFFFF))
+    return wide(key >> np.uint64(16) & np.uint64(0xFFFF)), wide(key & np.uint64(0xFFFF))
 
 
 @inlined
@@ -153,7 +174,7 @@ def _settle(
     if not n_votes:
         return True
     number = agree(state, votes, n_votes, is_silent, u, v, keeps)
-    if state.count[EMPTIED] != NONE:
+    if state.counters[EMPTIED] != NONE:
         _inactivate(active, state)
     if number == NO_ROOM:
         return False
@@ -175,7 +196,7 @@ def _set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
 @compiled
 def _inactivate(active: ActiveEdges, state: Annotations) -> None:
     """Take the edges whose vectors became empty out of the active ones."""
-    edge = state.count[EMPTIED]
+    edge = state.counters[EMPTIED]
     while edge != NONE:
         a, b = state.edges[edge, 0], state.edges[edge, 1]
         active.bits[a, b >> 6] &= ~(ONE << np.uint64(b & 63))
