@@ -1,6 +1,6 @@
 """The edges of a cloud in order of length, some at a time, and whether any that has not entered can open a loop.
 
-Lengths are handled as the whole numbers that their bits are, which are in the same order. A pass over the matrix counts
+Lengths are handled as the whole numbers that their bits are, which are in the same order (-0 is below all). A pass over the matrix counts
 the edges by the leading bits of their lengths, in *buckets*; another writes those of some buckets, each as 22 further
 bits of its length and both its ends. A bucket is sorted by these bits when it is reached; where they are equal, the
 lengths themselves decide, and then the place in the matrix, row by row.
@@ -81,7 +81,7 @@ def bucket_sizes(bits: Bits, scale: Scale) -> Indices:
     for i in range(len(bits)):
         row = bits[i]
         for j in range(i + 1, len(bits)):
-            above = max(row[j] - scale.least, 0)
+            above = max(row[j], scale.least) - scale.least
             sizes[above >> scale.shift if row[j] <= scale.cap else scale.n_buckets] += 1
     return sizes[: scale.n_buckets]
 
@@ -96,18 +96,19 @@ def edges_of(bits: Bits, label: NDArray[np.int32], scale: Scale, begin: int, siz
         total += sizes[b]
     keys = np.empty(total, np.uint64)
     n = len(bits)
-    longest = min(scale.cap, scale.least + ((begin + len(sizes)) << scale.shift) - 1)
-    above = scale.least + (begin << scale.shift) if begin else np.int64(-0x8000000000000000)
+    # Divided before they are added up: the sums may be beyond 64 bits.
+    last = begin + len(sizes) - 1
     places, lengths = np.empty(n, np.int32), np.empty(n, np.int64)
     for i in range(n):
         row, count = bits[i], 0
         for j in range(i + 1, n):
             # Written in any case, kept if it counts: a branch would be mispredicted half the time.
             places[count], lengths[count] = j, row[j]
-            count += (row[j] >= above) & (row[j] <= longest)
+            bucket = (max(row[j], scale.least) - scale.least) >> scale.shift
+            count += (bucket >= begin) & (bucket <= last) & (row[j] <= scale.cap)
         for k in range(count):
             first, last = min(label[i], label[places[k]]), max(label[i], label[places[k]])
-            offset = max(lengths[k] - scale.least, 0)
+            offset = max(lengths[k], scale.least) - scale.least
             bucket = (offset >> scale.shift) - begin
             rest = np.uint64(_after(offset, scale.shift))
             keys[ends[bucket]] = rest << np.uint64(32) | np.uint64(first) << np.uint64(16) | np.uint64(last)
