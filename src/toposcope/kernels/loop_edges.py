@@ -107,11 +107,11 @@ def edges_of(bits: Bits, label: NDArray[np.int32], scale: Scale, begin: int, siz
             bucket = (max(row[j], scale.least) - scale.least) >> scale.shift
             count += (bucket >= begin) & (bucket <= last) & (row[j] <= scale.cap)
         for k in range(count):
-            first, last = min(label[i], label[places[k]]), max(label[i], label[places[k]])
+            a, b = min(label[i], label[places[k]]), max(label[i], label[places[k]])
             offset = max(lengths[k], scale.least) - scale.least
             bucket = (offset >> scale.shift) - begin
             rest = np.uint64(_after(offset, scale.shift))
-            keys[ends[bucket]] = rest << np.uint64(32) | np.uint64(first) << np.uint64(16) | np.uint64(last)
+            keys[ends[bucket]] = rest << np.uint64(32) | np.uint64(a) << np.uint64(16) | np.uint64(b)
             ends[bucket] += 1
     return keys
 
