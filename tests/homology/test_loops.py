@@ -41,6 +41,7 @@ matrices = st.integers(2, 11).flatmap(
             st.integers(1, 4).map(float),  # ties everywhere, the triangle inequality broken at will
             st.sampled_from([1.0, np.nextafter(1.0, 2), 1.5, 2.0, np.inf]),
             st.floats(1e-3, 1e3),
+            st.sampled_from([0.0, -0.0, 5e-324, 1e-300, 1e300]),
         ),
         min_size=sides(n),
         max_size=sides(n),

@@ -198,8 +198,8 @@ def longest_loops(points: ArrayLike | Any, count: int = 1, *, metric: Metric = "
 
     Notes
     -----
-    Of the many cycles of a class this is the one that the reduction of the boundary matrix finds. It runs along edges
-    of the relative neighbourhood graph, from neighbour to neighbour, and need not be the shortest.
+    Of the many cycles of a class this is a sum of cycles through the spanning tree (``docs/methods/loops.md``). It runs
+    along edges of the relative neighbourhood graph, from neighbour to neighbour, and need not be the shortest.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """The edges of a cloud in order of length, some at a time, and whether any that has not entered can open a loop.
 
-Lengths are handled as the whole numbers that their bits are, which are in the same order (-0 is below all). A pass over the matrix counts
-the edges by the leading bits of their lengths, in *buckets*; another writes those of some buckets, each as 22 further
-bits of its length and both its ends. A bucket is sorted by these bits when it is reached; where they are equal, the
-lengths themselves decide, and then the place in the matrix, row by row.
+Lengths are handled as the whole numbers that their bits are, which are in the same order (-0 is below all). A pass over
+the matrix counts the edges by the leading bits of their lengths, in *buckets*; another writes those of some buckets,
+each as 22 further bits of its length and both its ends. A bucket is sorted by these bits when it is reached; where they
+are equal, the lengths themselves decide, and then the place in the matrix, row by row.
 
 Cost: a pass for the survey, one for the counts, and one for every part that is written; 8 bytes for each edge in it.
 """
