@@ -1,7 +1,7 @@
 """Vietoris-Rips persistence of a point cloud: H0, H1 and H2 by engines of its own, H3 and up through GUDHI."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,9 +13,11 @@ from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram, without_death
 from toposcope.homology.memory import check_fits, may_not_fit, total_memory
+from toposcope.homology.plane_loops import is_plane, plane_diagram
 from toposcope.homology.point_cloud import (
     Cloud,
     DeviceEuclidean,
+    Euclidean,
     Metric,
     as_cloud,
     is_large,
@@ -54,8 +56,9 @@ def rips(
     max_points : int, optional
         Dimensions 1 and up use all points if n is at most this, else that many farthest-point landmarks; their
         diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points (unless they need all
-        distances, as for many equal ones and for precomputed ones). If left out, H1 uses all points as
-        long as that takes at most half of the machine's memory (22,000 points in 24 GB), and H2 and up use at most
+        distances, as for many equal ones and for precomputed ones). If left out, H1 uses all points of the
+        plane and space, and of other clouds as long as that takes at most half of the machine's memory (22,000
+        points in 24 GB), and H2 and up use at most
         2,000 landmarks. H0 always uses all points.
     landmarks : array-like of int, optional
         Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
@@ -79,6 +82,9 @@ def rips(
 
     Notes
     -----
+    Clouds of the plane and space need no matrix of distances: a million points take a minute and 1 GB, unless a hole
+    is so large that the matrix is quicker (or, where there is no room for it, landmarks are taken).
+
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.boruvka`. H1: O(n^2 d) time for the
     distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are counted on; see
     `toposcope.homology.loops`. H2: 48 n^2 bytes and those of the cocycles; see `toposcope.homology.voids`. H2 and up
@@ -99,9 +105,13 @@ def rips(
     cloud = as_cloud(points, metric, "points")
     chosen = None if landmarks is None else as_indices(landmarks, "landmarks", cloud.shape[0])
     n = cloud.shape[0] if chosen is None else len(chosen)
+    in_plane = chosen is None and max_dimension > 0 and (max_points is None or max_points >= n) and is_plane(cloud)
+    found = None
+    if in_plane:
+        found = plane_diagram(cast(Euclidean, cloud), threshold, matrix_fits=points_for_loops(n) == n)
     for_loops = n if chosen is not None else points_for_loops(n, max_points)
     for_voids = n if chosen is not None else min(n, max_points or DEFAULT_LANDMARKS)
-    if max_dimension > 0:
+    if max_dimension > 0 and found is None:
         hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
         check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
@@ -110,10 +120,12 @@ def rips(
         hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
     lengths, births = None, None
-    if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
+    if found is None and max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
         lengths, births = tree_and_births(cloud) or (None, None)
-    diagrams = [_components(cloud, lengths, threshold)]
-    if max_dimension > 0:
+    diagrams = [_component_diagram(found[0], threshold, "boxes") if found else _components(cloud, lengths, threshold)]
+    if found:
+        diagrams.append(found[1])
+    elif max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
     if max_dimension > 1:
         diagrams += _higher(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
