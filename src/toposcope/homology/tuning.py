@@ -20,7 +20,7 @@ MAX_MEMORY_SHARE, DEFAULT_LANDMARKS = 0.5, 2000
 # loops of the plane and space: from so many points, a tree of boxes is quicker than the matrix of distances; boxes and
 # points that it may visit, for each pair where there is room for the matrix (200 to 600 for each point in random
 # clouds; the matrix's engine takes as long as .2 visits of every pair), and for each point where there is none
-MIN_TREE_POINTS, MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT = 2000, 0.5, 10_000
+MIN_TREE_POINTS, MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT = 2000, 0.5, 2000
 MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
 # births of loops: pivots, half of them central and half random; bytes of the bounds held at once; points whose nearest
 # neighbours decide the precision of the bounds; and points that may be tried for each point (160 in random clouds)
