@@ -8,13 +8,20 @@ births and their number need no n x n distances and no reduction.
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.loops import MAX_POINTS, loop_bytes, loop_diagram
 from toposcope.homology.memory import free_memory
 from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud, from_centroid
-from toposcope.homology.tuning import BLOCK_BYTES, MAX_TRIALS_PER_POINT, N_PIVOTS, N_PRECISION_SAMPLES
+from toposcope.homology.tuning import (
+    BLOCK_BYTES,
+    MAX_PIVOTS,
+    MAX_TRIALS_PER_POINT,
+    MIN_PIVOTS,
+    N_NEAR,
+    N_PRECISION_SAMPLES,
+)
 from toposcope.typing import Indices, Matrix, Vector
 
 if TYPE_CHECKING:
@@ -131,28 +138,46 @@ def _from_centre(cloud: Euclidean) -> Indices:
 
 def _empty_lunes(cloud: "Measured") -> Indices | None:
     """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
-    from scipy.spatial.distance import cdist
-
-    from toposcope.kernels.boruvka import left_factor, product_factors
-    from toposcope.kernels.relative_neighbours import TIE_TOLERANCE, empty_lunes
+    from toposcope.kernels.boruvka import left_factor, product_factors, rounding
+    from toposcope.kernels.relative_neighbours import Open, empty_lunes
 
     points, n = cloud.points, len(cloud.points)
-    right, own = product_factors(points, _precision(points))
-    sampled = np.random.default_rng(0).choice(n, min(n, N_PIVOTS // 2), replace=False)
-    pivots = np.union1d(np.arange(min(n, N_PIVOTS // 2)), sampled)
-    upper = cdist(points[pivots], points, "sqeuclidean") * (1 + TIE_TOLERANCE)
-    upper = np.nextafter(upper.astype(np.float32), np.float32(np.inf))
+    precision = _precision(points)
+    right, own = product_factors(points, precision)
+    upper = _pivots(right, own, rounding(points.shape[1], precision)[1])
     height = max(1, BLOCK_BYTES // (right.itemsize * n))
 
-    blocks, trials_left = [], MAX_TRIALS_PER_POINT * n
+    counts, reach = np.zeros((2, n + 1), np.int64), np.zeros(n, np.float32)
+    found = Open(np.empty((1024, 3), np.int64), np.empty(1024), counts[0], counts[1], reach)
+    trials_left = MAX_TRIALS_PER_POINT * n
     for begin in range(0, n, height):
-        lower = left_factor(right[begin : begin + height]) @ right.T
-        lower += own[begin : begin + height, None]
-        edges, trials_left = empty_lunes(cloud, lower.astype(np.float32, copy=False), begin, upper, trials_left)
+        rows = slice(begin, min(begin + height, n))
+        near = np.argsort(upper[:, rows].T, axis=1, kind="stable")[:, :N_NEAR]
+        lower = left_factor(right[rows]) @ right[: rows.stop].T
+        lower += own[rows, None]
+        lower = lower.astype(np.float32, copy=False)
+        found, trials_left = empty_lunes(cloud, found, lower, begin, upper, near, trials_left)
         if trials_left < 0:
             return None
-        blocks.append(edges)
-    return np.concatenate(blocks)
+    starts, m = found.stops[:-1], found.stops[-1]
+    is_kept = np.arange(m) < np.repeat(starts + found.kept[:-1], np.diff(found.stops))
+    return found.edges[:m][is_kept]
+
+
+def _pivots(right: NDArray[Any], own: Vector, absolute: float) -> NDArray[np.float32]:
+    """Return upper bounds of the squared distances of some points from all, as close as the lower ones; (p, n)."""
+    from toposcope.kernels.boruvka import left_factor
+    from toposcope.kernels.relative_neighbours import TIE_TOLERANCE
+
+    n, d = right.shape
+    half = min(n, min(max(d, MIN_PIVOTS), MAX_PIVOTS) // 2)
+    pivots = np.union1d(np.arange(half), np.random.default_rng(0).choice(n, half, replace=False))
+    products, norms = left_factor(right[pivots]) @ right.T, right[:, -2].astype(float)
+    upper: NDArray[np.float32] = products.astype(np.float32, copy=False)
+    for k, p in enumerate(pivots):
+        squares = products[k] + own[p] + 2 * (norms[p] + norms) ** 2 + 2 * absolute
+        upper[k] = np.nextafter((squares * (1 + TIE_TOLERANCE)).astype(np.float32), np.float32(np.inf))
+    return upper
 
 
 def _precision(points: Matrix) -> type[np.floating[Any]]:

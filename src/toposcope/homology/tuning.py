@@ -21,11 +21,13 @@ MAX_MEMORY_SHARE, DEFAULT_LANDMARKS = 0.5, 2000
 # loops of the plane and space: from so many points, a tree of boxes is quicker than the matrix of distances; boxes and
 # points that it may visit, for each pair where there is room for the matrix (200 to 600 for each point in random
 # clouds; the matrix's engine takes as long as .2 visits of every pair), and for each point where there is none
-MIN_TREE_POINTS, MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT = 2000, 0.5, 10_000
+MIN_TREE_POINTS, MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT = 2000, 0.5, 2000
 MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
-# births of loops: pivots, half of them central and half random; bytes of the bounds held at once; points whose nearest
-# neighbours decide the precision of the bounds; and points that may be tried for each point (160 in random clouds)
-N_PIVOTS, BLOCK_BYTES, N_PRECISION_SAMPLES, MAX_TRIALS_PER_POINT = 64, 1 << 26, 64, 2000
+# births of loops: pivots, as many as dimensions within these, half of them central and half random, and how many are
+# tried in a row; bytes of the bounds held at once; points whose nearest neighbours decide the precision of the bounds;
+# points tried for each one at most (140 in random clouds)
+MIN_PIVOTS, MAX_PIVOTS, N_NEAR, BLOCK_BYTES = 64, 512, 64, 1 << 26
+N_PRECISION_SAMPLES, MAX_TRIALS_PER_POINT = 16, 2000
 
 # Lanczos: vectors of the basis besides those that are wanted, and the least; bytes of a basis; entries of a row that
 # are combined at once; eigenvalues beyond those wanted, so that the last of these is known to be the next; steps

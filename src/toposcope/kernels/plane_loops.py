@@ -59,10 +59,10 @@ class Front(NamedTuple):
 def _is_earlier(front: Front, length: float, lane: int, k: int) -> bool:
     """Return whether the next edge of a lane comes before that of the heap's place k."""
     if length != front.keys[k]:
-        return length < front.keys[k]
+        return bool(length < front.keys[k])
     a, b = _next_ends(front, lane)
     c, d = _next_ends(front, wide(front.heap[k]))
-    return bool(a < c or (a == c and b < d))
+    return a < c or (a == c and b < d)
 
 
 @compiled

@@ -1,19 +1,20 @@
 """The relative neighbourhood graph of a point cloud of any size: the edges that no point refutes.
 
 A point *refutes* an edge if it is closer to both of its ends than they are to each other. Points are sorted by their
-distance from the centroid, and an edge is tested in the row of its outer end v, which has few close neighbours:
+distance from the centroid, and an edge belongs to the row of its outer end v, which has few close neighbours:
 
-1. one matrix product gives lower bounds of the squared distances from v to all points;
-2. some points with known distances to all others, the *pivots*, refute most edges by these bounds;
-3. the nearest neighbours of v refute most of the remaining edges;
-4. every point that may be closer to v than the other end is tested on the edges that are left.
+1. one matrix product gives lower bounds of the squared distances from v to the points before it;
+2. of some points with upper bounds of their distances to all others, the *pivots*, those near v refute most edges;
+3. the other ends of the edges of v that are kept so far, shortest first, refute most of the remaining ones;
+4. every point before v that may be closer to v than the other end is tested on the edges that are left;
+5. so is every point after v, in its own row, on the few edges that are left of earlier rows.
 
-The last two steps compute distances from coordinate differences, and undecided cases are rounded as `edge_length` does,
-so that the result equals that of the full distance matrix to the last bit. Loops born and closed at one length are
-counted from the ties: see ``docs/methods/loops.md``.
+The last three steps compute distances from coordinate differences, and undecided cases are rounded as `edge_length`
+does, so that the result equals that of the full distance matrix to the last bit. Loops born and closed at one length
+are counted from the ties: see ``docs/methods/loops.md``.
 
-Cost: one product of all pairs of points, O(n) comparisons with every pivot for each point, and O(d) for each of the few
-points that are tested; O(nd) for each edge that has ties, and O(s^2 d) for s points in its lune; O(nd) memory.
+Cost: half a product of all pairs of points, O(n) comparisons with a few pivots for each point, and O(d) for each of the
+few points that are tested; O(nd) for each edge that has ties, and O(s^2 d) for s points in its lune; O(nd) memory.
 Source: Toussaint 1980; the bounds are those of `toposcope.kernels.boruvka`.
 """
 
@@ -22,25 +23,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.boruvka import insert_ascending
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.pairwise import pair_distance
 from toposcope.kernels.prim import squared_distance
 from toposcope.kernels.sets import BitTree, Parents, empty_tree_inside, find, join, largest, toggle
 from toposcope.kernels.whole_cosines import whole_length
-from toposcope.typing import Indices, Matrix
+from toposcope.typing import Indices, Matrix, Vector
 
 Bounds = NDArray[np.float32]
 
 EUCLIDEAN, COSINE, WHOLE = 0, 1, 2
 """What edges are as long as: the distance of two points, half its square, or the cosine distance of whole numbers."""
 
-N_NEAREST = 8  # points near the outer end that are tried before all others
-
-TILE = 4096  # bounds that are compared with every pivot while they are in the cache
+N_FIRST = 8  # pivots whose bounds of all points are compared; the others' only where these refute nothing
+TILE, RUN = 2048, 64  # bounds that are compared with every pivot while they are in the cache; and at once
 
 TIE_TOLERANCE = 1e-9
 """Squared distances this close to each other, relatively, are compared as `edge_length` rounds them."""
+REACH = 2**-22  # what covers the rounding of a bound to float32, relatively
 LATER, VANISHES = -2, -1
 """In place of the number of an edge: it comes later than the edge in question; it is shorter, or refuted."""
 
@@ -72,108 +72,152 @@ def edge_lengths(cloud: Measured, edges: Indices) -> Matrix:
     return lengths
 
 
+class Open(NamedTuple):
+    """Edges that no point up to their outer end refutes, one outer end after the other."""
+
+    edges: Indices  # shape (m, 3); the inner and the outer end, and 1 if a point comes as near without being nearer
+    squares: Vector  # shape (m,)
+    stops: Indices  # shape (n + 1,); the number of edges before each outer end's, and in all
+    kept: Indices  # shape (n,); of each outer end's edges the first so many are not refuted by later points either
+    reach: Bounds  # shape (n,); no point farther from the outer end refutes any of its edges
+
+
 @compiled
-def empty_lunes(cloud: Measured, lower: Bounds, begin: int, pivots: Bounds, trials_left: int) -> tuple[Indices, int]:
-    """Return the edges that nothing refutes, of some points with all that come before them."""
-    points = cloud.points
-    n = points.shape[0]
-    refutable, candidates, squares = np.empty(n, np.float32), np.empty(n, np.int64), np.empty(n)
-    edges, n_edges = np.empty((1024, 3), np.int64), 0
+def empty_lunes(
+    cloud: Measured, found: Open, lower: Bounds, begin: int, pivots: Bounds, near: Indices, trials_left: int
+) -> tuple[Open, int]:
+    """Add the edges of the next outer ends, and take away what these points refute; the trials left may end it.
+
+    `near` are the pivots near each of these points, ascending.
+    """
+    n = len(pivots[0])
+    candidates, bounds = np.empty(n, np.int64), np.empty(n, np.float32)
     for r in range(len(lower)):
-        v, row = begin + r, lower[r]
-        row -= np.abs(row) * np.float32(2**-22)
-        row[v] = np.inf
-        _least_refutable(pivots, v, refutable)
-        count = 0
-        for u in range(v):
-            candidates[count] = u
-            count += row[u] <= refutable[u]
-        near = _nearest(row)
-        left, longest = 0, 0.0
-        for u in candidates[:count]:
-            square = squared_distance(points[v], points[u])
-            if not _refuted_by_some(points, near, u, v, square):
-                candidates[left], squares[left] = u, square
-                left += 1
-                longest = max(longest, square)
-        if not left:
-            continue
-        others = np.flatnonzero(row <= longest * (1 + TIE_TOLERANCE))
-        others = others[np.argsort(row[others])]
-        for k in range(left):
-            refuted, tied, tried = _refuted(cloud, row, others, candidates[k], v, squares[k])
-            trials_left -= tried
-            if trials_left < 0:
-                return edges[:n_edges].copy(), trials_left
-            if not refuted:
-                if n_edges == len(edges):
-                    edges = np.concatenate((edges, np.empty_like(edges)))
-                edges[n_edges, 0], edges[n_edges, 1], edges[n_edges, 2] = candidates[k], v, tied
-                n_edges += 1
-    return edges[:n_edges].copy(), trials_left
+        v, row = begin + r, lower[r, : begin + r]
+        row -= np.abs(row) * np.float32(REACH) + np.finfo(np.float32).tiny
+        trials_left -= _take_away(cloud, found, row, v, candidates)
+        count = _unrefuted(row, pivots, near[r], v, bounds, candidates)
+        order = candidates[:count][np.argsort(row[candidates[:count]])]
+        size = found.stops[v]
+        while size + count > len(found.edges):
+            edges, squares = np.empty((2 * len(found.edges), 3), np.int64), np.empty(2 * len(found.edges))
+            edges[:size], squares[:size] = found.edges[:size], found.squares[:size]
+            found = Open(edges, squares, found.stops, found.kept, found.reach)
+        for u in order:
+            square = squared_distance(cloud.points[v], cloud.points[u])
+            if not _refuted_by_kept(cloud.points, found, v, size, u, square):
+                found.edges[size, 0], found.edges[size, 1], found.edges[size, 2] = u, v, 0
+                found.squares[size] = square
+                size += 1
+                found.reach[v] = max(found.reach[v], square * (1 + REACH))
+        found.kept[v] = size - found.stops[v]
+        bounds[:v] = found.reach[v]
+        count = _below(row, bounds, candidates)
+        order = candidates[:count][np.argsort(row[candidates[:count]])]
+        for e in range(size - 1, found.stops[v] - 1, -1):
+            for w in order:
+                if row[w] > found.squares[e] * (1 + TIE_TOLERANCE):
+                    break
+                trials_left -= 1
+                if _is_taken_away(cloud, found, e, w):
+                    break
+        found.stops[v + 1] = found.stops[v] + found.kept[v]
+        if trials_left < 0:
+            break
+    return found, trials_left
 
 
 @compiled
-def _least_refutable(pivots: Bounds, v: int, least: Bounds) -> None:
-    """Fill in, for every point before v, the square above which its edge to v is refuted by a pivot."""
+def _take_away(cloud: Measured, found: Open, row: Bounds, w: int, places: Indices) -> int:
+    """Take away the edges that a point beyond their outer ends refutes; return how many it was tried on."""
+    tried = 0
+    for v in places[: _below(row, found.reach, places)]:
+        longest = -1.0
+        for e in range(found.stops[v] + found.kept[v] - 1, found.stops[v] - 1, -1):
+            square, above = found.squares[e], found.squares[e] * (1 + TIE_TOLERANCE)
+            may_refute = row[v] <= above and row[found.edges[e, 0]] <= above
+            tried += may_refute
+            if not (may_refute and _is_taken_away(cloud, found, e, w)):
+                longest = max(longest, square)
+        found.reach[v] = longest * (1 + REACH)
+    return tried
+
+
+@compiled
+def _is_taken_away(cloud: Measured, found: Open, e: int, w: int) -> bool:
+    """Take an edge away if a point refutes it, and return whether; or note that the point comes as near."""
+    points, square = cloud.points, found.squares[e]
+    u, v = found.edges[e, 0], found.edges[e, 1]
+    above, below = square * (1 + TIE_TOLERANCE), square * (1 - TIE_TOLERANCE)
+    if w == u:
+        return False
+    to_u = squared_distance(points[w], points[u])
+    if to_u > above:
+        return False
+    to_v = squared_distance(points[w], points[v])
+    if to_v > above:
+        return False
+    if to_u >= below or to_v >= below:
+        length, from_u, from_v = edge_length(cloud, u, v), edge_length(cloud, u, w), edge_length(cloud, v, w)
+        if from_u >= length or from_v >= length:
+            found.edges[e, 2] |= from_u <= length and from_v <= length
+            return False
+    found.kept[v] -= 1
+    last = found.stops[v] + found.kept[v]
+    found.edges[e], found.squares[e] = found.edges[last], found.squares[last]
+    return True
+
+
+@compiled
+def _unrefuted(row: Bounds, pivots: Bounds, near: Indices, v: int, least: Bounds, candidates: Indices) -> int:
+    """List the points before v whose edge to v no near pivot refutes; return how many they are."""
+    n_first = min(N_FIRST, len(near))
     for begin in range(0, v, TILE):
         part = least[begin : min(begin + TILE, v)]
         part[:] = np.inf
-        for p in range(len(pivots)):
+        for p in near[:n_first]:
             from_v, from_others = pivots[p, v], pivots[p, begin : begin + len(part)]
             for u in range(len(part)):
                 part[u] = min(part[u], max(from_v, from_others[u]))
+    count = _below(row, least, candidates)
+    left = 0
+    for u in candidates[:count]:
+        bound, refuted = row[u], False
+        for p in near[n_first:]:
+            if pivots[p, v] >= bound:
+                break
+            if pivots[p, u] < bound:
+                refuted = True
+                break
+        candidates[left] = u
+        left += not refuted
+    return left
 
 
 @compiled
-def _nearest(row: Bounds) -> Indices:
-    """Return the points of least bound, ascending."""
-    places, bounds = np.full(N_NEAREST, -1), np.full(N_NEAREST, np.float32(np.inf))
-    for w in range(len(row)):
-        if row[w] < bounds[N_NEAREST - 1]:
-            insert_ascending(bounds, places, row[w], w)
-    return places[places >= 0]
+def _below(row: Bounds, least: Bounds, places: Indices) -> int:
+    """List where a row is not above others; return at how many places."""
+    count = 0
+    for begin in range(0, len(row), RUN):
+        part, other = row[begin : begin + RUN], least[begin : min(begin + RUN, len(row))]
+        hit = False
+        for k in range(len(other)):
+            hit |= part[k] <= other[k]
+        if hit:
+            for k in range(len(other)):
+                places[count] = begin + k
+                count += part[k] <= other[k]
+    return count
 
 
 @compiled
-def _refuted_by_some(points: Matrix, some: Indices, u: int, v: int, square: float) -> bool:
-    """Return whether one of some points certainly refutes an edge; they are tried up to u itself."""
+def _refuted_by_kept(points: Matrix, found: Open, v: int, stop: int, u: int, square: float) -> bool:
+    """Return whether the inner end of another edge of v certainly refutes an edge."""
     below = square * (1 - TIE_TOLERANCE)
-    for w in some:
-        if w == u:
-            return False
-        if squared_distance(points[w], points[u]) < below and squared_distance(points[w], points[v]) < below:
+    for e in range(found.stops[v], stop):
+        if found.squares[e] < below and squared_distance(points[found.edges[e, 0]], points[u]) < below:
             return True
     return False
-
-
-@compiled
-def _refuted(cloud: Measured, row: Bounds, others: Indices, u: int, v: int, square: float) -> tuple[bool, bool, int]:
-    """Return whether a point refutes an edge, whether one comes as near without being nearer, and how many were tried.
-
-    `others` are by ascending bound of their distance from v.
-    """
-    above, below = square * (1 + TIE_TOLERANCE), square * (1 - TIE_TOLERANCE)
-    points, length = cloud.points, edge_length(cloud, u, v)
-    tied, tried = False, 0
-    for w in others:
-        if row[w] > above:
-            break
-        tried += 1
-        if w == u:
-            continue
-        to_u = squared_distance(points[w], points[u])
-        if to_u > above:
-            continue
-        to_v = squared_distance(points[w], points[v])
-        if to_u < below and to_v < below:
-            return True, False, tried
-        if to_v <= above:
-            from_u, from_v = edge_length(cloud, u, w), edge_length(cloud, v, w)
-            if from_u < length and from_v < length:
-                return True, False, tried
-            tied |= from_u <= length and from_v <= length
-    return False, tied, tried
 
 
 class Sums(NamedTuple):
