@@ -24,7 +24,7 @@ from toposcope.homology.point_cloud import (
     outlasts_rounding,
     trees_batch,
 )
-from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE
+from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE, MIN_TREE_POINTS
 from toposcope.homology.voids import void_diagram
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -151,8 +151,10 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     if max_dimension == 0:
         return 2e-11 * n * n * d + 5e-9 * n * n
     m = points_for_loops(n, max_points)
-    loops = 6e-11 * m * m * d + 6e-8 * m * m + 1e-11 * m**3
-    return loops if m == n else loops + 3e-10 * n * m * d + (2.5e-11 * d + 1.5e-8) * n * n
+    if d in (2, 3) and n >= MIN_TREE_POINTS and m == n:
+        return 6e-5 * n
+    loops = 6e-11 * m * m * d + 1.5e-8 * m * m + 1e-12 * m**3
+    return loops if m == n else loops + 3e-10 * n * m * d + (1.2e-11 * d + 8e-9) * n * n
 
 
 def farthest_points(points: ArrayLike | Any, count: int, *, metric: Metric = "euclidean") -> tuple[Indices, Vector]:
