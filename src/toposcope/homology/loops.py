@@ -73,7 +73,7 @@ class LoopFiltration:
         self._order = np.argsort(sums, kind="stable")
         self._state = no_annotations()
         self._joins = np.empty((0, 2), np.int32)
-        self._run(_cap(self._distances, largest.view(np.float64), threshold), int(least), keeps_cycles)
+        self._run(cap_of(self._distances, largest.view(np.float64), threshold), int(least), keeps_cycles)
 
     def _run(self, cap: float, least: int, keeps_cycles: bool) -> None:
         from toposcope.kernels.annotations import N_OPEN, with_room
@@ -141,7 +141,7 @@ class LoopFiltration:
         return self._distances[points[:, 0], points[:, 1]]
 
 
-def _cap(distances: Matrix, largest: Vector, threshold: float) -> float:
+def cap_of(distances: Matrix, largest: Vector, threshold: float) -> float:
     """Return the longest length that an edge can have and still change a loop; below 0 if there is none."""
     # From the least row maximum on, one point sees all others, and the complex is a cone.
     cap = min(float(largest.min(initial=np.inf)), threshold)

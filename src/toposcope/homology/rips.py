@@ -1,4 +1,4 @@
-"""Vietoris-Rips persistence of a point cloud: H0 and H1 exact on all points, H2 and up through GUDHI."""
+"""Vietoris-Rips persistence of a point cloud: H0, H1 and H2 by engines of its own, H3 and up through GUDHI."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
@@ -25,7 +25,8 @@ from toposcope.homology.point_cloud import (
     trees_batch,
 )
 from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE, MIN_TREE_POINTS
-from toposcope.typing import Indices, Vector
+from toposcope.homology.voids import void_diagram
+from toposcope.typing import Indices, Matrix, Vector
 
 
 def rips(
@@ -77,7 +78,7 @@ def rips(
     ------
     ToposcopeError
         If the points are not a finite floating-point matrix or do not fit the metric, an option is out of range, the
-        distances would not fit in memory, or H2 is asked for without GUDHI (extra ``h2``).
+        distances would not fit in memory, or H3 is asked for without GUDHI (extra ``h2``).
 
     Notes
     -----
@@ -86,8 +87,9 @@ def rips(
 
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.boruvka`. H1: O(n^2 d) time for the
     distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are counted on; see
-    `toposcope.homology.loops`. H2 and up may take more memory than is counted on before the run. Bars of length zero
-    are left out from H1 on: how many there are depends on the order of equal distances.
+    `toposcope.homology.loops`. H2: 48 n^2 bytes and those of the cocycles; see `toposcope.homology.voids`. H2 and up
+    may take more memory than is counted on before the run. Bars of length zero are left out from H1 on: how many there
+    are depends on the order of equal distances.
 
     Lengths are those of float64 coordinate differences; one below 1e-154 of the largest coordinate counts as zero.
 
@@ -113,7 +115,8 @@ def rips(
         hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
         check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
-        require("gudhi.sklearn", f"max_dimension={max_dimension}")
+        if max_dimension > 2:
+            require("gudhi.sklearn", f"max_dimension={max_dimension}")
         hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
     lengths, births = None, None
@@ -125,7 +128,7 @@ def rips(
     elif max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
     if max_dimension > 1:
-        diagrams += _voids(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
+        diagrams += _higher(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
     return diagrams
 
 
@@ -143,7 +146,7 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     """Return about how long `rips` of n points in d dimensions takes on one processor (of 2.5 GHz).
 
     Fitted to clouds of up to 10,000 points, of random weights and of embeddings (``benchmarks/loops.py``). H2 and up
-    are not included: GUDHI's time depends on the cloud.
+    are not included: their time depends on the cloud.
     """
     if max_dimension == 0:
         return 2e-11 * n * n * d + 5e-9 * n * n
@@ -238,10 +241,20 @@ def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: Vector | Non
     return replace(diagram, pairs=pairs, cover_radius=sample.cover_radius, births=births)
 
 
-def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) -> list[Diagram]:
+def _higher(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) -> list[Diagram]:
+    """Return H2 and up."""
+    distances = cloud.distances(sample.indices)
+    diagrams = [void_diagram(distances, threshold)]
+    if max_dimension > 2:
+        diagrams += _by_gudhi(distances, list(range(3, max_dimension + 1)), threshold)
+    return [
+        replace(d, pairs=d.pairs[outlasts_rounding(d.pairs, cloud)], cover_radius=sample.cover_radius) for d in diagrams
+    ]
+
+
+def _by_gudhi(distances: Matrix, dimensions: list[int], threshold: float) -> list[Diagram]:
     from gudhi.sklearn import RipsPersistence
 
-    dimensions = list(range(2, max_dimension + 1))
     engine = RipsPersistence(
         homology_dimensions=dimensions,
         threshold=threshold,
@@ -249,12 +262,10 @@ def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) 
         homology_coeff_field=2,
         n_jobs=1,
     )
-    distances = cloud.distances(sample.indices)
     diagrams = []
     for k, found in zip(dimensions, engine.fit_transform([distances])[0], strict=True):
         bars = np.asarray(found, dtype=np.float64).reshape(-1, 2)
         finite = bars[np.isfinite(bars[:, 1])]
         counts = without_death(len(bars) - len(finite), distances, threshold)
-        pairs = sorted_pairs(finite[outlasts_rounding(finite, cloud)])
-        diagrams.append(Diagram(pairs, k, *counts, sample.cover_radius, "gudhi"))
+        diagrams.append(Diagram(sorted_pairs(finite), k, *counts, engine="gudhi"))
     return diagrams

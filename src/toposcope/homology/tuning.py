@@ -14,7 +14,8 @@ MAX_LEAST_ENTRY = 128  # up to this least entry, rows of whole numbers are recog
 FIRST_EDGE_SHARE, GROWTH = 1 / 4, 2
 # for each entry of the matrix: its distance, the id of its edge if that is active, and the keys and chains of edges
 BYTES_PER_ENTRY = 24
-ENGINE_BYTES = 32  # of GUDHI, for each pair of points: its distance in float64, twice, and the edges it makes of it
+# from H2 on, for each entry of the matrix: its distance, twice, the edge made of it, twice, and numbers of ids and rows
+ENGINE_BYTES = 48
 # where the user sets no number of points: the share of the machine's memory that H1 may take, and the landmarks beyond
 MAX_MEMORY_SHARE, DEFAULT_LANDMARKS = 0.5, 2000
 # loops of the plane and space: from so many points, a tree of boxes is quicker than the matrix of distances; boxes and

@@ -212,8 +212,8 @@ def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: 
     until they are released.
     """
     for k in range(0 if is_silent else 1, n_votes):
-        delta = _sum_of_differing(state, votes, k, not is_silent)
-        if len(delta) and not _substitute(state, delta, u, v, keeps):
+        delta = sum_of_differing(state, votes, k, not is_silent)
+        if len(delta) and not substitute(state, delta, u, v, keeps):
             return NO_ROOM
     if is_silent or not n_votes:
         return 0
@@ -222,7 +222,7 @@ def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: 
         return 0
     agreed = np.empty(0, np.int32)
     if a and b:
-        agreed = _sum_of_differing(state, votes, wide(0), False)
+        agreed = sum_of_differing(state, votes, wide(0), False)
     if not _is_room(state, len(agreed)):
         return NO_ROOM
     return _id_of(state, agreed) if a and b else a + b
@@ -241,7 +241,7 @@ def release(state: Annotations) -> None:
 
 
 @compiled
-def _sum_of_differing(state: Annotations, votes: Numbers, k: int, with_first: bool) -> Numbers:
+def sum_of_differing(state: Annotations, votes: Numbers, k: int, with_first: bool) -> Numbers:
     """Return the vector that a vote is, or the sum of it and the first one."""
     numbers = np.zeros(4, np.int32)
     for side in range(2):
@@ -300,7 +300,7 @@ def _id_of(state: Annotations, vector: Numbers) -> int:
 
 
 @compiled
-def _substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) -> bool:
+def substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) -> bool:
     """Let a sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others.
 
     Return whether there was room for that.

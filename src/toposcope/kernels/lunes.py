@@ -101,8 +101,8 @@ def enter(keys: NDArray[np.uint64], place: int, graph: Graph, state: Annotations
             number, _ = open_loop(state, u, v)
             if number == NO_ROOM:
                 return place
-            _set_active(graph.active, u, v, number)
-        _mark(graph.neighbours, graph.central, u, v)
+            set_active(graph.active, u, v, number)
+        mark(graph.neighbours, graph.central, u, v)
         place += 1
 
 
@@ -144,7 +144,7 @@ def _let_pass(
                 return k, EMPTY
             if any_voter:
                 return k, SILENT if silent else LOUD
-        _mark(neighbours, central, u, v)
+        mark(neighbours, central, u, v)
     return len(keys), EMPTY
 
 
@@ -154,7 +154,7 @@ def _ends(key: Any) -> tuple[int, int]:
 
 
 @inlined
-def _mark(neighbours: Words, central: Words, u: int, v: int) -> None:
+def mark(neighbours: Words, central: Words, u: int, v: int) -> None:
     """Make two points neighbours."""
     neighbours[u, v >> 6] |= ONE << np.uint64(v & 63)
     neighbours[v, u >> 6] |= ONE << np.uint64(u & 63)
@@ -175,17 +175,18 @@ def _settle(
         return True
     number = agree(state, votes, n_votes, is_silent, u, v, keeps)
     if state.counters[EMPTIED] != NONE:
-        _inactivate(active, state)
+        inactivate(active, state)
     if number == NO_ROOM:
         return False
     if number:
         activate(state, u, v, number)
-        _set_active(active, u, v, number)
+        set_active(active, u, v, number)
     return True
 
 
 @inlined
-def _set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
+def set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
+    """Make an edge active."""
     active.ids[u, v] = active.ids[v, u] = number
     active.bits[u, v >> 6] |= ONE << np.uint64(v & 63)
     active.bits[v, u >> 6] |= ONE << np.uint64(u & 63)
@@ -194,7 +195,7 @@ def _set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
 
 
 @compiled
-def _inactivate(active: ActiveEdges, state: Annotations) -> None:
+def inactivate(active: ActiveEdges, state: Annotations) -> None:
     """Take the edges whose vectors became empty out of the active ones."""
     edge = state.counters[EMPTIED]
     while edge != NONE:
