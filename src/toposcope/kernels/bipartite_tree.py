@@ -5,7 +5,7 @@
    significant first (Knuth 1998, The Art of Computer Programming 3, 5.2.5). Where very many entries equal the
    threshold (quantised weights), these are streamed in next, in any order, with at most one pass more.
 3. The components left outside (dead rows, rows on a small scale) each choose their heaviest leaving entry by reading
-   their own rows and columns alone, in Boruvka's rounds, which at least halve their number; the giant never chooses.
+   their own rows and columns alone, in Boruvka's rounds, the small first; the giant never chooses.
 
 Equal weights can close a cycle among the picks of a round, and union-find refuses one of them: every edge of such a
 cycle is as heavy as any that leaves the component that chose it, so the rest still lies in a maximum spanning tree.
@@ -30,6 +30,7 @@ from toposcope.kernels.tuning import (
     KEY_RUN,
     MAX_PRIM_VERTICES,
     MAX_SHORT_SORT,
+    MAX_SMALL,
     MIN_COLUMNS_PER_LOOKUP,
     MIN_ENTRIES_BY_STEP,
     MIN_ENTRIES_PER_THREAD,
@@ -281,8 +282,9 @@ class Components(NamedTuple):
 
     rows: Index  # the number of every vertex's component; the largest has number 0
     columns: Index  # the number of every vertex's component; the largest has number 0
-    outside: Index  # columns of other components
+    outside: Index  # columns of the components that choose
     n_trees: int
+    chooses: NDArray[np.bool_]  # by number; small ones alone where they are few, else all but the largest
 
 
 class Choices(NamedTuple):
@@ -300,79 +302,79 @@ def components(parent: Parents, m: int) -> Components:
     for vertex in range(len(parent)):
         size[find(parent, vertex)] += 1
     largest = np.argmax(size)
-    number = size
-    number[largest] = 0
-    count = 1
+    n_small, count = 0, 1
+    number, chooses = np.zeros_like(parent), np.zeros(len(parent), np.bool_)
     for vertex in range(len(parent)):
         if parent[vertex] == vertex and vertex != largest:
-            number[vertex] = count
+            number[vertex], chooses[count] = count, size[vertex] <= MAX_SMALL
+            n_small += np.int64(size[vertex]) * chooses[count]
             count += 1
+    chooses[1:count] |= n_small == 0 or n_small * MIN_COLUMNS_PER_LOOKUP > len(parent) - np.int64(size[largest])
+    outside, n_outside = np.empty(len(number) - m, np.int64), 0
     for vertex in range(len(parent)):
         number[vertex] = number[find(parent, vertex)]
-    outside, n_outside = np.empty(len(number) - m, np.int64), 0
-    for j in range(len(outside)):
-        outside[n_outside] = j
-        n_outside += number[m + j] != 0
-    return Components(number[:m], number[m:], outside[:n_outside], count)
+        if vertex >= m:
+            outside[n_outside] = vertex - m
+            n_outside += chooses[number[vertex]]
+    return Components(number[:m], number[m:], outside[:n_outside], count, chooses[:count])
 
 
 @compiled
 def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices:
-    """Let every component outside the largest choose among the entries of some rows."""
-    buffer, mask = matrix.buffer, matrix.mask
+    """Let the components that choose do so among the entries of some rows."""
+    buffer, mask, columns = matrix.buffer, matrix.mask, forest.columns
     none = np.full(forest.n_trees, -1)
     choices = Choices(none.astype(buffer.dtype), none.astype(forest.rows.dtype), none.astype(forest.rows.dtype))
-    # What an entry of a column must exceed to be of use to the column's component: no key exceeds the mask.
-    needed = np.full(matrix.n, mask)
-    needed[forest.outside] = -1
-    few = len(forest.outside) * MIN_COLUMNS_PER_LOOKUP < matrix.n
-    scratch = scratch_for(matrix)
-    # Backwards: the last rows that were read are still in the cache.
-    for i in range(end - 1, begin - 1, -1):
+    inside = np.argmin(forest.rows)  # of equal keys that to the largest comes first: it leaves fewest components
+    heaviest, places = np.full(matrix.n, mask), np.full(matrix.n, inside).astype(forest.rows.dtype)
+    for j in forest.outside:
+        heaviest[j] = buffer[matrix.starts[inside] + j * matrix.step] & mask if forest.rows[inside] == 0 else -1
+    few, scratch = len(forest.outside) * MIN_COLUMNS_PER_LOOKUP < matrix.n, scratch_for(matrix)
+    for k in range(begin, end):
+        # Backwards where little is read: the last rows are still in the cache. Forwards is quicker where all is.
+        i = begin + end - 1 - k if few and forest.n_trees * MIN_COLUMNS_PER_LOOKUP < end - begin else k
         own = forest.rows[i]
-        if few:
+        if few and not forest.chooses[own]:
             for j in forest.outside:
                 key = buffer[matrix.starts[i] + j * matrix.step] & mask
-                if key > needed[j] and forest.columns[j] != own:
-                    needed[j] = _offer(choices, forest.columns[j], key, i, j)
-            if own != 0:
-                row = row_of(matrix, i, wide(1), scratch)
-                key, j = _heaviest_leaving(row, mask, forest.columns, own, choices.keys[own])
-                if j >= 0:
-                    _offer(choices, own, key, i, j)
+                if key > heaviest[j] and columns[j] != own:
+                    heaviest[j], places[j] = key, i
             continue
-        own_needed = choices.keys[own] if own != 0 else mask
-        row = row_of(matrix, i, wide(1), scratch)
-        for c in range(0, matrix.n, KEY_RUN):
-            run, numbers, needs = row[c : c + KEY_RUN], forest.columns[c : c + KEY_RUN], needed[c : c + KEY_RUN]
-            hit = False
-            for j in range(len(run)):
-                key = run[j] & mask
-                hit |= (numbers[j] != own) & ((key > needs[j]) | (key > own_needed))
-            if not hit:
-                continue
-            for j in range(len(run)):
-                key = run[j] & mask
-                if numbers[j] == own:
-                    continue
-                if key > own_needed:
-                    own_needed = _offer(choices, own, key, i, c + j)
-                if key > needs[j]:
-                    needs[j] = _offer(choices, numbers[j], key, i, c + j)
+        needed = choices.keys[own] if forest.chooses[own] else mask
+        key, j = _heaviest_leaving(row_of(matrix, i, wide(1), scratch), mask, columns, own, needed, heaviest, places, i)
+        if j >= 0:
+            _offer(choices, own, key, i, j)
+    for j in forest.outside:
+        _offer(choices, columns[j], heaviest[j], places[j], j)
     return choices
 
 
 @compiled
-def _heaviest_leaving(row: Keys, mask: Any, numbers: Index, own: Any, least: Any) -> tuple[Any, int]:
-    """Return the heaviest key of a row in a column of another component, and which; -1 if none is above `least`."""
-    heaviest = least
-    for j in range(len(row)):
-        key = row[j] & mask
-        heaviest = max(heaviest, key if numbers[j] != own else least)
-    if heaviest > least:
-        for j in range(len(row)):
-            if row[j] & mask == heaviest and numbers[j] != own:
-                return heaviest, j
+def _heaviest_leaving(
+    row: Keys, mask: Any, numbers: Index, own: Any, least: Any, heaviest: Keys, places: Index, i: int
+) -> tuple[Any, int]:
+    """Return a row's heaviest leaving key, and its column, -1 if none is above `least`; note each column's heaviest."""
+    nothing, place = heaviest.dtype.type(-1), places.dtype.type(i)
+    top, begin, most = least, -1, nothing
+    for j in range(len(row)):  # this brings the row into the cache, at the speed of the memory
+        most = max(most, row[j] & mask)
+    for c in range(0, len(row), KEY_RUN):
+        run, others, tops = row[c : c + KEY_RUN], numbers[c : c + KEY_RUN], heaviest[c : c + KEY_RUN]
+        before, hits, at = top, 0, places[c : c + KEY_RUN]
+        for j in range(len(run)):
+            key = run[j] & mask if others[j] != own else nothing
+            hits += key > tops[j]
+            top = max(top, key)
+        if hits:
+            for j in range(len(run)):
+                key = run[j] & mask if others[j] != own else nothing
+                at[j] = place if key > tops[j] else at[j]
+                tops[j] = max(tops[j], key)
+        begin = c if top > before else begin
+    if begin >= 0 and most != nothing:
+        for j in range(begin, len(row)):
+            if row[j] & mask == top and numbers[j] != own:
+                return top, j
     return least, -1
 
 
@@ -381,21 +383,19 @@ def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, n_edges:
     """Join every component along its choice; return how many edges `tree` holds."""
     for component in range(len(choices.keys)):
         key = choices.keys[component]
-        row, column = wide(choices.rows[component]), wide(choices.columns[component])
-        if key >= 0 and join(parent, row, m + column):
+        if key >= 0 and join(parent, wide(choices.rows[component]), m + wide(choices.columns[component])):
             tree[n_edges] = key
             n_edges += 1
     return n_edges
 
 
 @compiled
-def _offer(choices: Choices, component: int, key: Any, i: int, j: int) -> Any:
-    """Offer an edge to a component; returns what a later one must exceed to be better."""
+def _offer(choices: Choices, component: int, key: Any, i: int, j: int) -> None:
+    """Offer an edge to a component."""
     if key > choices.keys[component]:
         choices.keys[component] = key
         choices.rows[component] = i
         choices.columns[component] = j
-    return choices.keys[component]
 
 
 def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
@@ -444,8 +444,8 @@ def _grow_by_step(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, 
             n_edges = join_heavy(matrix, _united(parts), parent, tree)
         n_heavy = n_edges
         while n_edges < len(tree):
-            choices = _shared(pool, partial(choose, matrix, components(parent, m)), blocks)
-            n_edges = join_choices(_heaviest(choices), m, parent, tree, n_edges)
+            choices = _heaviest(_shared(pool, partial(choose, matrix, components(parent, m)), blocks))
+            n_edges = join_choices(choices, m, parent, tree, n_edges)
     return n_heavy
 
 

@@ -13,6 +13,7 @@ KEY_RUN = 256  # entries of a row that are compared together where rows are read
 N_WORDS = 64  # words of comparisons that are made before the entries above are taken out of them
 MAX_SHORT_SORT = 1 << 12  # up to so many are sorted by digits of 8 bits, more by 12, whose counts take more room
 MIN_COLUMNS_PER_LOOKUP = 16  # columns outside are looked up one by one where there is at most one to so many columns
+MAX_SMALL = 16  # components of at most so many vertices choose first, where few of the vertices outside are in them
 MAX_PRIM_VERTICES = 600  # up to so many vertices, Prim's algorithm is as fast
 MIN_ENTRIES_PER_THREAD = 1 << 18  # fewer entries than this are not worth another thread
 # from so many on, each step is a call of its own: what is compiled into another function runs slower from the disk
