@@ -1,59 +1,53 @@
-"""H1 of point clouds: toposcope beside GUDHI, ripser and giotto-ph, memory beside time; births of large clouds.
+"""H1 and H2 of point clouds: toposcope beside RedZeD, GUDHI, tda, ripser and giotto-ph, memory beside time; births.
 
     python benchmarks/loops.py [--quick]
 
 All contestants use one thread, and must give the bars of toposcope: GUDHI to the last bit, those that compute in
-float32 within its precision. giotto-ph is what `benchmarks/other_tools.py` installs.
+float32 within its precision. What `benchmarks/other_tools.py` installs is used from there.
 """
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 # Before NumPy loads its BLAS; a contestant's own processes inherit it.
-os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
 
-import click
 import numpy as np
-from gudhi.sklearn import RipsPersistence
 from numpy.typing import NDArray
 from rich.progress import track
-from ripser import ripser
 from scipy.spatial.distance import cdist
 
-from bench import Column, Spread, alone, command, distance_pass, ratio, show, with_memory, write
+from bench import Column, alone, command, distance_pass, show, with_memory, write
 from other_tools import use
+from rips_engines import (
+    ALL,
+    BY_MATRIX,
+    COLUMNS,
+    GIOTTO,
+    GUDHI,
+    MAX_BYTES,
+    MAX_SECONDS,
+    OURS,
+    REDZED,
+    RIPSER,
+    SLOW,
+    TDA,
+    Engine,
+    contest,
+    normal,
+    of_matrix,
+    of_points,
+)
 from toposcope.homology import farthest_points, h1_births
-from toposcope.homology.loops import loop_diagram
-from toposcope.homology.rips import expected_seconds
 from toposcope.kernels.pairwise import distance_matrix
 
 Vector = NDArray[np.float64]
 Row = dict[str, object]
 
-OURS, GIOTTO = "toposcope", "giotto-ph"
-SINGLE = 1e-4
-"""How far, relatively, the total length of bars may be off in float32."""
-
-ENGINES = (
-    Column("cloud", "cloud"),
-    Column("contestant", "contestant"),
-    Column("seconds", "seconds"),
-    Column("peak extra memory, MB", "megabytes"),
-    Column("time / toposcope", "ratio"),
-)
-LARGE = (
-    Column("points", "points"),
-    Column("bars", "bars"),
-    Column("distances, s", "distances"),
-    Column("loops, s", "seconds"),
-    Column("together, s", "together"),
-    Column("expected, s", "expected"),
-    Column("peak extra memory, MB", "megabytes"),
-)
 BIRTHS = (
     Column("points", "points"),
     Column("births", "births"),
@@ -65,151 +59,104 @@ BIRTHS = (
 
 Cloud = tuple[int, int, int]
 """Points, dimensions, and how many farthest-point landmarks of them are taken; 0 for all points."""
+SMALL = ((1000, 2, 0), (2000, 2, 0), (1000, 3, 0), (2000, 3, 0), (1000, 50, 0), (2000, 50, 0), (4000, 50, 0))
+WIDE = ((3072, 768, 1000), (3072, 768, 2000), (20_000, 768, 1000))
+LARGE = ((8192, 2048, 0), (10_000, 10, 0), (10_000, 512, 0), (50_257, 768, 2000))
 
 
 @command("loops", "small clouds", repeats=3)
 def main(quick: bool, repeats: int, out: Path) -> None:
-    """Measure H1, its memory, and births, and write the results."""
-    installed, absent = use(GIOTTO)
-    sizes: tuple[int, ...] = (200,) if quick else (1000, 2000, 4000)
-    clouds = [(n, d, 0) for n in sizes for d in (2, 10, 50, 512)]
-    clouds += [(300, 64, 100)] if quick else [(2304, 768, 2000), (3072, 768, 2000), (20_000, 768, 1000)]
-    large = [(500, 10)] if quick else [(3072, 768), (10_000, 10), (10_000, 512), (8192, 2048)]
+    """Measure H1, H2, their memory, and births, and write the results."""
+    installed, absent = use(REDZED, TDA, GIOTTO)
+    named_all = [name for name in ALL if name in (OURS, GUDHI, RIPSER, *installed)]
+    fast = [name for name in named_all if name in (OURS, REDZED)]
+    h1: list[Row] = []
+    if quick:
+        h1 += on_matrices([(200, 2, 0), (300, 64, 100)], 1, named_all, repeats)
+    else:
+        h1 += on_matrices(SMALL, 1, named_all, repeats) + on_circle(1000, named_all, repeats)
+        h1 += on_matrices(WIDE, 1, [name for name in named_all if name in (OURS, REDZED, GUDHI)], repeats)
+        h1 += on_matrices(LARGE, 1, fast, 1)
+    plane = on_points(quick, [OURS, BY_MATRIX, *(name for name in installed if name == REDZED)], repeats)
+    voids = on_spheres((50,) if quick else (300, 500, 1000), named_all, repeats)
+    gaussian = [(60, 3, 0)] if quick else [(300, 3, 0), (500, 3, 0), (1000, 3, 0), (500, 20, 0)]
+    voids += on_matrices(gaussian, 2, [name for name in named_all if name in (OURS, REDZED, GUDHI)], repeats)
     largest = [(2000, 50)] if quick else [(20_000, 50), (50_000, 512)]
     tables = {
-        "H1 of a matrix of distances": (engines(clouds, repeats, [OURS, "GUDHI", "ripser", *installed]), ENGINES),
-        "Large clouds, from the points": ([alone(large_cloud, n, d) for n, d in large], LARGE),
+        "H1 of a matrix of distances": (h1, COLUMNS),
+        "H1 of the plane and space, from the points": (plane, COLUMNS),
+        "H2 of a matrix of distances": (voids, COLUMNS),
         "Births without distances": ([alone(births, n, d) for n, d in largest], BIRTHS),
     }
     for title, (rows, columns) in tables.items():
         show(rows, columns, title)
     facts = {
-        "samples": f"{repeats} of each contestant in turn, 1 from 4,000 points on and of landmarks; median "
+        "samples": f"{repeats} of each contestant in turn, 1 beyond {SLOW:g} s and of the largest clouds; median "
         "(lowest-highest)",
-        "clouds": "standard normal points; landmarks are farthest points of such a cloud",
-        "engines": "one thread each, given the full matrix of distances; field of two elements; GUDHI's is the engine "
-        "of its scikit-learn interface; ripser and giotto-ph compute in float32",
-        "memory": "growth of the resident set, each contestant in a process of its own, the matrix not counted",
-        "large clouds": "distances and all, one thread; memory with the distances; expected is what is announced",
+        "clouds": "standard normal points; landmarks are farthest points of such a cloud; spheres, circle and squares "
+        "are uniform, the circle with 5% noise",
+        "engines": "one thread each, given the full matrix of distances or the points; field of two elements; GUDHI's "
+        "is the engine of its scikit-learn interface; RedZeD, tda, ripser and giotto-ph compute in float32",
+        "memory": "growth of the resident set, each contestant in a process of its own, the input not counted",
+        "left out": f"beyond {MAX_SECONDS} s or {MAX_BYTES >> 30} GB; on the largest clouds those that would be",
         "pass": "all squared distances in float32 by BLAS, 512 rows at a time, nothing else done with them",
     }
     write("loops", out, facts | absent, tables, ("toposcope", "numpy", "numba", "gudhi", "ripser", *installed))
 
 
-def engines(clouds: list[Cloud], repeats: int, contestants: list[str]) -> list[Row]:
-    """Time every engine on the same matrices."""
-    rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "distances.npy"
-        for cloud in track(clouds, description="engines"):
-            np.save(file, distances_of(*cloud))
-            slow = cloud[0] >= 4000 or cloud[2] > 0
-            rows += contest(named(cloud), file, 1 if slow else repeats, contestants)
-    return rows
-
-
-def contest(work: str, file: Path, repeats: int, contestants: list[str]) -> list[Row]:
-    """Time every engine on one matrix, in turn, each in a process of its own."""
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
-    megabytes: dict[str, list[float]] = {name: [] for name in contestants}
-    lengths: dict[str, Vector] = {}
-    for _ in range(repeats):
-        for name in contestants:
-            taken, grown, lengths[name] = alone(measured, name, str(file))
-            seconds[name].append(taken)
-            megabytes[name].append(grown)
-    for name, found in lengths.items():
-        if not agrees(name, found, lengths[OURS]):
-            raise click.ClickException(f"{work}: {name} does not agree with {OURS}")
+def on_matrices(clouds: Sequence[Cloud], dimension: int, names: list[str], repeats: int) -> list[Row]:
+    """Time engines on the distances of clouds."""
     return [
-        {
-            "cloud": work,
-            "contestant": name,
-            "seconds": Spread.of(seconds[name]),
-            "megabytes": round(max(megabytes[name])),
-            "ratio": ratio(seconds[name], seconds[OURS]),
-        }
-        for name in contestants
+        row
+        for cloud in track(clouds, description=f"H{dimension}")
+        for row in on(named(cloud), distances_of(*cloud), of_matrix(dimension, names), repeats)
     ]
 
 
-def agrees(name: str, found: Vector, exact: Vector) -> bool:
-    """Tell whether lengths of bars are those of toposcope; in float32, by their sum."""
-    if name in (OURS, "GUDHI"):
-        return np.array_equal(found, exact)
-    return bool(abs(found.sum() - exact.sum()) <= SINGLE * exact.sum())
+def on_circle(n: int, names: list[str], repeats: int) -> list[Row]:
+    """Time engines on one loop that lives long."""
+    points = circle(n)
+    return on(f"noisy circle, {n}", np.asarray(cdist(points, points)), of_matrix(1, names), repeats)
 
 
-def our_bars(matrix: Vector) -> Vector:
-    """H1 by toposcope."""
-    return loop_diagram(matrix).pairs
+def on_spheres(sizes: tuple[int, ...], names: list[str], repeats: int) -> list[Row]:
+    """Time engines on one void that lives long; those that would take too long on the small one are left out."""
+    rows: list[Row] = []
+    for n in track(sizes, description="spheres"):
+        points = normal(n, 3)
+        points /= np.linalg.norm(points, axis=1)[:, None]
+        chosen = names if n < 100 else [name for name in names if name in (OURS, REDZED, GUDHI)]
+        rows += on(f"sphere, {n}", np.asarray(cdist(points, points)), of_matrix(2, chosen), repeats)
+    return rows
 
 
-def gudhi_bars(matrix: Vector) -> Vector:
-    """H1 by GUDHI's engine for Rips complexes."""
-    engine = RipsPersistence(
-        homology_dimensions=[1], input_type="full distance matrix", homology_coeff_field=2, n_jobs=1
-    )
-    return np.asarray(engine.fit_transform([matrix])[0][0], dtype=np.float64).reshape(-1, 2)
-
-
-def ripser_bars(matrix: Vector) -> Vector:
-    """H1 by ripser."""
-    return np.asarray(ripser(matrix, maxdim=1, distance_matrix=True)["dgms"][1], dtype=np.float64)
-
-
-def giotto_bars(matrix: Vector) -> Vector:
-    """H1 by giotto-ph."""
-    use(GIOTTO)
-    from gph import ripser_parallel
-
-    return np.asarray(ripser_parallel(matrix, maxdim=1, metric="precomputed", n_threads=1)["dgms"][1], np.float64)
-
-
-ENGINE: dict[str, Callable[[Vector], Vector]] = {
-    OURS: our_bars,
-    "GUDHI": gudhi_bars,
-    "ripser": ripser_bars,
-    GIOTTO: giotto_bars,
-}
-
-
-def measured(name: str, file: str) -> tuple[float, float, Vector]:
-    """Return seconds, growth of the resident set in MB, and the lengths of the bars; warmed up on a small cloud."""
-    matrix, run = np.load(file), ENGINE[name]
-    run(distances_of(100, 3, 0))
-    seconds, megabytes, bars = with_memory(partial(run, matrix))
-    return seconds, megabytes, lengths_of(bars)
-
-
-def lengths_of(bars: Vector) -> Vector:
-    """Return the positive lengths of finite bars, ascending."""
-    lengths = bars[:, 1] - bars[:, 0]
-    return np.sort(lengths[np.isfinite(lengths) & (lengths > 0)])
-
-
-def large_cloud(n: int, d: int) -> Row:
-    """Time distances and loops of a large cloud, with the memory of both."""
-    loop_diagram(distance_matrix(normal(100, d)))
-    points = normal(n, d)
-    taken: list[float] = []
-
-    def run() -> int:
-        begin = perf_counter()
-        matrix = distance_matrix(points)
-        taken.append(perf_counter() - begin)
-        return len(loop_diagram(matrix).pairs)
-
-    together, megabytes, bars = with_memory(run)
-    return {
-        "points": f"{n} x {d}",
-        "bars": bars,
-        "distances": f"{taken[0]:.2f}",
-        "seconds": f"{together - taken[0]:.2f}",
-        "together": f"{together:.2f}",
-        "expected": f"{expected_seconds(n, d, max_points=n):.1f}",
-        "megabytes": round(megabytes),
+def on_points(quick: bool, names: list[str], repeats: int) -> list[Row]:
+    """Time what takes points: all of them, and the matrix where it fits."""
+    random = np.random.default_rng(0)
+    if quick:
+        return on("2000 x 2", normal(2000, 2), of_points(names), repeats)
+    centres = 1000.0 * random.integers(0, 10, (10_000, 2))
+    small = {
+        "10,000 x 2": normal(10_000, 2),
+        "10,000 x 3": normal(10_000, 3),
+        "noisy circle, 4,000": circle(4000),
+        "100 clusters far apart, 10,000 x 2": normal(10_000, 2) + centres,
     }
+    rows = [row for cloud, points in small.items() for row in on(cloud, points, of_points(names), repeats)]
+    large = {
+        "100,000 x 2": normal(100_000, 2),
+        "100,000 x 3": normal(100_000, 3),
+        "square, 1,000,000": random.uniform(size=(1_000_000, 2)),
+    }
+    return rows + [row for cloud, points in large.items() for row in on(cloud, points, of_points([OURS]), 1)]
+
+
+def on(cloud: str, given: Vector, engines: dict[str, Engine], repeats: int) -> list[Row]:
+    """Time engines on an array, which they read from a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "given.npy"
+        np.save(file, given)
+        return contest(cloud, file, engines, repeats)
 
 
 def births(n: int, d: int) -> Row:
@@ -230,9 +177,10 @@ def births(n: int, d: int) -> Row:
     }
 
 
-def normal(n: int, d: int) -> Vector:
-    """Make standard normal points, always the same."""
-    return np.random.default_rng(0).standard_normal((n, d))
+def circle(n: int) -> Vector:
+    """Make points near a circle, always the same."""
+    angles = np.random.default_rng(0).uniform(0, 2 * np.pi, n)
+    return np.column_stack([np.cos(angles), np.sin(angles)]) + 0.05 * normal(n, 2)
 
 
 def distances_of(n: int, d: int, landmarks: int) -> Vector:
@@ -240,7 +188,7 @@ def distances_of(n: int, d: int, landmarks: int) -> Vector:
     points = normal(n, d)
     if landmarks:
         points = points[farthest_points(points, landmarks)[0]]
-    return np.asarray(cdist(points, points))
+    return distance_matrix(points)
 
 
 def named(cloud: Cloud) -> str:

@@ -27,6 +27,8 @@ class Tool(NamedTuple):
 
 
 TOOLS = {
+    "redzed-tda": Tool("redzed_tda", ("redzed-tda==0.1.1",)),
+    "tda": Tool("tda", ("tda==0.3.0",)),
     "giotto-ph": Tool("gph", ("giotto-ph==0.2.4",)),
     "scikit-dimension": Tool("skdim", ("scikit-dimension==0.5.0",)),
     "weightwatcher": Tool("weightwatcher", ("weightwatcher==0.7.7", "powerlaw==1.5", "pandas==3.1.1")),

@@ -74,7 +74,7 @@ def _byte_pairs(folder: Path) -> object:
 
 CALLS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "monitor": ("torch", lambda _: ts.Monitor()),
-    "H2": ("gudhi", lambda _: ts.rips(np.eye(5), max_dimension=2)),
+    "H3": ("gudhi", lambda _: ts.rips(np.eye(5), max_dimension=3)),
     "tensors": ("torch", lambda path: Checkpoint(path, 0).tensors()),
     "model": ("torch", lambda path: load_model(Checkpoint(path, 0), Origin())),
     "tokenizer": ("tokenizers", lambda _: FastTokenizer("tokenizer.json", b"{}").prefix),
@@ -82,7 +82,7 @@ CALLS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "corpus of the hub": ("datasets", lambda p: prepare(Corpus(source="hf:owner/name"), p / "c.safetensors")),
     "engine": ("ray", lambda _: engine_named("ray", Workers(1)).__enter__()),
     "hidden states": ("torch", lambda path: ts.measure(path, probes=["hidden_states"], text="python-docs")),
-    "H2 of weights": ("gudhi", lambda path: ts.measure(path, probes=[{"name": "rips", "max_dimension": 2}])),
+    "H3 of weights": ("gudhi", lambda path: ts.measure(path, probes=[{"name": "rips", "max_dimension": 3}])),
 }
 
 

@@ -1,7 +1,6 @@
 """The engine of H1 against GUDHI's simplex tree and its Rips engine, on clouds and on matrices that are no metric."""
 
 from importlib import import_module
-from typing import Any, cast
 
 import gudhi
 import numpy as np
@@ -16,10 +15,10 @@ from scipy.spatial.distance import cdist, squareform
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Loop, farthest_points, longest_loops, loops, memory, points_for_loops, rips, rtd
-from toposcope.homology.loops import closed_paths, loop_diagram
+from toposcope.homology.loops import LoopFiltration, closed_paths, loop_diagram
 from toposcope.homology.point_cloud import with_distances
-from toposcope.kernels import lunes
-from toposcope.kernels.lunes import odd_branches
+from toposcope.kernels import annotations, loop_edges
+from toposcope.kernels.loop_cycles import odd_branches
 
 rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
@@ -42,6 +41,7 @@ matrices = st.integers(2, 11).flatmap(
             st.integers(1, 4).map(float),  # ties everywhere, the triangle inequality broken at will
             st.sampled_from([1.0, np.nextafter(1.0, 2), 1.5, 2.0, np.inf]),
             st.floats(1e-3, 1e3),
+            st.sampled_from([0.0, -0.0, 5e-324, 1e-300, 1e300]),
         ),
         min_size=sides(n),
         max_size=sides(n),
@@ -117,22 +117,16 @@ def test_a_cap_leaves_open_what_it_cuts(matrix: Array, data: st.DataObject) -> N
 
 
 @moderate
-@given(st.one_of(matrices, integers), st.floats(0.01, 0.5), st.floats(1.05, 2.0))
-def test_in_what_parts_edges_enter_does_not_matter(matrix: Array, share: float, growth: float) -> None:
+@given(st.one_of(matrices, integers), st.floats(0.01, 0.5), st.integers(1, 8))
+def test_in_what_parts_edges_enter_does_not_matter(matrix: Array, share: float, per_bucket: int) -> None:
     whole = loop_diagram(matrix)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "N_SAMPLED_DISTANCES", 1)
+        patch.setattr(loop_edges, "EDGES_PER_BUCKET", per_bucket)
         patch.setattr(loops, "FIRST_EDGE_SHARE", share)
-        patch.setattr(loops, "GROWTH", growth)
-        patch.setattr(loops, "_parts", lambda distances, cap: _many_parts(distances, cap))
+        patch.setattr(loops, "GROWTH", 1.5)
         in_parts = loop_diagram(matrix)
     assert_array_equal(in_parts.pairs, whole.pairs)
     assert (in_parts.n_essential, in_parts.n_truncated) == (whole.n_essential, whole.n_truncated)
-
-
-def _many_parts(distances: Array, cap: float) -> Any:
-    lengths = np.unique(distances[(distances <= cap) & np.isfinite(distances)])
-    return [*(float(length) for length in lengths if length < cap), cap]
 
 
 @pytest.mark.slow
@@ -155,7 +149,7 @@ def test_loops_of_clouds_that_enter_in_parts(n: int, d: int, count: int) -> None
     assert_array_equal(in_order(loop_diagram(matrix).pairs), loops_of_engine(matrix))
 
 
-def test_columns_without_number_are_reduced_some_at_a_time() -> None:
+def test_lunes_that_nearly_all_fall_apart() -> None:
     # Points of three simplices in orthogonal subspaces: nearly every lune falls apart into single points.
     n = 120
     corners = np.eye(n // 3) - 3 / n
@@ -168,18 +162,31 @@ def test_columns_without_number_are_reduced_some_at_a_time() -> None:
 
 @moderate
 @given(st.one_of(matrices, integers))
-def test_where_the_scan_pauses_does_not_matter(matrix: Array) -> None:
-    whole = loop_diagram(matrix)
+def test_where_room_runs_out_does_not_matter(matrix: Array) -> None:
+    whole = LoopFiltration(matrix, np.inf, keeps_cycles=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lunes, "MAX_COLUMNS", 1)
-        patch.setattr(lunes, "scan_lunes", scan_with_pauses)
-        paused = loop_diagram(matrix)
-    assert_array_equal(paused.pairs, whole.pairs)
-    assert (paused.n_essential, paused.n_truncated) == (whole.n_essential, whole.n_truncated)
+        patch.setattr(annotations, "no_annotations", without_room)
+        patch.setattr(annotations, "SPARE", 1)
+        in_steps = LoopFiltration(matrix, np.inf, keeps_cycles=True)
+    assert_array_equal(in_steps.pairs(), whole.pairs())
+    for loop in np.flatnonzero(np.isfinite(whole.pairs()[:, 1])).tolist():
+        assert_array_equal(in_steps.cycle(loop), whole.cycle(loop))
 
 
-scan_with_pauses = cast(Any, lunes.scan_lunes).py_func
-"""Not compiled, so that what it takes for enough can be set."""
+usual = annotations.no_annotations
+
+
+def without_room() -> annotations.Annotations:
+    """The state before the first loop, with room for no more than that."""
+    state = usual()
+    used = {"parent", "ids", "table"}
+    return state._replace(
+        **{
+            name: np.zeros_like(array[: 1 if name in used else 0])
+            for name, array in state._asdict().items()
+            if name != "counters"
+        }
+    )
 
 
 def test_torsion_is_that_of_two_elements() -> None:

@@ -89,7 +89,7 @@ def main() -> None:
     assert called.keys() == functions, called.keys() ^ functions
     refusal = ""
     try:
-        homology.rips(np.eye(5), max_dimension=2)
+        homology.rips(np.eye(5), max_dimension=3)
     except ToposcopeError as error:
         refusal = str(error)
     assert refusal.endswith("needs GUDHI, which is not installed; pip install 'toposcope[h2]'"), refusal

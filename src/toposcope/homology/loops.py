@@ -1,14 +1,15 @@
 """Loops of a Vietoris-Rips filtration: H1 of all points, exact.
 
-The edges enter in order of length. `toposcope.kernels.lunes` finds which of them open a loop, and the few triangles
-that can close one; `toposcope.kernels.loop_reduction` finds which loop each closes. Once every loop is closed and no
-later edge can open another, nothing longer is looked at. The algorithm and its proof: ``docs/methods/loops.md``.
+The edges enter in order of length. `toposcope.kernels.lunes` finds which of them open a loop, and what the points of
+the others' lunes vote; `toposcope.kernels.annotations` finds which loops close so that they agree. Once every loop is
+closed and no later edge can open another, nothing longer is looked at. The algorithm and its proof:
+``docs/methods/loops.md``.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,10 +19,13 @@ from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
 from toposcope.homology.point_cloud import Metric, as_cloud, outlasts_rounding
-from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE, GROWTH, N_SAMPLED_DISTANCES
+from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE, GROWTH
 from toposcope.typing import Indices, Matrix, Vector
 
-MAX_POINTS = 1 << 16  # edges are numbered in 32 bits
+if TYPE_CHECKING:
+    from toposcope.kernels.loop_edges import Scale
+
+MAX_POINTS = 1 << 16  # an edge's ends are numbers of 16 bits each
 
 
 def loop_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
@@ -59,107 +63,91 @@ class LoopFiltration:
     """The filtration of a cloud, run up to where its last loop is closed; `cycle` needs ``keeps_cycles``."""
 
     def __init__(self, distances: Matrix, threshold: float, *, keeps_cycles: bool = False) -> None:
-        from toposcope.kernels.loop_reduction import no_loops
-        from toposcope.kernels.lunes import Edges
+        from toposcope.kernels.annotations import no_annotations
+        from toposcope.kernels.loop_edges import survey
 
-        n = len(distances)
-        self._distances = distances
+        self._distances = np.ascontiguousarray(distances)
+        self._bits = self._distances.view(np.int64)
+        sums, largest, least = survey(self._bits)
         # The most central points have the first labels.
-        with np.errstate(over="ignore"):
-            self._order = np.argsort(distances.sum(axis=1), kind="stable")
-        # As large as they can become; what is not written takes no memory.
-        n_edges = n * (n - 1) // 2
-        self._edges = Edges(np.empty(n_edges, np.int32), np.empty((n_edges, 2), np.int32), np.empty(n_edges, np.int32))
-        self._loops = no_loops()
-        self._run(_cap(distances, threshold), keeps_cycles)
+        self._order = np.argsort(sums, kind="stable")
+        self._state = no_annotations()
+        self._joins = np.empty((0, 2), np.int32)
+        self._run(cap_of(self._distances, largest.view(np.float64), threshold), int(least), keeps_cycles)
 
-    def _run(self, cap: float, keeps_cycles: bool) -> None:
-        from toposcope.kernels.loop_edges import edges_between, first_row_with_possible_births
-        from toposcope.kernels.loop_reduction import ALIVE, close_loops, opened
-        from toposcope.kernels.lunes import scan_lunes
-        from toposcope.kernels.sets import empty_tree
+    def _run(self, cap: float, least: int, keeps_cycles: bool) -> None:
+        from toposcope.kernels.annotations import N_OPEN, with_room
+        from toposcope.kernels.loop_edges import first_later_birth, scale_of
+        from toposcope.kernels.lunes import empty_graph, enter
 
         n = len(self._order)
-        label = np.empty(n, np.int32)
-        label[self._order] = np.arange(n)
-        neighbours = np.zeros((n, -(-n // 64)), np.uint64)
-        neighbours[np.arange(n), np.arange(n) // 64] = np.left_shift(np.uint64(1), np.arange(n, dtype=np.uint64) % 64)
-        parent = np.arange(n, dtype=np.int32)
-        above, stop, row = -np.inf, 0, 0
-        for upto in _parts(self._distances, cap):
-            ends = edges_between(self._distances, label, above, upto)
-            end = stop + len(ends)
-            self._edges.ends[stop:end] = ends
-            del ends
-            entering = self._edges._replace(ends=self._edges.ends[:end], apex=self._edges.apex[:end])
-            while stop < end:
-                births, columns, stop = scan_lunes(entering, stop, neighbours, parent, len(self._loops.births))
-                loops = opened(self._loops, births)
-                room = empty_tree(end), empty_tree(len(loops.births)), empty_tree(len(loops.births))
-                self._loops = close_loops(columns, n, entering, loops, room, keeps_cycles)
-            if upto < cap and not (self._loops.deaths == ALIVE).any():
-                row = first_row_with_possible_births(self._distances, label, neighbours, upto, cap, row)
+        graph, scale = empty_graph(n), scale_of(n, least, cap)
+        row, blocked = 0, 0
+        for keys, reached in self._buckets(scale):
+            place = 0
+            while (place := enter(keys, place, graph, self._state, keeps_cycles)) < len(keys):
+                self._state = with_room(self._state)
+            if self._state.counters[N_OPEN] == 0 and reached >= blocked:
+                row, blocked = first_later_birth(self._bits, self._order, graph.neighbours, reached, scale.cap, row)
                 if row == n:
                     break
-            above = upto
-        self._edges = self._edges._replace(ends=self._edges.ends[:stop], apex=self._edges.apex[:stop])
+        self._joins = graph.joins[: graph.n_joins[0]]
+
+    def _buckets(self, scale: "Scale") -> Iterator[tuple[NDArray[np.uint64], int]]:
+        """Yield the edges bucket by bucket, in order, each with the bits of a length that is reached with it."""
+        from toposcope.kernels.loop_edges import bucket_sizes, edges_of, sort_bucket
+
+        label = np.empty(len(self._order), np.int32)
+        label[self._order] = np.arange(len(self._order))
+        sizes = bucket_sizes(self._bits, scale)
+        used = np.flatnonzero(sizes)
+        share = FIRST_EDGE_SHARE * sizes.sum()
+        while len(used):
+            part = used[: 1 + np.searchsorted(np.cumsum(sizes[used]), share)]
+            keys = edges_of(self._bits, label, scale, part[0], sizes[part[0] : part[-1] + 1])
+            spare, begin = np.empty(sizes[part].max(), np.uint64), 0
+            for bucket in part.tolist():
+                of_bucket = keys[begin : begin + sizes[bucket]]
+                sort_bucket(of_bucket, spare, self._bits, self._order)
+                yield of_bucket, min(scale.cap, scale.least + ((bucket + 1) << scale.shift) - 1)
+                begin += len(of_bucket)
+            used, share = used[len(part) :], GROWTH * share
 
     def pairs(self) -> Matrix:
         """Return birth and death of every loop in the order they were opened, open ones at infinity; shape (b, 2)."""
-        is_open = self._loops.deaths < 0
-        births, deaths = self._lengths(self._loops.births), self._lengths(np.maximum(self._loops.deaths, 0))
-        deaths[is_open] = np.inf
-        return np.column_stack([births, deaths])
+        from toposcope.kernels.annotations import N_LOOPS
+
+        count = self._state.counters[N_LOOPS]
+        births, deaths = self._state.births[:count], self._state.deaths[:count]
+        lengths = self._lengths(deaths)
+        lengths[deaths[:, 0] < 0] = np.inf
+        return np.column_stack([self._lengths(births), lengths])
 
     def cycle(self, loop: int) -> NDArray[np.int64]:
         """Return the edges of the cycle that was closed with a loop, as numbers of points; shape (k, 2).
 
-        The column holds the edges of the cycle that opened loops; those of the spanning tree that make it a cycle are
-        the ones below which an odd number of its ends lies.
+        The sum that vanished is that of the cycles through one edge that opened a loop each, along the spanning tree;
+        the edges of the tree in it are the ones below which an odd number of the others' ends lies.
         """
-        from toposcope.kernels.lunes import JOINS, odd_branches
+        from toposcope.kernels.loop_cycles import odd_branches
 
-        cycles = self._loops.cycles
-        members = cycles.members[cycles.starts[loop] : cycles.stops[loop]]
-        chords = self._edges.ends[self._loops.births[members]]
-        tree = self._edges.ends[self._edges.apex == JOINS]
-        edges = np.concatenate([chords, tree[odd_branches(tree, chords, len(self._order))]])
+        begin, end = self._state.kept_places[loop]
+        chords = self._state.births[self._state.kept[begin:end]]
+        edges = np.concatenate([chords, self._joins[odd_branches(self._joins, chords, len(self._order))]])
         return np.asarray(self._order[edges])
 
-    def _lengths(self, ranks: NDArray[np.int32]) -> Vector:
-        if not len(ranks):
-            return np.empty(0)
-        ends = self._order[self._edges.ends[ranks]]
-        return self._distances[ends[:, 0], ends[:, 1]]
+    def _lengths(self, ends: NDArray[np.int32]) -> Vector:
+        points = self._order[ends]
+        return self._distances[points[:, 0], points[:, 1]]
 
 
-def _cap(distances: Matrix, threshold: float) -> float:
+def cap_of(distances: Matrix, largest: Vector, threshold: float) -> float:
     """Return the longest length that an edge can have and still change a loop; below 0 if there is none."""
     # From the least row maximum on, one point sees all others, and the complex is a cone.
-    cap = min(float(distances.max(axis=1).min()), threshold)
+    cap = min(float(largest.min(initial=np.inf)), threshold)
     if np.isfinite(cap):
         return cap
     return float(distances.max(where=np.isfinite(distances), initial=0))
-
-
-def _parts(distances: Matrix, cap: float) -> Iterator[float]:
-    """Yield the longest length of each part of the edges, the last of which is `cap`."""
-    n = len(distances)
-    sampled = (
-        np.random.default_rng(0).integers(0, n, (2, N_SAMPLED_DISTANCES))
-        if n * (n - 1) // 2 > N_SAMPLED_DISTANCES
-        else np.empty((2, 0), int)
-    )
-    lengths = distances[*sampled[:, sampled[0] != sampled[1]]]
-    lengths = np.sort(lengths[lengths <= cap])
-    share, before = FIRST_EDGE_SHARE, -np.inf
-    while share < 1 and len(lengths):
-        upto = float(lengths[int(share * len(lengths))])
-        if before < upto < cap:
-            yield upto
-            before = upto
-        share *= GROWTH
-    yield cap
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,8 +198,8 @@ def longest_loops(points: ArrayLike | Any, count: int = 1, *, metric: Metric = "
 
     Notes
     -----
-    Of the many cycles of a class this is the one that the reduction of the boundary matrix finds. It runs along edges
-    of the relative neighbourhood graph, from neighbour to neighbour, and need not be the shortest.
+    Of the many cycles of a class this is a sum of cycles through the spanning tree (``docs/methods/loops.md``). It runs
+    along edges of the relative neighbourhood graph, from neighbour to neighbour, and need not be the shortest.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Vietoris-Rips persistence of a point cloud: H0 and H1 exact on all points, H2 and up through GUDHI."""
+"""Vietoris-Rips persistence of a point cloud: H0, H1 and H2 by engines of its own, H3 and up through GUDHI."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,17 +13,20 @@ from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram, without_death
 from toposcope.homology.memory import check_fits, may_not_fit, total_memory
+from toposcope.homology.plane_loops import is_plane, plane_diagram
 from toposcope.homology.point_cloud import (
     Cloud,
     DeviceEuclidean,
+    Euclidean,
     Metric,
     as_cloud,
     is_large,
     outlasts_rounding,
     trees_batch,
 )
-from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE
-from toposcope.typing import Indices, Vector
+from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE, MIN_TREE_POINTS
+from toposcope.homology.voids import void_diagram
+from toposcope.typing import Indices, Matrix, Vector
 
 
 def rips(
@@ -53,8 +56,9 @@ def rips(
     max_points : int, optional
         Dimensions 1 and up use all points if n is at most this, else that many farthest-point landmarks; their
         diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points (unless they need all
-        distances, as for many equal ones and for precomputed ones). If left out, H1 uses all points as
-        long as that takes at most half of the machine's memory (22,000 points in 24 GB), and H2 and up use at most
+        distances, as for many equal ones and for precomputed ones). If left out, H1 uses all points of the
+        plane and space, and of other clouds as long as that takes at most half of the machine's memory (22,000
+        points in 24 GB), and H2 and up use at most
         2,000 landmarks. H0 always uses all points.
     landmarks : array-like of int, optional
         Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
@@ -74,14 +78,18 @@ def rips(
     ------
     ToposcopeError
         If the points are not a finite floating-point matrix or do not fit the metric, an option is out of range, the
-        distances would not fit in memory, or H2 is asked for without GUDHI (extra ``h2``).
+        distances would not fit in memory, or H3 is asked for without GUDHI (extra ``h2``).
 
     Notes
     -----
+    Clouds of the plane and space need no matrix of distances: a million points take a minute and 1 GB, unless a hole
+    is so large that the matrix is quicker (or, where there is no room for it, landmarks are taken).
+
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.boruvka`. H1: O(n^2 d) time for the
     distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are counted on; see
-    `toposcope.homology.loops`. H2 and up may take more memory than is counted on before the run. Bars of length zero
-    are left out from H1 on: how many there are depends on the order of equal distances.
+    `toposcope.homology.loops`. H2: 48 n^2 bytes and those of the cocycles; see `toposcope.homology.voids`. H2 and up
+    may take more memory than is counted on before the run. Bars of length zero are left out from H1 on: how many there
+    are depends on the order of equal distances.
 
     Lengths are those of float64 coordinate differences; one below 1e-154 of the largest coordinate counts as zero.
 
@@ -97,23 +105,30 @@ def rips(
     cloud = as_cloud(points, metric, "points")
     chosen = None if landmarks is None else as_indices(landmarks, "landmarks", cloud.shape[0])
     n = cloud.shape[0] if chosen is None else len(chosen)
+    in_plane = chosen is None and max_dimension > 0 and (max_points is None or max_points >= n) and is_plane(cloud)
+    found = None
+    if in_plane:
+        found = plane_diagram(cast(Euclidean, cloud), threshold, matrix_fits=points_for_loops(n) == n)
     for_loops = n if chosen is not None else points_for_loops(n, max_points)
     for_voids = n if chosen is not None else min(n, max_points or DEFAULT_LANDMARKS)
-    if max_dimension > 0:
+    if max_dimension > 0 and found is None:
         hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
         check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
-        require("gudhi.sklearn", f"max_dimension={max_dimension}")
+        if max_dimension > 2:
+            require("gudhi.sklearn", f"max_dimension={max_dimension}")
         hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
     lengths, births = None, None
-    if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
+    if found is None and max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
         lengths, births = tree_and_births(cloud) or (None, None)
-    diagrams = [_components(cloud, lengths, threshold)]
-    if max_dimension > 0:
+    diagrams = [_component_diagram(found[0], threshold, "boxes") if found else _components(cloud, lengths, threshold)]
+    if found:
+        diagrams.append(found[1])
+    elif max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
     if max_dimension > 1:
-        diagrams += _voids(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
+        diagrams += _higher(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
     return diagrams
 
 
@@ -131,13 +146,15 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     """Return about how long `rips` of n points in d dimensions takes on one processor (of 2.5 GHz).
 
     Fitted to clouds of up to 10,000 points, of random weights and of embeddings (``benchmarks/loops.py``). H2 and up
-    are not included: GUDHI's time depends on the cloud.
+    are not included: their time depends on the cloud.
     """
     if max_dimension == 0:
         return 2e-11 * n * n * d + 5e-9 * n * n
     m = points_for_loops(n, max_points)
-    loops = 6e-11 * m * m * d + 6e-8 * m * m + 1e-11 * m**3
-    return loops if m == n else loops + 3e-10 * n * m * d + (2.5e-11 * d + 1.5e-8) * n * n
+    if d in (2, 3) and n >= MIN_TREE_POINTS and m == n:
+        return 6e-5 * n
+    loops = 6e-11 * m * m * d + 1.5e-8 * m * m + 1e-12 * m**3
+    return loops if m == n else loops + 3e-10 * n * m * d + (1.2e-11 * d + 8e-9) * n * n
 
 
 def farthest_points(points: ArrayLike | Any, count: int, *, metric: Metric = "euclidean") -> tuple[Indices, Vector]:
@@ -224,10 +241,20 @@ def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: Vector | Non
     return replace(diagram, pairs=pairs, cover_radius=sample.cover_radius, births=births)
 
 
-def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) -> list[Diagram]:
+def _higher(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) -> list[Diagram]:
+    """Return H2 and up."""
+    distances = cloud.distances(sample.indices)
+    diagrams = [void_diagram(distances, threshold)]
+    if max_dimension > 2:
+        diagrams += _by_gudhi(distances, list(range(3, max_dimension + 1)), threshold)
+    return [
+        replace(d, pairs=d.pairs[outlasts_rounding(d.pairs, cloud)], cover_radius=sample.cover_radius) for d in diagrams
+    ]
+
+
+def _by_gudhi(distances: Matrix, dimensions: list[int], threshold: float) -> list[Diagram]:
     from gudhi.sklearn import RipsPersistence
 
-    dimensions = list(range(2, max_dimension + 1))
     engine = RipsPersistence(
         homology_dimensions=dimensions,
         threshold=threshold,
@@ -235,12 +262,10 @@ def _voids(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) 
         homology_coeff_field=2,
         n_jobs=1,
     )
-    distances = cloud.distances(sample.indices)
     diagrams = []
     for k, found in zip(dimensions, engine.fit_transform([distances])[0], strict=True):
         bars = np.asarray(found, dtype=np.float64).reshape(-1, 2)
         finite = bars[np.isfinite(bars[:, 1])]
         counts = without_death(len(bars) - len(finite), distances, threshold)
-        pairs = sorted_pairs(finite[outlasts_rounding(finite, cloud)])
-        diagrams.append(Diagram(pairs, k, *counts, sample.cover_radius, "gudhi"))
+        diagrams.append(Diagram(sorted_pairs(finite), k, *counts, engine="gudhi"))
     return diagrams

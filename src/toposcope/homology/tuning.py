@@ -10,14 +10,18 @@ import math
 MIN_BORUVKA_POINTS, MIN_BORUVKA_COORDINATES = 1000, 40_000
 MAX_LEAST_ENTRY = 128  # up to this least entry, rows of whole numbers are recognised, whatever they were multiplied by
 
-# loops: the share of the edges that enters first, and by how much each further part increases what has entered;
-# distances sampled to judge how long the edges of a part are (fewer edges enter at once)
-FIRST_EDGE_SHARE, GROWTH, N_SAMPLED_DISTANCES = 1 / 16, 1.5, 20_000
-# for each entry of the matrix: its distance, and the edges when all are equally long and sorted at once
+# loops: the share of the edges that is written first, and how many times as many the next (fewer passes at once)
+FIRST_EDGE_SHARE, GROWTH = 1 / 4, 2
+# for each entry of the matrix: its distance, the id of its edge if that is active, and the keys and chains of edges
 BYTES_PER_ENTRY = 24
-ENGINE_BYTES = 32  # of GUDHI, for each pair of points: its distance in float64, twice, and the edges it makes of it
+# from H2 on, for each entry of the matrix: its distance, twice, the edge made of it, twice, and numbers of ids and rows
+ENGINE_BYTES = 48
 # where the user sets no number of points: the share of the machine's memory that H1 may take, and the landmarks beyond
 MAX_MEMORY_SHARE, DEFAULT_LANDMARKS = 0.5, 2000
+# loops of the plane and space: from so many points, a tree of boxes is quicker than the matrix of distances; boxes and
+# points that it may visit, for each pair where there is room for the matrix (200 to 600 for each point in random
+# clouds; the matrix's engine takes as long as .2 visits of every pair), and for each point where there is none
+MIN_TREE_POINTS, MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT = 2000, 0.5, 2000
 MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
 # births of loops: pivots, as many as dimensions within these, half of them central and half random, and how many are
 # tried in a row; bytes of the bounds held at once; points whose nearest neighbours decide the precision of the bounds;

@@ -1,183 +1,235 @@
-"""The lunes of edges: which edges join components, open a loop, or can close one.
+"""The lunes of edges: which edges join components, open a loop, or close one.
 
 The edges of a Vietoris-Rips filtration enter one by one. The *lune* of an edge is the set of points whose edges to both
-its ends came earlier: the link of the edge when it enters. An edge whose lune is empty joins two components or opens a
-loop. Any point of the lune, its *apex*, makes a triangle that cancels the edge at once; and for every connected
-component of the lune but that of the apex, one more triangle may close a loop. Nothing else changes H0 or H1: see
+its ends came earlier. An edge with an empty lune joins two components or opens a loop. Otherwise each point w of the
+lune *votes* with the sum of the vectors of its two edges: what the vector of the new edge must be if the triangle is to
+bound. The points of a connected part of the lune vote alike, and loops are closed until all points do. See
 ``docs/methods/loops.md`` for the proof.
 
-Every point carries the set of its neighbours so far, as bits, so that a lune is the intersection of two of them.
-Points are labelled by how central they are, the most central first: these see most of a lune, and their bits are the
-first.
+Every point carries the set of its neighbours so far, as bits, and of those of them to which its edge is active. Points
+are labelled by how central they are, the most central first: these see most of a lune, and their bits are the first.
 
-Cost: O(n / 64) words an edge, a few times; n^2 / 8 bytes for the sets.
+Cost: O(n / 64) words an edge, a few times; n^2 / 4 bytes for the sets, and 4 n^2 for the ids of active edges.
 Source: the lune and the relative neighbourhood graph of Toussaint 1980; that births are its edges, Koyama, Memoli,
 Robins & Turner 2023, arXiv:2307.16333.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled
-from toposcope.kernels.sets import ONE, ZERO, Parents, Words, join, lowest_bit
+from toposcope.kernels.annotations import (
+    EMPTIED,
+    NO_ROOM,
+    NONE,
+    Annotations,
+    Numbers,
+    activate,
+    agree,
+    open_loop,
+    release,
+)
+from toposcope.kernels.compiled import compiled, inlined, wide
+from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
 
-JOINS = -1  # in place of an apex: the edge joined two components. The edge that opened loop k has -2 - k
-
-MAX_COLUMNS = 1 << 18
-"""Columns after which a scan pauses: they are reduced before there are more, whatever their number."""
-
-N_CENTRAL = 3
-"""Points of a lune from which the others are reached, before the others are looked at one by one (measured)."""
-
-
-class Edges(NamedTuple):
-    """The edges by rank, the earliest first."""
-
-    # shape (n (n - 1); of each pair of points, at `pair_index`; without meaning for pairs that have not entered
-    rank: NDArray[np.int32]
-    ends: NDArray[np.int32]  # shape (m, 2); the smaller first
-    apex: NDArray[np.int32]  # shape (m,); A point of the lune; below zero where there is none
+EMPTY, SILENT, LOUD = range(3)
+"""A lune: without points; with points that vote for 0 for certain; with none of these."""
 
 
-@compiled
-def pair_index(n: int, a: int, b: int) -> int:
-    """Return the place of a pair of points, a < b, among all pairs row by row."""
-    return a * (2 * n - a - 1) // 2 + b - a - 1
+class ActiveEdges(NamedTuple):
+    """The active edges by their ends."""
+
+    bits: Words  # shape (n, n / 64)
+    degree: Numbers  # shape (n,)
+    ids: Numbers  # shape (n, n); the id that an edge was given, 0 for one that never was active
 
 
-@compiled
-def scan_lunes(
-    edges: Edges, begin: int, neighbours: Words, parent: Parents, opened: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-    """Let edges enter, and find the births and columns in their lunes."""
-    n, n_words = neighbours.shape
-    reached, rest = np.empty(n_words, np.uint64), np.empty(n_words, np.uint64)
-    births = np.empty(len(edges.ends) - begin, np.int32)
-    # An edge adds fewer columns than there are points.
-    columns = np.empty((MAX_COLUMNS + n, 3), np.int32)
-    n_births = n_columns = 0
-    e = begin - 1
-    while e + 1 < len(edges.ends) and n_columns < MAX_COLUMNS:
-        e += 1
-        u, v = int(edges.ends[e, 0]), int(edges.ends[e, 1])
-        edges.rank[pair_index(n, u, v)] = e
-        some = ZERO
-        for i in range(n_words):
-            both = neighbours[u, i] & neighbours[v, i]
-            reached[i] = rest[i] = both
-            some |= both
-        neighbours[u, v >> 6] |= ONE << np.uint64(v & 63)
-        neighbours[v, u >> 6] |= ONE << np.uint64(u & 63)
-        if not some:
-            edges.apex[e] = JOINS
-            if not join(parent, u, v):
-                edges.apex[e] = -2 - opened - n_births
-                births[n_births] = e
-                n_births += 1
-            continue
-        apex = _first(reached)
-        edges.apex[e] = apex
-        if _reach_from_central(neighbours, reached, rest, apex):
-            continue
-        for i in range(n_words):
-            reached[i] &= ~rest[i]
-        while not _reach(neighbours, reached, rest):
-            other = _first(rest)
-            columns[n_columns, 0], columns[n_columns, 1], columns[n_columns, 2] = e, apex, other
-            n_columns += 1
-            reached[:] = ZERO
-            reached[other >> 6] = ONE << np.uint64(other & 63)
-            rest[other >> 6] ^= reached[other >> 6]
-    return births[:n_births], columns[:n_columns], e + 1
+class Graph(NamedTuple):
+    """The edges that have entered, by labels of points."""
+
+    neighbours: Words  # shape (n, n / 64); a point is its own neighbour
+    central: Words  # shape (n,); the first word of each, close together in memory
+    hints: NDArray[np.int32]  # shape (n,); the word in which a lune of a point last had a member
+    parent: Parents  # shape (n,); the components
+    active: ActiveEdges
+    joins: NDArray[np.int32]  # shape (n, 2); the edges that joined components
+    n_joins: NDArray[np.int64]  # shape (1,); how many these are
+
+
+def empty_graph(n: int) -> Graph:
+    """Return the graph of n points before the first edge."""
+    neighbours = np.zeros((n, max(-(-n // 64), 1)), np.uint64)
+    points = np.arange(n)
+    neighbours[points, points // 64] = np.left_shift(ONE, (points % 64).astype(np.uint64))
+    active = ActiveEdges(np.zeros_like(neighbours), np.zeros(n, np.int32), np.zeros((n, n), np.int32))
+    parent, joins = points.astype(np.int32), np.empty((max(n - 1, 0), 2), np.int32)
+    central = neighbours[:, 0].copy()
+    return Graph(neighbours, central, np.zeros(n, np.int32), parent, active, joins, np.zeros(1, np.int64))
 
 
 @compiled
-def _first(words: Words) -> int:
-    """Return the smallest member of a set that is not empty."""
-    i = 0
-    while not words[i]:
-        i += 1
-    return int((i << 6) + lowest_bit(words[i]))
+def enter(keys: NDArray[np.uint64], place: int, graph: Graph, state: Annotations, keeps: bool) -> int:
+    """Let edges enter, in order, from one on; return the place of one for which the state has no room, or how many.
 
-
-@compiled
-def _reach_from_central(neighbours: Words, lune: Words, rest: Words, apex: int) -> bool:
-    """Take what the apex and a few more points of the lune see from `rest`; return whether none is left.
-
-    A point that comes before another that reached it is passed over: it is not worth a second look.
+    The ends of each are the last two numbers of 16 bits of a key.
     """
-    i = apex >> 6
-    word = lune[i]
-    for _ in range(N_CENTRAL):
-        x = (i << 6) + lowest_bit(word)
-        some = ZERO
-        for j in range(len(rest)):
-            left = rest[j] & ~neighbours[x, j]
-            rest[j] = left
-            some |= left
-        if not some:
-            return True
-        word = (word & (word - ONE)) & ~rest[i]
-        while not word:
-            i += 1
-            if i == len(rest):
-                return False
-            word = lune[i] & ~rest[i]
-    return False
+    voters = np.empty(graph.neighbours.shape[1], np.uint64)
+    votes = np.empty((len(graph.neighbours), 2), np.int32)
+    while True:
+        place, lune = _let_pass(
+            keys,
+            place,
+            graph.neighbours,
+            graph.central,
+            graph.hints,
+            graph.active.bits,
+            graph.active.degree,
+            voters,
+        )
+        if place == len(keys):
+            return place
+        u, v = _ends(keys[place])
+        if lune != EMPTY:
+            if not _settle(graph, state, u, v, voters, votes, lune == SILENT, keeps):
+                return place
+        elif find(graph.parent, u) != find(graph.parent, v):
+            join(graph.parent, u, v)
+            graph.joins[graph.n_joins[0], 0], graph.joins[graph.n_joins[0], 1] = u, v
+            graph.n_joins[0] += 1
+        else:
+            number, _ = open_loop(state, u, v)
+            if number == NO_ROOM:
+                return place
+            set_active(graph.active, u, v, number)
+        mark(graph.neighbours, graph.central, u, v)
+        place += 1
 
 
 @compiled
-def _reach(neighbours: Words, reached: Words, rest: Words) -> bool:
-    """Move points that see one in `reached` from `rest` to it until no more can move; return whether none is left."""
-    changed = True
-    while changed:
-        changed = False
-        some = ZERO
-        for i in range(len(rest)):
-            word = rest[i]
-            while word:
-                bit = word & (~word + ONE)
-                word ^= bit
-                x = (i << 6) + lowest_bit(bit)
-                for j in range(len(reached)):
-                    if neighbours[x, j] & reached[j]:
-                        reached[i] |= bit
-                        rest[i] ^= bit
-                        changed = True
-                        break
-            some |= rest[i]
-        if not some:
-            return True
-    return False
+def _let_pass(
+    keys: NDArray[np.uint64],
+    place: int,
+    neighbours: Words,
+    central: Words,
+    hints: Numbers,
+    active: Words,
+    degree: Numbers,
+    voters: Words,
+) -> tuple[int, int]:
+    """Let edges enter up to one that may change a component or a loop; return its place, and what its lune is like."""
+    n_words = neighbours.shape[1]
+    for k in range(place, len(keys)):
+        u, v = _ends(keys[k])
+        if not degree[u] and not degree[v]:
+            if not central[u] & central[v]:
+                i = wide(hints[u])
+                if not neighbours[u, i] & neighbours[v, i]:
+                    i = 0
+                    while i < n_words and not neighbours[u, i] & neighbours[v, i]:
+                        i += 1
+                    if i == n_words:
+                        return k, EMPTY
+                    hints[u] = i
+        else:
+            some, any_voter, silent = ZERO, ZERO, ZERO
+            for i in range(n_words):
+                lune = neighbours[u, i] & neighbours[v, i]
+                voting = lune & (active[u, i] | active[v, i])
+                voters[i] = voting
+                some |= lune
+                silent |= lune ^ voting
+                any_voter |= voting
+            if not some:
+                return k, EMPTY
+            if any_voter:
+                return k, SILENT if silent else LOUD
+        mark(neighbours, central, u, v)
+    return len(keys), EMPTY
+
+
+@inlined
+def _ends(key: Any) -> tuple[int, int]:
+    return wide(key >> np.uint64(16) & np.uint64(0xFFFF)), wide(key & np.uint64(0xFFFF))
+
+
+@inlined
+def mark(neighbours: Words, central: Words, u: int, v: int) -> None:
+    """Make two points neighbours."""
+    neighbours[u, v >> 6] |= ONE << np.uint64(v & 63)
+    neighbours[v, u >> 6] |= ONE << np.uint64(u & 63)
+    central[u], central[v] = neighbours[u, 0], neighbours[v, 0]
 
 
 @compiled
-def odd_branches(tree: NDArray[np.int32], chords: NDArray[np.int32], n: int) -> NDArray[np.bool_]:
-    """Return which edges of a spanning tree, with the chords, make a cycle over two elements."""
-    odd = np.zeros(n, np.bool_)
-    for k in range(len(chords)):
-        for end in chords[k]:
-            odd[end] = not odd[end]
-    degree = np.zeros(n, np.int64)
-    # The sum of the numbers of a leaf's edges is the number of its one edge.
-    edge_sum = np.zeros(n, np.int64)
-    for k in range(len(tree)):
-        for end in tree[k]:
-            degree[end] += 1
-            edge_sum[end] += k
-    chosen = np.zeros(len(tree), np.bool_)
-    for point in range(n):
-        leaf = point
-        while degree[leaf] == 1:
-            k = edge_sum[leaf]
-            other = tree[k, 0] + tree[k, 1] - leaf
-            if odd[leaf]:
-                chosen[k] = True
-                odd[other] = not odd[other]
-            degree[leaf] -= 1
-            degree[other] -= 1
-            edge_sum[other] -= k
-            leaf = other
-    return chosen
+def _settle(
+    graph: Graph, state: Annotations, u: int, v: int, voters: Words, votes: Numbers, is_silent: bool, keeps: bool
+) -> bool:
+    """Let the points of a lune vote, close loops until they agree, and give the edge what they voted.
+
+    Return whether there was room for that.
+    """
+    active = graph.active
+    n_votes, is_silent = _votes(graph.neighbours, active.ids, state.parent, u, v, voters, votes, is_silent)
+    if not n_votes:
+        return True
+    number = agree(state, votes, n_votes, is_silent, u, v, keeps)
+    if state.counters[EMPTIED] != NONE:
+        inactivate(active, state)
+    if number == NO_ROOM:
+        return False
+    if number:
+        activate(state, u, v, number)
+        set_active(active, u, v, number)
+    return True
+
+
+@inlined
+def set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
+    """Make an edge active."""
+    active.ids[u, v] = active.ids[v, u] = number
+    active.bits[u, v >> 6] |= ONE << np.uint64(v & 63)
+    active.bits[v, u >> 6] |= ONE << np.uint64(u & 63)
+    active.degree[u] += 1
+    active.degree[v] += 1
+
+
+@compiled
+def inactivate(active: ActiveEdges, state: Annotations) -> None:
+    """Take the edges whose vectors became empty out of the active ones."""
+    edge = state.counters[EMPTIED]
+    while edge != NONE:
+        a, b = state.edges[edge, 0], state.edges[edge, 1]
+        active.bits[a, b >> 6] &= ~(ONE << np.uint64(b & 63))
+        active.bits[b, a >> 6] &= ~(ONE << np.uint64(a & 63))
+        active.degree[a] -= 1
+        active.degree[b] -= 1
+        edge = state.edges[edge, 2]
+    release(state)
+
+
+@compiled
+def _votes(
+    neighbours: Words,
+    ids: Numbers,
+    parent: Parents,
+    u: int,
+    v: int,
+    voters: Words,
+    votes: Numbers,
+    is_silent: bool,
+) -> tuple[int, bool]:
+    """List the votes that are not 0, each as two ids; return how many, and whether any is 0."""
+    count, n_words = 0, len(voters)
+    for i in range(n_words):
+        while voters[i]:
+            w = (i << 6) + lowest_bit(voters[i])
+            a, b = find(parent, wide(ids[u, w])), find(parent, wide(ids[v, w]))
+            for k in range(i, n_words):
+                voters[k] &= ~neighbours[w, k]
+            if a == b:
+                is_silent = True
+            elif not count or votes[0, 0] != a or votes[0, 1] != b:
+                votes[count, 0], votes[count, 1] = a, b
+                count += 1
+    return count, is_silent

@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-from toposcope.kernels.loop_reduction import Sums, stored
 from toposcope.kernels.pairwise import pair_distance
 from toposcope.kernels.prim import squared_distance
-from toposcope.kernels.sets import Parents, empty_tree_inside, find, join, largest, toggle
+from toposcope.kernels.sets import BitTree, Parents, empty_tree_inside, find, join, largest, toggle
 from toposcope.kernels.whole_cosines import whole_length
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -221,6 +220,15 @@ def _refuted_by_kept(points: Matrix, found: Open, v: int, stop: int, u: int, squ
     return False
 
 
+class Sums(NamedTuple):
+    """A set of edges for each edge."""
+
+    starts: Indices  # shape (b,); where in `members` that of each edge lies
+    stops: Indices  # shape (b,); where in `members` that of each edge lies
+    members: NDArray[np.int32]  # the first `size` are in use; those of one set from the latest to the earliest
+    size: int
+
+
 class Graph(NamedTuple):
     """Edges that no point refutes, by ascending length."""
 
@@ -342,5 +350,22 @@ def _rank(relations: Indices, n_edges: int) -> int:
             top = largest(column)
         if top >= 0:
             rank += 1
-            reduced = stored(reduced, top, column)
+            reduced = _stored(reduced, top, column)
     return rank
+
+
+@compiled
+def _stored(sums: Sums, edge: int, members: BitTree) -> Sums:
+    """Return the sums with that of one edge: the members of a set, which is emptied."""
+    starts, stops, listed, size = sums
+    starts[edge] = size
+    member = largest(members)
+    while member >= 0:
+        if size == len(listed):
+            listed = np.concatenate((listed, np.empty_like(listed)))
+        listed[size] = member
+        size += 1
+        toggle(members, member)
+        member = largest(members)
+    stops[edge] = size
+    return Sums(starts, stops, listed, size)

@@ -1,6 +1,8 @@
-"""What was chosen by measuring on two cores (``benchmarks/neural_persistence.py``, ``benchmarks/point_clouds.py``).
+"""What was chosen by measuring on two cores.
 
-No result depends on it, only the time and the memory. Device constants were chosen on an H100 (``benchmarks/gpu.py``).
+No result depends on it, only the time and the memory (``benchmarks/neural_persistence.py``,
+``benchmarks/point_clouds.py``, ``benchmarks/loops.py``). Device constants were chosen on an H100
+(``benchmarks/gpu.py``).
 """
 
 # bipartite trees: entries to collect for each vertex (6 incident to each, so that about e^-6 of them stay unjoined);
@@ -36,3 +38,9 @@ BOX_RUN, PAIRS_AT_FIRST, PAIRS_ADDED = 32, 8, 4
 # many steps beyond the one that is due; no more bids where fewer points than this share are outbid (prices hardly
 # matter), or each so many times on average (the pairs listed are too few for all)
 LAST_STEP, N_BID_ROUNDS, N_BID_ROUNDS_SAVED, MAX_RAISE, MIN_OUTBID, MAX_OUTBID = 1 / 16, 3, 2, 4.0, 0.2, 24
+
+# loops: edges that make a bucket, and how many buckets there are at most; up to so many edges are sorted by insertion
+EDGES_PER_BUCKET, MAX_BUCKETS, MAX_INSERTED = 512, 4096, 32
+# later births: the most central neighbours of a point whose neighbours are left out at once; of its neighbours, those
+# that are tried on what is left before all others, the most central ones and some from all directions
+N_CENTRAL, N_FIRST_NEIGHBOURS, N_SPREAD_NEIGHBOURS = 32, 2, 8

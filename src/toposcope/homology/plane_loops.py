@@ -1,0 +1,63 @@
+"""H0 and H1 of clouds of the plane and space of any size, without the matrix of their distances.
+
+The algorithm and its proof: ``docs/methods/loops.md``.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.homology.diagram import Diagram, sorted_pairs
+from toposcope.homology.point_cloud import Cloud, Euclidean
+from toposcope.homology.tuning import MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT, MIN_TREE_POINTS
+from toposcope.typing import Matrix, Vector
+
+
+def is_plane(cloud: Cloud) -> bool:
+    """Return whether the loops of a cloud are looked for in a tree of boxes first: Euclidean, of the plane or space."""
+    return type(cloud) is Euclidean and cloud.shape[1] in (2, 3) and cloud.shape[0] >= MIN_TREE_POINTS
+
+
+def plane_diagram(cloud: Euclidean, threshold: float, *, matrix_fits: bool) -> tuple[Vector, Diagram] | None:
+    """Return the lengths of the minimum spanning tree, and H1; None where too many points would be visited.
+
+    That happens where a hole is large. If the matrix of distances fits in memory, its engine is quicker then.
+    """
+    from toposcope.kernels.annotations import N_LOOPS, no_annotations, with_room
+    from toposcope.kernels.box_tree import box_tree, relative_neighbours
+    from toposcope.kernels.pairwise import first_occurrences
+    from toposcope.kernels.plane_loops import beginning, join_rest, walk_on, with_longer
+    from toposcope.kernels.prim import squared_distances
+
+    points = cloud.points
+    distinct = first_occurrences(points)
+    tree, _ = box_tree(points[distinct])
+    n = len(distinct)
+    budget = int(MAX_VISITS_PER_PAIR * n * n if matrix_fits else MAX_VISITS_PER_POINT * n)
+    edges, lengths, budget = relative_neighbours(tree, budget)
+    if budget < 0:
+        return None
+    order = np.lexsort((edges[:, 1], edges[:, 0], lengths))
+    edges, lengths = edges[order], lengths[order]
+    walk, state, done = beginning(n, len(edges)), no_annotations(), False
+    upto = float(np.ldexp(threshold, -cloud.exponent))
+    while not done:
+        done, budget = walk_on(tree, edges, lengths, walk, state, upto, budget)
+        if budget < 0:
+            return None
+        if not done:
+            walk, state = with_longer(walk, state), with_room(state)
+    join_rest(edges, walk)
+    joined = np.sqrt(np.sort(squared_distances(tree.points, edges[walk.joins].astype(np.int64))))
+    births, deaths = state.births[: state.counters[N_LOOPS]], state.deaths[: state.counters[N_LOOPS]]
+    is_open = deaths[:, 0] < 0
+    pairs = np.column_stack(
+        [cloud.unscaled(_lengths(tree.points, ends)) for ends in (births[~is_open], deaths[~is_open])]
+    )
+    diagram = Diagram(sorted_pairs(pairs[pairs[:, 1] > pairs[:, 0]]), 1, 0, int(is_open.sum()), engine="boxes")
+    return cloud.unscaled(np.concatenate([np.zeros(len(points) - n), joined])), diagram
+
+
+def _lengths(points: Matrix, ends: NDArray[np.int32]) -> Vector:
+    from toposcope.kernels.relative_neighbours import EUCLIDEAN, Measured, edge_lengths
+
+    return edge_lengths(Measured(points, EUCLIDEAN, np.empty((0, 0))), ends.astype(np.int64))

@@ -1,0 +1,114 @@
+"""Loops of the plane and space without a matrix, against those of the matrix, and GUDHI's simplex tree."""
+
+import gudhi
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from property_examples import examples
+
+from toposcope.homology import Diagram, plane_loops, rips
+from toposcope.homology.loops import loop_diagram
+from toposcope.homology.plane_loops import is_plane, plane_diagram
+from toposcope.homology.point_cloud import Euclidean
+from toposcope.typing import Matrix
+
+KINDS = (
+    "normal",
+    "lattice",
+    "line",
+    "coplanar",
+    "circle",
+    "duplicates",
+    "near duplicates",
+    "clusters",
+    "integers",
+)
+
+
+@st.composite
+def clouds(draw: st.DrawFn) -> Matrix:
+    """Clouds of the plane and space, most of them in no general position, of very different sizes."""
+    d, n = draw(st.sampled_from([2, 3])), draw(st.integers(1, 60))
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    points = random.standard_normal((n, d))
+    kind = draw(st.sampled_from(KINDS))
+    if kind == "lattice":
+        points = np.stack(np.meshgrid(*[np.arange(draw(st.integers(1, 4)))] * d), axis=-1).reshape(-1, d).astype(float)
+    elif kind == "line":
+        points = points[:, :1] * random.integers(-3, 4, d)
+    elif kind == "coplanar":
+        points[:, -1] = draw(st.sampled_from([0.0, 1e-17])) * points[:, 0]
+    elif kind == "circle":
+        angles = 2 * np.pi * np.arange(n) / n
+        points[:, :2], points[:, 2:] = np.column_stack([np.cos(angles), np.sin(angles)]), 0
+    elif kind == "duplicates":
+        points = points[random.integers(0, max(n // 3, 1), n)]
+    elif kind == "near duplicates":
+        points = points[random.integers(0, max(n // 3, 1), n)] + 1e-15 * random.standard_normal((n, d))
+    elif kind == "clusters":
+        points += 1e6 * random.integers(0, 3, (n, 1))
+    elif kind == "integers":
+        points = random.integers(-3, 4, (n, d)).astype(float)
+    return points * draw(st.sampled_from([1.0, 1.0, 1e-150, 1e150, 3e-300]))
+
+
+def without_matrix(points: Matrix, threshold: float = np.inf) -> tuple[Matrix, Diagram]:
+    found = plane_diagram(Euclidean.of(points, "points"), threshold, matrix_fits=False)
+    assert found is not None
+    return found
+
+
+@examples(500)
+@given(clouds(), st.data())
+def test_diagrams_are_those_of_the_matrix(points: Matrix, data: st.DataObject) -> None:
+    matrix = Euclidean.of(points, "points").distances(np.arange(len(points)))
+    threshold = data.draw(st.sampled_from([np.inf, np.inf, *matrix[0, :5].tolist()]))
+    tree, found = without_matrix(points, threshold)
+    expected = loop_diagram(matrix, threshold)
+    assert_array_equal(found.pairs, expected.pairs)
+    assert found.n_truncated == expected.n_truncated + expected.n_essential
+    assert_array_equal(tree, Euclidean.of(points, "points").tree()[0])
+
+
+@examples(100)
+@given(clouds())
+def test_diagrams_are_those_of_the_simplex_tree(points: Matrix) -> None:
+    matrix = Euclidean.of(points, "points").distances(np.arange(len(points)))
+    simplices = gudhi.RipsComplex(distance_matrix=matrix).create_simplex_tree(max_dimension=2)
+    simplices.compute_persistence(homology_coeff_field=2, min_persistence=0, persistence_dim_max=True)
+    bars = simplices.persistence_intervals_in_dimension(1).reshape(-1, 2)
+    bars = bars[bars[:, 1] > bars[:, 0]]
+    found = without_matrix(points)[1].pairs
+    assert_array_equal(found[np.lexsort(found.T)], bars[np.lexsort(bars.T)])
+
+
+def test_a_budget_that_is_spent_leaves_the_cloud_to_the_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane_loops, "MIN_TREE_POINTS", 100)
+    points = np.random.default_rng(0).standard_normal((300, 2))
+    by_boxes = rips(points)
+    assert [diagram.engine for diagram in by_boxes] == ["boxes", "boxes"]
+    monkeypatch.setattr(plane_loops, "MAX_VISITS_PER_PAIR", 0.1)
+    by_matrix = rips(points)
+    assert by_matrix[1].engine == "lunes"
+    for a, b in zip(by_boxes, by_matrix, strict=True):
+        assert_array_equal(a.pairs, b.pairs)
+        assert (a.n_essential, a.n_truncated, a.cover_radius) == (b.n_essential, b.n_truncated, b.cover_radius)
+    assert rips(points, max_points=50)[1].cover_radius > 0  # landmarks, where the user asks for them
+
+
+def test_only_large_clouds_of_the_plane_and_space_go_without_a_matrix() -> None:
+    for shape, expected in (((2000, 2), True), ((2000, 3), True), ((1999, 2), False), ((2000, 4), False)):
+        assert is_plane(Euclidean.of(np.zeros(shape), "points")) is expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [2, 3])
+def test_a_cloud_that_is_large(d: int) -> None:
+    random = np.random.default_rng(1)
+    points = np.concatenate([random.standard_normal((4000, d)), random.uniform(5, 6, (1000, d))])
+    tree, found = without_matrix(points)
+    matrix = Euclidean.of(points, "points").distances(np.arange(len(points)))
+    assert_array_equal(found.pairs, loop_diagram(matrix).pairs)
+    assert_array_equal(tree, Euclidean.of(points, "points").tree()[0])
