@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, inlined, wide
+from toposcope.kernels.compiled import compiled, compiled_within, inlined, wide
 from toposcope.kernels.sets import ONE, Parents, find
 from toposcope.typing import Indices
 
@@ -152,7 +152,7 @@ def _refill(count: Indices, ids: Indices, live: Indices, table: Numbers) -> None
         _put(count, ids, table, number)
 
 
-@compiled
+@compiled_within
 def _is_room(state: Annotations, needed: int) -> bool:
     """Return whether there is room for so many members, holders and slots, and one of all else."""
     count = state.counters
@@ -170,7 +170,7 @@ def _is_room(state: Annotations, needed: int) -> bool:
     return bool(is_room)
 
 
-@compiled
+@compiled_within
 def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
     """Open a loop with an edge, which alone has it in its vector; return its id, and what `activate` does."""
     if not _is_room(state, 1):
@@ -187,7 +187,7 @@ def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
     return number, activate(state, u, v, number)
 
 
-@compiled
+@compiled_within
 def activate(state: Annotations, u: int, v: int, number: int) -> int:
     """Give an edge an id, that `agree` returned; return its place in `edges`."""
     count, ids, edges = state.counters, state.ids, state.edges
@@ -204,7 +204,7 @@ def activate(state: Annotations, u: int, v: int, number: int) -> int:
     return int(edge)
 
 
-@compiled
+@compiled_within
 def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: int, v: int, keeps: bool) -> int:
     """Close loops with an edge until all votes are alike, and 0 if some point votes so; return the id they agree on.
 
@@ -228,7 +228,7 @@ def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: 
     return _id_of(state, agreed) if a and b else a + b
 
 
-@compiled
+@compiled_within
 def release(state: Annotations) -> None:
     """Give back the edges that became inactive."""
     count, edges = state.counters, state.edges
@@ -240,7 +240,7 @@ def release(state: Annotations) -> None:
     count[EMPTIED] = NONE
 
 
-@compiled
+@compiled_within
 def sum_of_differing(state: Annotations, votes: Numbers, k: int, with_first: bool) -> Numbers:
     """Return the vector that a vote is, or the sum of it and the first one."""
     numbers = np.zeros(4, np.int32)
@@ -277,7 +277,7 @@ def sum_of_differing(state: Annotations, votes: Numbers, k: int, with_first: boo
     return total[:length]
 
 
-@compiled
+@compiled_within
 def _id_of(state: Annotations, vector: Numbers) -> int:
     """Return the id of a vector that is not empty, a new one if there is none; there is room for it."""
     count, ids = state.counters, state.ids
@@ -299,7 +299,7 @@ def _id_of(state: Annotations, vector: Numbers) -> int:
     return int(number)
 
 
-@compiled
+@compiled_within
 def substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) -> bool:
     """Let a sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others.
 
@@ -325,7 +325,7 @@ def substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) 
     return True
 
 
-@compiled
+@compiled_within
 def _ids_with(
     parent: Parents, ids: Indices, members: Numbers, holders: Numbers, holding: Numbers, loop: int, found: Numbers
 ) -> tuple[int, int, int]:
@@ -353,7 +353,7 @@ def _ids_with(
     return n_found, n_members, last
 
 
-@compiled
+@compiled_within
 def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers: int) -> None:
     """Add a sum to the vectors of some ids; there is room for all that this takes."""
     count, parent, ids, members, table = state.counters, state.parent, state.ids, state.members, state.table
@@ -386,7 +386,7 @@ def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers:
             count[EMPTIED] = ids[number, FIRST]
 
 
-@compiled
+@compiled_within
 def _add(members: Numbers, begin: int, length: int, delta: Numbers, start: int, fresh: Numbers) -> tuple[int, int]:
     """Write the sum of a vector and another behind the members; return how long it is, and how much of it is new."""
     i, end, j, k, n_fresh = begin, begin + length, 0, start, 0
@@ -406,7 +406,7 @@ def _add(members: Numbers, begin: int, length: int, delta: Numbers, start: int, 
     return k - start, n_fresh
 
 
-@compiled
+@compiled_within
 def _signature(members: Numbers, start: int, length: int) -> int:
     signature = np.int64(0)
     for k in range(start, start + length):
@@ -414,7 +414,7 @@ def _signature(members: Numbers, start: int, length: int) -> int:
     return int(signature)
 
 
-@compiled
+@compiled_within
 def _code(vector: Numbers) -> int:
     """Return the hash of a vector; that of a sum is the sum, bit by bit."""
     code = np.int64(0)
@@ -426,7 +426,7 @@ def _code(vector: Numbers) -> int:
     return int(code)
 
 
-@compiled
+@compiled_within
 def _lookup(ids: Indices, members: Numbers, table: Numbers, vector: Numbers, code: int) -> int:
     """Return the id of a vector, 0 if there is none."""
     mask = len(table) - 1
