@@ -49,9 +49,10 @@ def main(results: Path, out: Path) -> None:
         bar(f"{row['work']}: {row['contestant']}", row["ratio"]) for row in dimensions["tables"]["Dimension of a cloud"]
     ]
     others += [
-        bar(f"H1 of {row['cloud']}: {row['contestant']}", row["ratio"])
-        for row in loops["tables"]["H1 of a matrix of distances"]
-        if row["contestant"] != "toposcope"
+        bar(f"H{dimension} of {row['cloud']}: {row['contestant']}", row["ratio"])
+        for dimension in (1, 2)
+        for row in loops["tables"][f"H{dimension} of a matrix of distances"]
+        if row["contestant"] != "toposcope" and row["ratio"]
     ]
     for kind in ("Sublevel persistence", "Wasserstein distance"):
         others += [bar(f"{kind}, {row['work']}: {row['contestant']}", row["ratio"]) for row in clouds["tables"][kind]]

@@ -187,13 +187,15 @@ def without_room() -> annotations.Annotations:
     """The state before the first loop, with room for no more than that."""
     state = usual()
     used = {"parent", "ids", "table"}
-    return state._replace(
+    state = state._replace(
         **{
             name: np.zeros_like(array[: 1 if name in used else 0])
             for name, array in state._asdict().items()
             if name != "counters"
         }
     )
+    annotations._set_limits(state)
+    return state
 
 
 def test_torsion_is_that_of_two_elements() -> None:

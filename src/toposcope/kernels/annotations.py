@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, inlined, wide
+from toposcope.kernels.compiled import compiled, compiled_within, inlined, wide
 from toposcope.kernels.sets import ONE, Parents, find
 from toposcope.typing import Indices
 
@@ -29,8 +29,11 @@ START, LENGTH, SIGNATURE, CODE, FIRST, LAST, SLOT, SEEN = range(8)
 edge; its place in the table; and the loop among whose ids it was last found."""
 N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT = range(10)
 EMPTIED, NEEDED = 10, 11
+LIMIT_OF_IDS, LIMIT_OF_MEMBERS, LIMIT_OF_HOLDERS, LIMIT_OF_EDGES, LIMIT_OF_SLOTS, LIMIT_OF_LOOPS, LIMIT_OF_KEPT = range(
+    12, 19
+)
 """Counters: how many of each are in use; the first of those that were given back; the first of the edges whose vectors
-became empty since the last `release`; and for how many numbers there was no room."""
+became empty since the last `release`; for how many numbers there was no room; and how many there is room for."""
 NONE, REMOVED, NO_ROOM = -1, -1, -1
 SPARE = 2  # times as much room is made as is in use
 
@@ -38,7 +41,7 @@ SPARE = 2  # times as much room is made as is in use
 class Annotations(NamedTuple):
     """The vectors of all active edges, and the loops."""
 
-    counters: Indices  # shape (12,)
+    counters: Indices  # shape (19,)
     parent: Parents  # by id; what it became one with, 0 if its vector is empty
     ids: Indices  # shape (i, 8); the fields above, by id
     members: Numbers  # vectors, each from the latest loop to the earliest
@@ -54,10 +57,10 @@ class Annotations(NamedTuple):
 
 def no_annotations() -> Annotations:
     """Return the state before the first loop."""
-    count = np.zeros(12, np.int64)
+    count = np.zeros(19, np.int64)
     count[N_IDS], count[[FREE_HOLDER, FREE_EDGE, EMPTIED]] = 1, NONE
     pairs = np.empty((64, 2), np.int32)
-    return Annotations(
+    state = Annotations(
         count,
         np.zeros(64, np.int32),
         np.zeros((64, 8), np.int64),
@@ -71,6 +74,15 @@ def no_annotations() -> Annotations:
         np.empty(256, np.int32),
         np.zeros((64, 2), np.int64),
     )
+    _set_limits(state)
+    return state
+
+
+def _set_limits(state: Annotations) -> None:
+    """Note how many of each there is room for, where compiled code looks it up."""
+    arrays = state.parent, state.members, state.holders, state.edges, state.table, state.births, state.kept
+    state.counters[LIMIT_OF_IDS:] = [len(array) for array in arrays]
+    state.counters[LIMIT_OF_SLOTS] //= 2
 
 
 def with_room(state: Annotations) -> Annotations:
@@ -105,6 +117,7 @@ def with_room(state: Annotations) -> Annotations:
         state = state._replace(table=np.zeros(size, np.int32))
         count[N_SLOTS] = 0
         _refill(count, state.ids, live, state.table)
+    _set_limits(state)
     return state
 
 
@@ -152,28 +165,27 @@ def _refill(count: Indices, ids: Indices, live: Indices, table: Numbers) -> None
         _put(count, ids, table, number)
 
 
-@compiled
-def _is_room(state: Annotations, needed: int) -> bool:
+@compiled_within
+def _is_room(count: Indices, needed: int) -> bool:
     """Return whether there is room for so many members, holders and slots, and one of all else."""
-    count = state.counters
     is_room = (
-        count[N_IDS] < len(state.parent)
-        and count[N_LOOPS] < len(state.births)
-        and (count[FREE_EDGE] != NONE or count[N_EDGES] < len(state.edges))
-        and count[N_MEMBERS] + needed <= len(state.members)
-        and count[N_HOLDERS] + needed <= len(state.holders)
-        and 2 * (count[N_SLOTS] + needed) <= len(state.table)
-        and count[N_KEPT] + needed <= len(state.kept)
+        (count[N_IDS] < count[LIMIT_OF_IDS])
+        & (count[N_LOOPS] < count[LIMIT_OF_LOOPS])
+        & ((count[FREE_EDGE] != NONE) | (count[N_EDGES] < count[LIMIT_OF_EDGES]))
+        & (count[N_MEMBERS] + needed <= count[LIMIT_OF_MEMBERS])
+        & (count[N_HOLDERS] + needed <= count[LIMIT_OF_HOLDERS])
+        & (count[N_SLOTS] + needed <= count[LIMIT_OF_SLOTS])
+        & (count[N_KEPT] + needed <= count[LIMIT_OF_KEPT])
     )
     if not is_room:
         count[NEEDED] = needed
     return bool(is_room)
 
 
-@compiled
+@compiled_within
 def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
     """Open a loop with an edge, which alone has it in its vector; return its id, and what `activate` does."""
-    if not _is_room(state, 1):
+    if not _is_room(state.counters, 1):
         return NO_ROOM, NONE
     loop = state.counters[N_LOOPS]
     state.births[loop, 0], state.births[loop, 1] = u, v
@@ -187,7 +199,7 @@ def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
     return number, activate(state, u, v, number)
 
 
-@compiled
+@compiled_within
 def activate(state: Annotations, u: int, v: int, number: int) -> int:
     """Give an edge an id, that `agree` returned; return its place in `edges`."""
     count, ids, edges = state.counters, state.ids, state.edges
@@ -204,7 +216,7 @@ def activate(state: Annotations, u: int, v: int, number: int) -> int:
     return int(edge)
 
 
-@compiled
+@compiled_within
 def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: int, v: int, keeps: bool) -> int:
     """Close loops with an edge until all votes are alike, and 0 if some point votes so; return the id they agree on.
 
@@ -212,7 +224,7 @@ def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: 
     until they are released.
     """
     for k in range(0 if is_silent else 1, n_votes):
-        delta = sum_of_differing(state, votes, k, not is_silent)
+        delta = sum_of_differing(state.parent, state.ids, state.members, votes, k, not is_silent)
         if len(delta) and not substitute(state, delta, u, v, keeps):
             return NO_ROOM
     if is_silent or not n_votes:
@@ -222,13 +234,13 @@ def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: 
         return 0
     agreed = np.empty(0, np.int32)
     if a and b:
-        agreed = sum_of_differing(state, votes, wide(0), False)
-    if not _is_room(state, len(agreed)):
+        agreed = sum_of_differing(state.parent, state.ids, state.members, votes, wide(0), False)
+    if not _is_room(state.counters, len(agreed)):
         return NO_ROOM
     return _id_of(state, agreed) if a and b else a + b
 
 
-@compiled
+@compiled_within
 def release(state: Annotations) -> None:
     """Give back the edges that became inactive."""
     count, edges = state.counters, state.edges
@@ -240,34 +252,36 @@ def release(state: Annotations) -> None:
     count[EMPTIED] = NONE
 
 
-@compiled
-def sum_of_differing(state: Annotations, votes: Numbers, k: int, with_first: bool) -> Numbers:
+@compiled_within
+def sum_of_differing(
+    parent: Parents, ids: Indices, members: Numbers, votes: Numbers, k: int, with_first: bool
+) -> Numbers:
     """Return the vector that a vote is, or the sum of it and the first one."""
     numbers = np.zeros(4, np.int32)
     for side in range(2):
-        numbers[side] = find(state.parent, wide(votes[k, side]))
+        numbers[side] = find(parent, wide(votes[k, side]))
         if with_first:
-            numbers[2 + side] = find(state.parent, wide(votes[0, side]))
+            numbers[2 + side] = find(parent, wide(votes[0, side]))
     size = 0
     for i in range(4):
         for j in range(i):
             if numbers[i] == numbers[j]:
                 numbers[i] = numbers[j] = 0
-        size += state.ids[numbers[i], LENGTH]
+        size += ids[numbers[i], LENGTH]
     total, room, length = np.empty(size, np.int32), np.empty(size, np.int32), 0
     for i in range(4):
         if not numbers[i]:
             continue
-        start = state.ids[numbers[i], START]
-        end = start + state.ids[numbers[i], LENGTH]
+        start = ids[numbers[i], START]
+        end = start + ids[numbers[i], LENGTH]
         a = c = 0
         while a < length or start < end:
-            if start == end or (a < length and total[a] > state.members[start]):
+            if start == end or (a < length and total[a] > members[start]):
                 room[c] = total[a]
                 a += 1
                 c += 1
-            elif a == length or total[a] < state.members[start]:
-                room[c] = state.members[start]
+            elif a == length or total[a] < members[start]:
+                room[c] = members[start]
                 start += 1
                 c += 1
             else:
@@ -277,7 +291,7 @@ def sum_of_differing(state: Annotations, votes: Numbers, k: int, with_first: boo
     return total[:length]
 
 
-@compiled
+@compiled_within
 def _id_of(state: Annotations, vector: Numbers) -> int:
     """Return the id of a vector that is not empty, a new one if there is none; there is room for it."""
     count, ids = state.counters, state.ids
@@ -299,7 +313,7 @@ def _id_of(state: Annotations, vector: Numbers) -> int:
     return int(number)
 
 
-@compiled
+@compiled_within
 def substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) -> bool:
     """Let a sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others.
 
@@ -310,7 +324,7 @@ def substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) 
     n_found, n_members, last = _ids_with(
         state.parent, state.ids, state.members, state.holders, state.holding, loop, found
     )
-    if not _is_room(state, n_members + n_found * len(delta)):
+    if not _is_room(state.counters, n_members + n_found * len(delta)):
         return False
     state.deaths[loop, 0], state.deaths[loop, 1] = u, v
     count[N_OPEN] -= 1
@@ -325,7 +339,7 @@ def substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) 
     return True
 
 
-@compiled
+@compiled_within
 def _ids_with(
     parent: Parents, ids: Indices, members: Numbers, holders: Numbers, holding: Numbers, loop: int, found: Numbers
 ) -> tuple[int, int, int]:
@@ -353,7 +367,7 @@ def _ids_with(
     return n_found, n_members, last
 
 
-@compiled
+@compiled_within
 def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers: int) -> None:
     """Add a sum to the vectors of some ids; there is room for all that this takes."""
     count, parent, ids, members, table = state.counters, state.parent, state.ids, state.members, state.table
@@ -386,7 +400,7 @@ def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers:
             count[EMPTIED] = ids[number, FIRST]
 
 
-@compiled
+@compiled_within
 def _add(members: Numbers, begin: int, length: int, delta: Numbers, start: int, fresh: Numbers) -> tuple[int, int]:
     """Write the sum of a vector and another behind the members; return how long it is, and how much of it is new."""
     i, end, j, k, n_fresh = begin, begin + length, 0, start, 0
@@ -406,7 +420,7 @@ def _add(members: Numbers, begin: int, length: int, delta: Numbers, start: int, 
     return k - start, n_fresh
 
 
-@compiled
+@compiled_within
 def _signature(members: Numbers, start: int, length: int) -> int:
     signature = np.int64(0)
     for k in range(start, start + length):
@@ -414,7 +428,7 @@ def _signature(members: Numbers, start: int, length: int) -> int:
     return int(signature)
 
 
-@compiled
+@compiled_within
 def _code(vector: Numbers) -> int:
     """Return the hash of a vector; that of a sum is the sum, bit by bit."""
     code = np.int64(0)
@@ -426,7 +440,7 @@ def _code(vector: Numbers) -> int:
     return int(code)
 
 
-@compiled
+@compiled_within
 def _lookup(ids: Indices, members: Numbers, table: Numbers, vector: Numbers, code: int) -> int:
     """Return the id of a vector, 0 if there is none."""
     mask = len(table) - 1

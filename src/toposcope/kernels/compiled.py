@@ -43,6 +43,11 @@ def compiled(function: Function) -> Function:
     return _compiled(function, fastmath=False)
 
 
+def compiled_within(function: Function) -> Function:
+    """Compile a function that compiled functions alone call: it is not made to take what Python hands over."""
+    return _compiled(function, fastmath=False, no_cpython_wrapper=True)
+
+
 def compiled_sums(function: Function) -> Function:
     """Compile a function whose sums may be taken in any order, and therefore several terms at once."""
     return _compiled(function, fastmath=SUMS_IN_ANY_ORDER)
@@ -61,10 +66,10 @@ def folder_of(kernel: Any) -> Path | None:
     return path and Path(path)
 
 
-def _compiled(function: Function, fastmath: bool | set[str]) -> Function:
+def _compiled(function: Function, fastmath: bool | set[str], **others: bool) -> Function:
     kernel: Any
     # Nobody calls these through a C pointer.
-    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": True}
+    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": True, **others}
     try:
         kernel = numba.njit(cache=IS_KEPT, **options)(function)
     except RuntimeError:  # neither the package's folder nor the user's can be written

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, inlined, wide
+from toposcope.kernels.compiled import compiled, compiled_within, inlined, wide
 from toposcope.kernels.sets import ONE, ZERO, Words, lowest_bit
 from toposcope.kernels.tuning import (
     EDGES_PER_BUCKET,
@@ -152,7 +152,7 @@ def _insert(keys: Keys) -> None:
         keys[place] = key
 
 
-@compiled
+@compiled_within
 def _by_digit(keys: Keys, into: Keys, at: NDArray[np.int32], shift: int) -> None:
     """Sort by one digit; what is equal stays in order."""
     last = np.uint64((1 << DIGIT_BITS) - 1)
@@ -167,7 +167,7 @@ def _by_digit(keys: Keys, into: Keys, at: NDArray[np.int32], shift: int) -> None
         at[digit] += 1
 
 
-@compiled
+@compiled_within
 def _order_ties(keys: Keys, bits: Bits, order: NDArray[np.int64]) -> None:
     """Put edges whose keys cannot tell them apart in order of length, by Shell's method."""
     n = len(keys)
@@ -234,7 +234,7 @@ def first_later_birth(
     return n, 0
 
 
-@compiled
+@compiled_within
 def _unrefuted(bits: Bits, u: int, w: int, others: Indices, lengths: Indices, count: int) -> int:
     """Keep those of some edges from a point that another does not refute, in place; return how many."""
     kept, from_u = 0, bits[w, u]
@@ -244,7 +244,7 @@ def _unrefuted(bits: Bits, u: int, w: int, others: Indices, lengths: Indices, co
     return kept
 
 
-@compiled
+@compiled_within
 def _two_hops_off(neighbours: Words, u: int, left: Words) -> None:
     """Fill in which points are seen by none of the most central neighbours of a point, nor by itself."""
     n, n_words = neighbours.shape

@@ -30,7 +30,7 @@ from toposcope.kernels.annotations import (
     open_loop,
     release,
 )
-from toposcope.kernels.compiled import compiled, inlined, wide
+from toposcope.kernels.compiled import compiled, compiled_within, inlined, wide
 from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
 
 EMPTY, SILENT, LOUD = range(3)
@@ -106,7 +106,7 @@ def enter(keys: NDArray[np.uint64], place: int, graph: Graph, state: Annotations
         place += 1
 
 
-@compiled
+@compiled_within
 def _let_pass(
     keys: NDArray[np.uint64],
     place: int,
@@ -161,7 +161,7 @@ def mark(neighbours: Words, central: Words, u: int, v: int) -> None:
     central[u], central[v] = neighbours[u, 0], neighbours[v, 0]
 
 
-@compiled
+@compiled_within
 def _settle(
     graph: Graph, state: Annotations, u: int, v: int, voters: Words, votes: Numbers, is_silent: bool, keeps: bool
 ) -> bool:
@@ -194,7 +194,7 @@ def set_active(active: ActiveEdges, u: int, v: int, number: int) -> None:
     active.degree[v] += 1
 
 
-@compiled
+@compiled_within
 def inactivate(active: ActiveEdges, state: Annotations) -> None:
     """Take the edges whose vectors became empty out of the active ones."""
     edge = state.counters[EMPTIED]
@@ -208,7 +208,7 @@ def inactivate(active: ActiveEdges, state: Annotations) -> None:
     release(state)
 
 
-@compiled
+@compiled_within
 def _votes(
     neighbours: Words,
     ids: Numbers,

@@ -102,7 +102,7 @@ def _close_loops(ids: Numbers, loops: Annotations, lune: Lune, votes: Numbers, u
     for q in range(lune.counters[N_COMPONENTS]):
         votes[1, 0], votes[1, 1] = ids[u, lune.roots[q]], ids[v, lune.roots[q]]
         if votes[0, 0] or votes[0, 1] or votes[1, 0] or votes[1, 1]:
-            delta = sum_of_differing(loops, votes, wide(1), not no)
+            delta = sum_of_differing(loops.parent, loops.ids, loops.members, votes, wide(1), not no)
             if len(delta):
                 if not substitute(loops, delta, u, v, no):
                     return NO_ROOM
