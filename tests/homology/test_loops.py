@@ -116,6 +116,13 @@ def test_a_cap_leaves_open_what_it_cuts(matrix: Array, data: st.DataObject) -> N
     assert (found.n_essential, found.n_truncated) == ((0, n_open) if is_capped else (n_open, 0))
 
 
+def test_a_cap_of_minus_zero_is_zero() -> None:
+    matrix = np.ones((4, 4)) - np.eye(4)
+    for i in range(4):
+        matrix[i, (i + 1) % 4] = matrix[(i + 1) % 4, i] = 0
+    assert loop_diagram(matrix, -0.0).n_truncated == loop_diagram(matrix, 0.0).n_truncated == 1
+
+
 @moderate
 @given(st.one_of(matrices, integers), st.floats(0.01, 0.5), st.integers(1, 8))
 def test_in_what_parts_edges_enter_does_not_matter(matrix: Array, share: float, per_bucket: int) -> None:

@@ -1,5 +1,7 @@
 """Loops of the plane and space without a matrix, against those of the matrix, and GUDHI's simplex tree."""
 
+from importlib import import_module
+
 import gudhi
 import numpy as np
 import pytest
@@ -8,11 +10,14 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from property_examples import examples
 
-from toposcope.homology import Diagram, plane_loops, rips
+from toposcope.errors import ToposcopeError
+from toposcope.homology import Diagram, memory, plane_loops, rips
 from toposcope.homology.loops import loop_diagram
 from toposcope.homology.plane_loops import is_plane, plane_diagram
 from toposcope.homology.point_cloud import Euclidean
 from toposcope.typing import Matrix
+
+rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
 KINDS = (
     "normal",
@@ -96,6 +101,37 @@ def test_a_budget_that_is_spent_leaves_the_cloud_to_the_matrix(monkeypatch: pyte
         assert_array_equal(a.pairs, b.pairs)
         assert (a.n_essential, a.n_truncated, a.cover_radius) == (b.n_essential, b.n_truncated, b.cover_radius)
     assert rips(points, max_points=50)[1].cover_radius > 0  # landmarks, where the user asks for them
+
+
+@pytest.mark.parametrize("at_once", [0, 50])
+def test_a_walk_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    points = np.random.default_rng(0).standard_normal((300, 2))
+    tree, whole = without_matrix(points)
+    monkeypatch.setattr(plane_loops, "VISITS_AT_ONCE", at_once)
+    tree_in_parts, in_parts = without_matrix(points)
+    assert_array_equal(tree_in_parts, tree)
+    assert_array_equal(in_parts.pairs, whole.pairs)
+
+
+def test_work_that_is_no_visit_is_counted() -> None:
+    points = np.random.default_rng(0).standard_normal((1500, 2))
+    points[0] = 1e300  # beside it all other distances are too small to be told apart, and no point refutes another
+    assert plane_diagram(Euclidean.of(points, "points"), np.inf, matrix_fits=True) is None
+
+
+def test_few_distinct_points_need_no_matrix() -> None:
+    points = np.random.default_rng(0).integers(0, 2, (2000, 2)).astype(float)
+    by_boxes = rips(points)
+    assert [diagram.engine for diagram in by_boxes] == ["boxes", "boxes"]
+    assert by_boxes[1].pairs.tolist() == [[1, 2**0.5]]
+    assert rips(np.ones((2000, 3)))[1].engine == "boxes"
+
+
+def test_what_refuses_more_dimensions_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_memory", lambda: 1 << 20)
+    monkeypatch.setattr(rips_module, "plane_diagram", lambda *_, **__: pytest.fail("H1 was computed first"))
+    with pytest.raises(ToposcopeError, match="H2 and up of 2000 points"):
+        rips(np.random.default_rng(0).standard_normal((3000, 2)), max_dimension=2)
 
 
 def test_only_large_clouds_of_the_plane_and_space_go_without_a_matrix() -> None:

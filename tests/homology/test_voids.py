@@ -11,6 +11,7 @@ from numpy.testing import assert_array_equal
 from property_examples import examples
 from scipy.spatial.distance import cdist, squareform
 
+from toposcope.homology import voids
 from toposcope.homology.voids import void_diagram
 
 thorough = examples(400)
@@ -101,6 +102,18 @@ def test_many_voids_at_once(seed: int) -> None:
     matrix = random_matrix(60, seed)
     assert len(void_diagram(matrix).pairs) > 64
     assert_array_equal(void_diagram(matrix).pairs, voids_of_engine(matrix))
+
+
+def test_in_what_parts_edges_enter_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = void_diagram(sphere(60, 0))
+    monkeypatch.setattr(voids, "EDGES_AT_ONCE", 7)
+    assert_array_equal(void_diagram(sphere(60, 0)).pairs, whole.pairs)
+
+
+@pytest.mark.filterwarnings("error")
+def test_sums_of_distances_may_be_beyond_the_range() -> None:
+    matrix = sphere(50, 0)
+    assert_array_equal(void_diagram(8e307 * matrix).pairs, 8e307 * void_diagram(matrix).pairs)
 
 
 @pytest.mark.parametrize("n", [50, 64, 65, 150])

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.point_cloud import Cloud, Euclidean
-from toposcope.homology.tuning import MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT, MIN_TREE_POINTS
+from toposcope.homology.tuning import MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT, MIN_TREE_POINTS, VISITS_AT_ONCE
 from toposcope.typing import Matrix, Vector
 
 
@@ -32,7 +32,8 @@ def plane_diagram(cloud: Euclidean, threshold: float, *, matrix_fits: bool) -> t
     distinct = first_occurrences(points)
     tree, _ = box_tree(points[distinct])
     n = len(distinct)
-    budget = int(MAX_VISITS_PER_PAIR * n * n if matrix_fits else MAX_VISITS_PER_POINT * n)
+    # Repeated points count: the matrix would have rows of them.
+    budget = int(len(points) * (MAX_VISITS_PER_PAIR * len(points) if matrix_fits else MAX_VISITS_PER_POINT))
     edges, lengths, budget = relative_neighbours(tree, budget)
     if budget < 0:
         return None
@@ -41,7 +42,9 @@ def plane_diagram(cloud: Euclidean, threshold: float, *, matrix_fits: bool) -> t
     walk, state, done = beginning(n, len(edges)), no_annotations(), False
     upto = float(np.ldexp(threshold, -cloud.exponent))
     while not done:
-        done, budget = walk_on(tree, edges, lengths, walk, state, upto, budget)
+        at_once = min(budget, VISITS_AT_ONCE)  # between two calls, Ctrl-C is heard
+        done, left = walk_on(tree, edges, lengths, walk, state, upto, at_once)
+        budget += left - at_once
         if budget < 0:
             return None
         if not done:

@@ -105,20 +105,20 @@ def rips(
     cloud = as_cloud(points, metric, "points")
     chosen = None if landmarks is None else as_indices(landmarks, "landmarks", cloud.shape[0])
     n = cloud.shape[0] if chosen is None else len(chosen)
-    in_plane = chosen is None and max_dimension > 0 and (max_points is None or max_points >= n) and is_plane(cloud)
-    found = None
-    if in_plane:
-        found = plane_diagram(cast(Euclidean, cloud), threshold, matrix_fits=points_for_loops(n) == n)
     for_loops = n if chosen is not None else points_for_loops(n, max_points)
     for_voids = n if chosen is not None else min(n, max_points or DEFAULT_LANDMARKS)
-    if max_dimension > 0 and found is None:
-        hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
-        check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     if max_dimension > 1:
         if max_dimension > 2:
             require("gudhi.sklearn", f"max_dimension={max_dimension}")
         hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
+    in_plane = chosen is None and max_dimension > 0 and (max_points is None or max_points >= n) and is_plane(cloud)
+    found = None
+    if in_plane:
+        found = plane_diagram(cast(Euclidean, cloud), threshold, matrix_fits=points_for_loops(n) == n)
+    if max_dimension > 0 and found is None:
+        hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
+        check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     lengths, births = None, None
     if found is None and max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
         lengths, births = tree_and_births(cloud) or (None, None)

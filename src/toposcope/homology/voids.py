@@ -8,6 +8,7 @@ import numpy as np
 
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loops import cap_of, without_death
+from toposcope.homology.tuning import EDGES_AT_ONCE
 from toposcope.typing import Matrix
 
 
@@ -21,13 +22,16 @@ def void_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
 
     n = len(distances)
     cap = cap_of(distances, distances.max(axis=1, initial=0), threshold)
-    order = np.argsort(distances.sum(axis=1), kind="stable")  # the most central points have the first labels
+    with np.errstate(over="ignore"):
+        order = np.argsort(distances.sum(axis=1), kind="stable")  # the most central points have the first labels
     sides = np.ascontiguousarray(distances[np.ix_(order, order)])
     enters = np.triu(sides <= cap, 1)
     ends = np.argwhere(enters)[np.argsort(sides[enters], kind="stable")].astype(np.int32)
     graph, loops, voids, lune, place = empty_graph(n), no_annotations(), no_voids(n), no_lune(n), 0
-    while (place := enter_with_voids(ends, place, graph, loops, voids, lune)) < len(ends):
-        loops, voids = with_room(loops), with_rows(voids)
+    while place < len(ends):
+        upto = ends[: place + EDGES_AT_ONCE]  # between two calls, Ctrl-C is heard
+        while (place := enter_with_voids(upto, place, graph, loops, voids, lune)) < len(upto):
+            loops, voids = with_room(loops), with_rows(voids)
     count = voids.counters[N_VOIDS]
     births, deaths = voids.births[:count], voids.deaths[:count]
     is_closed = deaths[:, 0] >= 0

@@ -27,6 +27,8 @@ Labels = NDArray[np.int32]
 
 LEAF_POINTS = 8
 TIE = 1e-13  # squared distances this close to each other, relatively, are decided by the lengths
+# points that may refute another, or a box, are tried in about the time of one visit; one where squares decide nothing
+TRIED_PER_VISIT = 32
 LEAST_SQUARE = 1e-280  # of lengths below its root nothing is decided by squares, which lose digits
 
 
@@ -308,19 +310,20 @@ def relative_neighbours(tree: BoxTree, budget: int) -> tuple[Labels, Vector, int
                     break
             top -= 1
             k = wide(stack[top])
-            budget -= 1
+            budget -= 1 + count // TRIED_PER_VISIT
             if _is_refuted(tree, k, u, squares[:count], ahead):
                 continue
             if 2 * k + 2 < len(tree.boxes):
                 top = _push_children(tree, k, u, stack, top)
                 continue
             for v in range(wide(tree.begin[k]), wide(tree.end[k])):
-                budget -= 1
-                if v == u or _refutes_some(tree, u, v, found[:count], squares):
+                given = square(tree, u, v)
+                budget -= 1 + count // (TRIED_PER_VISIT if given > LEAST_SQUARE else 1)
+                if v == u or _refutes_some(tree, u, v, given, found[:count], squares):
                     continue
                 if count == len(found):
                     found, squares, ahead = _longer(found), _longer(squares), _more_rows(ahead)
-                found[count], squares[count] = v, square(tree, u, v)
+                found[count], squares[count] = v, given
                 for t in range(len(tree.axes)):
                     ahead[count, t] = points[v, t] - points[u, t]
                 count += 1
@@ -329,7 +332,9 @@ def relative_neighbours(tree: BoxTree, budget: int) -> tuple[Labels, Vector, int
         begin = n_edges
         for k in range(count):
             v = wide(found[k])
-            if v < u or _refutes_some(tree, u, v, found[:count], squares):
+            given = squares[k]
+            budget -= count // (TRIED_PER_VISIT if given > LEAST_SQUARE else 1)
+            if v < u or budget < 0 or _refutes_some(tree, u, v, given, found[:count], squares):
                 continue
             length = pair_distance(points, u, v)
             other, visits = point_of_lune(tree, u, v, length, marks, nobody, wide(0), stack)
@@ -369,9 +374,8 @@ def _is_refuted(tree: BoxTree, k: int, u: int, squares: Vector, ahead: Matrix) -
 
 
 @compiled
-def _refutes_some(tree: BoxTree, u: int, v: int, some: Labels, squares: Vector) -> bool:
-    """Return whether one of some points refutes an edge; `squares` are their squared distances from u."""
-    given = square(tree, u, v)
+def _refutes_some(tree: BoxTree, u: int, v: int, given: float, some: Labels, squares: Vector) -> bool:
+    """Return whether one of some points refutes an edge; squares are of distances from u, `given` is the edge's."""
     above, below, length = max(given * (1 + TIE), LEAST_SQUARE), given * (1 - TIE), -1.0
     for k in range(len(some)):
         w = wide(some[k])

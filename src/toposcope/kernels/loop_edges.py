@@ -67,7 +67,7 @@ def survey(bits: Bits) -> tuple[Indices, Indices, int]:
 
 def scale_of(n: int, least: int, cap: float) -> Scale:
     """Return buckets for the lengths of n points up to a cap."""
-    bits = int(np.float64(max(cap, 0.0)).view(np.int64))
+    bits = int(np.float64(max(0.0, cap)).view(np.int64))
     least = min(least, bits)
     n_wanted = min(max(n * n // (2 * EDGES_PER_BUCKET), 1), MAX_BUCKETS)
     shift = max((bits - least).bit_length() - n_wanted.bit_length() + 1, 0)

@@ -321,8 +321,8 @@ def walk_on(
     """Open and close loops; return whether that is done, and what is left of a budget of visits.
 
     `edges` are those with empty lunes, in order, and `lengths` theirs. It ends where no loop is open and no such edge
-    is left, at edges longer than `upto`, and where the budget is spent: then the rest is below zero. It is not done
-    where room is needed.
+    is left, and at edges longer than `upto`. It is not done where room is needed, and where the budget is spent: then
+    the rest is below zero.
     """
     n, front, sides, lune = len(tree.points), walk.front, walk.sides, walk.lune
     stack = new_stack(tree)
@@ -375,7 +375,7 @@ def walk_on(
             budget -= 1 + _advance(front, tree, sides.first, stack)
         if number:
             budget -= _enlist(front, tree, u, v, length, stack) + _enlist(front, tree, v, u, length, stack)
-    return True, budget
+    return False, budget
 
 
 @compiled
