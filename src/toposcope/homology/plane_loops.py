@@ -11,6 +11,8 @@ from toposcope.homology.point_cloud import Cloud, Euclidean
 from toposcope.homology.tuning import MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT, MIN_TREE_POINTS, VISITS_AT_ONCE
 from toposcope.typing import Matrix, Vector
 
+MIN_EXPONENT = -500  # of two; the least length is 2^-511 of the largest coordinate, and has all its digits then
+
 
 def is_plane(cloud: Cloud) -> bool:
     """Return whether the loops of a cloud are looked for in a tree of boxes first: Euclidean, of the plane or space."""
@@ -20,7 +22,8 @@ def is_plane(cloud: Cloud) -> bool:
 def plane_diagram(cloud: Euclidean, threshold: float, *, matrix_fits: bool) -> tuple[Vector, Diagram] | None:
     """Return the lengths of the minimum spanning tree, and H1; None where too many points would be visited.
 
-    That happens where a hole is large. If the matrix of distances fits in memory, its engine is quicker then.
+    That happens where a hole is large, and with a threshold among coordinates below 1e-150. If the matrix of distances
+    fits in memory, its engine is quicker then.
     """
     from toposcope.kernels.annotations import N_LOOPS, no_annotations, with_room
     from toposcope.kernels.box_tree import box_tree, relative_neighbours
@@ -28,6 +31,8 @@ def plane_diagram(cloud: Euclidean, threshold: float, *, matrix_fits: bool) -> t
     from toposcope.kernels.plane_loops import beginning, join_rest, walk_on, with_longer
     from toposcope.kernels.prim import squared_distances
 
+    if threshold < np.inf and cloud.exponent < MIN_EXPONENT:
+        return None  # lengths may be rounded in the user's unit, in which the threshold is given
     points = cloud.points
     distinct = first_occurrences(points)
     tree, _ = box_tree(points[distinct])

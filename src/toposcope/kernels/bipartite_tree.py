@@ -309,10 +309,11 @@ def components(parent: Parents, m: int) -> Components:
             number[vertex], chooses[count] = count, size[vertex] <= MAX_SMALL
             n_small += np.int64(size[vertex]) * chooses[count]
             count += 1
-    chooses[1:count] |= n_small == 0 or n_small * MIN_COLUMNS_PER_LOOKUP > len(parent) - np.int64(size[largest])
+    all_choose = n_small == 0 or n_small * MIN_COLUMNS_PER_LOOKUP > len(parent) - np.int64(size[largest])
     outside, n_outside = np.empty(len(number) - m, np.int64), 0
     for vertex in range(len(parent)):
         number[vertex] = number[find(parent, vertex)]
+        chooses[number[vertex]] |= all_choose and number[vertex] != 0
         if vertex >= m:
             outside[n_outside] = vertex - m
             n_outside += chooses[number[vertex]]
@@ -322,13 +323,14 @@ def components(parent: Parents, m: int) -> Components:
 @compiled
 def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices:
     """Let the components that choose do so among the entries of some rows."""
-    buffer, mask, columns = matrix.buffer, matrix.mask, forest.columns
+    buffer, mask, columns, inside = matrix.buffer, matrix.mask, forest.columns, wide(0)
     none = np.full(forest.n_trees, -1)
     choices = Choices(none.astype(buffer.dtype), none.astype(forest.rows.dtype), none.astype(forest.rows.dtype))
-    inside = np.argmin(forest.rows)  # of equal keys that to the largest comes first: it leaves fewest components
-    heaviest, places = np.full(matrix.n, mask), np.full(matrix.n, inside).astype(forest.rows.dtype)
+    while forest.rows[inside] != 0:  # the largest has a row. Of equal keys that to it is taken: fewest remain
+        inside += 1
+    heaviest, places = np.full(matrix.n, mask), np.empty_like(columns)
     for j in forest.outside:
-        heaviest[j] = buffer[matrix.starts[inside] + j * matrix.step] & mask if forest.rows[inside] == 0 else -1
+        heaviest[j], places[j] = buffer[matrix.starts[inside] + j * matrix.step] & mask, inside
     few, scratch = len(forest.outside) * MIN_COLUMNS_PER_LOOKUP < matrix.n, scratch_for(matrix)
     for k in range(begin, end):
         # Backwards where little is read: the last rows are still in the cache. Forwards is quicker where all is.
@@ -343,9 +345,9 @@ def choose(matrix: Entries, forest: Components, begin: int, end: int) -> Choices
         needed = choices.keys[own] if forest.chooses[own] else mask
         key, j = _heaviest_leaving(row_of(matrix, i, wide(1), scratch), mask, columns, own, needed, heaviest, places, i)
         if j >= 0:
-            _offer(choices, own, key, i, j)
+            _offer(choices, wide(own), wide(key), i, j)
     for j in forest.outside:
-        _offer(choices, columns[j], heaviest[j], places[j], j)
+        _offer(choices, wide(columns[j]), wide(heaviest[j]), wide(places[j]), j)
     return choices
 
 
@@ -393,9 +395,7 @@ def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, n_edges:
 def _offer(choices: Choices, component: int, key: Any, i: int, j: int) -> None:
     """Offer an edge to a component."""
     if key > choices.keys[component]:
-        choices.keys[component] = key
-        choices.rows[component] = i
-        choices.columns[component] = j
+        choices.keys[component], choices.rows[component], choices.columns[component] = key, i, j
 
 
 def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
