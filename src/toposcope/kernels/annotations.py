@@ -110,53 +110,40 @@ def with_room(state: Annotations) -> Annotations:
         members = np.empty(max(len(state.members), SPARE * (length + needed)), np.int32)
         _compact(count, state.ids, live, state.members, members)
         state = state._replace(members=members)
-    if 2 * (count[N_SLOTS] + needed) > len(state.table):
-        size = len(state.table)
-        while size < 4 * (len(live) + needed):
-            size *= 2
-        state = state._replace(table=np.zeros(size, np.int32))
-        count[N_SLOTS] = 0
-        _refill(count, state.ids, live, state.table)
+    size = len(state.table)
+    while size < 4 * (len(live) + needed):
+        size *= 2
+    state = state._replace(table=np.zeros(size, np.int32))
+    count[N_SLOTS] = 0
+    _refill(count, state.ids, live, state.table)  # each time, and so in the first call, which compiles it ahead
     _set_limits(state)
     return state
 
 
-@compiled
 def _compact(count: Indices, ids: Indices, live: Indices, old: Numbers, members: Numbers) -> None:
-    end = 0
-    for number in live:
-        start = ids[number, START]
-        ids[number, START] = end
-        for k in range(start, start + ids[number, LENGTH]):
-            members[end] = old[k]
-            end += 1
-    count[N_MEMBERS] = end
+    """Write the vectors of some ids one after the other."""
+    count[N_MEMBERS] = end = int(ids[live, LENGTH].sum())
+    members[:end] = old[_places(ids, live)]
+    ids[live, START] = ids[live, LENGTH].cumsum() - ids[live, LENGTH]
 
 
-@compiled
 def _list_holders(state: Annotations, live: Indices) -> None:
     """List the holders of every loop anew, one after the other."""
-    count, holders, holding, n_loops = state.counters, state.holders, state.holding, state.counters[N_LOOPS]
-    holding[:n_loops] = 0
-    for number in live:
-        for k in range(state.ids[number, START], state.ids[number, START] + state.ids[number, LENGTH]):
-            holding[state.members[k], 1] += 1
-    end = 0
-    for loop in range(n_loops):
-        holding[loop, 0] = end
-        end += holding[loop, 1]
+    count, holders, holding = state.counters, state.holders, state.holding[: state.counters[N_LOOPS]]
+    loops = state.members[_places(state.ids, live)]
+    end, n_held = len(loops), np.bincount(loops, minlength=len(holding))
+    ends = n_held.cumsum()
+    holders[:end, 0] = np.repeat(live, state.ids[live, LENGTH])[loops.argsort(kind="stable")]
+    holders[:end, 1] = np.arange(1, end + 1)
+    holders[ends[n_held > 0] - 1, 1] = NONE
+    holding[:, 0], holding[:, 1] = np.where(n_held, ends - n_held, NONE), n_held
     count[N_HOLDERS], count[FREE_HOLDER] = end, NONE
-    for number in live:
-        for k in range(state.ids[number, START], state.ids[number, START] + state.ids[number, LENGTH]):
-            place = holding[state.members[k], 0]
-            holders[place, 0], holders[place, 1] = number, place + 1
-            holding[state.members[k], 0] += 1
-    for loop in range(n_loops):
-        if holding[loop, 1]:
-            holders[holding[loop, 0] - 1, 1] = NONE
-            holding[loop, 0] -= holding[loop, 1]
-        else:
-            holding[loop, 0] = NONE
+
+
+def _places(ids: Indices, live: Indices) -> Indices:
+    """Return where the members of the vectors of some ids lie, vector after vector."""
+    length = ids[live, LENGTH]
+    return np.repeat(ids[live, START] - length.cumsum() + length, length) + np.arange(length.sum())
 
 
 @compiled
