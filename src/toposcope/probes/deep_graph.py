@@ -111,20 +111,23 @@ def _fits(before: Layer, layer: Layer) -> bool:
 
 
 def _measured(layer: Layer, before: Mapping[str, Layer]) -> Measurement:
-    chain = [layer]
-    while chain[0].name in before:
-        chain.insert(0, before[chain[0].name])
-    names = [f"layer {part.name}" for part in chain]
-    matrices = [_read(part, following) for part, following in zip(chain, [*chain[1:], None], strict=True)]
+    names, matrices = chain_matrices(layer, before)
     found = deep_graph_persistence(matrices, names=names)
     statistics = {"dgp_mean": found.mean, "dgp_norm": found.norm, "dgp_normalized": found.normalized}
-    statistics |= {"weight_variance": weight_variance(matrices, names=names), "depth": float(len(chain))}
+    statistics |= {"weight_variance": weight_variance(matrices, names=names), "depth": float(len(matrices))}
     flag = "degenerate" if found.degenerate else ""
     return Measurement(layer.name, layer.role, statistics, {"DGP": found.diagram}, flag)
 
 
-def _read(layer: Layer, following: Layer | None) -> NDArray[Any]:
-    """Return a layer with its inputs along the rows; of queries, keys and values before an output, the values."""
-    matrix = layer.matrix()
-    values = matrix[-(len(matrix) // 3) :] if following and layer.role == "attn.qkv" else matrix
-    return values.T
+def chain_matrices(layer: Layer, before: Mapping[str, Layer]) -> tuple[list[str], list[NDArray[Any]]]:
+    """Return the layers of the chain that ends in one, named as in messages, and their matrices, inputs along the rows.
+
+    Of queries, keys and values before an output, the matrix is that of the values.
+    """
+    chain = [layer]
+    while chain[0].name in before:
+        chain.insert(0, before[chain[0].name])
+    matrices = [part.matrix() for part in chain]
+    if len(chain) > 1 and chain[0].role == "attn.qkv":
+        matrices[0] = matrices[0][-(len(matrices[0]) // 3) :]
+    return [f"layer {part.name}" for part in chain], [matrix.T for matrix in matrices]
