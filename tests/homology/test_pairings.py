@@ -42,17 +42,17 @@ def lengths_of(points: Array, ends: Indices, metric: str) -> Array:
         return points[ends[:, 0], ends[:, 1]]
     if metric == "cosine":
         points = points / np.linalg.norm(points, axis=1, keepdims=True)
-    squares = ((points[ends[:, 0]] - points[ends[:, 1]]) ** 2).sum(axis=1)
+    squares: Array = ((points[ends[:, 0]] - points[ends[:, 1]]) ** 2).sum(axis=1)
     return squares / 2 if metric == "cosine" else np.sqrt(squares)
 
 
-def assert_pairs(points: Array, metric: Any = "euclidean", **tolerance: float) -> None:
+def assert_pairs(points: Array, metric: Any = "euclidean", *, rtol: float, atol: float = 0) -> None:
     """Check that the pairings of a cloud have the lengths of its diagrams, in their order."""
     (h0, h1), (pairs0, pairs1) = rips_pairings(points, metric=metric), rips(points, metric=metric)
     assert is_tree(h0, len(points))
-    assert_allclose(lengths_of(points, h0, metric), pairs0.pairs[:, 1], **tolerance)
-    assert_allclose(lengths_of(points, h1[:, :2], metric), pairs1.pairs[:, 0], **tolerance)
-    assert_allclose(lengths_of(points, h1[:, 2:], metric), pairs1.pairs[:, 1], **tolerance)
+    assert_allclose(lengths_of(points, h0, metric), pairs0.pairs[:, 1], rtol=rtol, atol=atol)
+    assert_allclose(lengths_of(points, h1[:, :2], metric), pairs1.pairs[:, 0], rtol=rtol, atol=atol)
+    assert_allclose(lengths_of(points, h1[:, 2:], metric), pairs1.pairs[:, 1], rtol=rtol, atol=atol)
     assert h0.dtype == h1.dtype == np.int64
     assert h1.shape == (len(pairs1.pairs), 4)
     assert_array_equal(rips_pairings(points, metric=metric, max_dimension=0)[0], h0)
@@ -64,15 +64,15 @@ def assert_pairs(points: Array, metric: Any = "euclidean", **tolerance: float) -
 @example(np.zeros((1, 1)))
 @example(np.array([[0.0, 1.0], [3.0, 1.0]]))
 def test_lengths_that_do_not_round_are_those_of_the_diagrams(points: Array) -> None:
-    assert_pairs(points, rtol=0, atol=0)
+    assert_pairs(points, rtol=0)
 
 
 @thorough
 @given(clouds())
 def test_pairings_have_the_lengths_of_the_diagrams(points: Array) -> None:
-    assert_pairs(points, rtol=1e-14, atol=0)
+    assert_pairs(points, rtol=1e-14)
     distances = cdist(points, points)
-    assert_pairs(distances, "precomputed", rtol=0, atol=0)
+    assert_pairs(distances, "precomputed", rtol=0)
     directions = points[np.abs(points).max(axis=1) > 1e-3]
     if len(directions):
         assert_pairs(directions, "cosine", rtol=1e-9, atol=1e-15 * points.shape[1])
@@ -110,7 +110,7 @@ def test_trees_of_middle_sized_clouds(kind: str) -> None:
 
 def test_float32_far_from_the_origin() -> None:
     points = (1e4 + np.random.default_rng(0).normal(size=(50, 3))).astype(np.float32)
-    assert_pairs(points.astype(np.float64), rtol=1e-15, atol=0)
+    assert_pairs(points.astype(np.float64), rtol=1e-15)
     assert_array_equal(rips_pairings(points)[0], rips_pairings(points.astype(np.float64))[0])
 
 
