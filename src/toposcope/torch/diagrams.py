@@ -60,15 +60,22 @@ class TensorDiagram:
 
 
 def norms(rows: Tensor) -> Tensor:
-    """Return the Euclidean norms along the last axis; where it is 0, so are its first and second derivatives.
-
-    Rows are divided by a power of two, so that no square leaves the range of the dtype.
-    """
+    """Return the Euclidean norms along the last axis; where it is 0, so are its first and second derivatives."""
+    squares = rows.square().sum(-1)
+    limits = torch.finfo(squares.dtype)
+    if not squares.numel() or _all_between(squares.detach(), limits.tiny / limits.eps, limits.max):
+        return squares.sqrt()
+    # Divided by a power of two, rows have no square beyond the range of the dtype.
     largest = rows.detach().abs().amax(-1, keepdim=True)
     is_zero = largest == 0
     unit = torch.where(is_zero, 1.0, largest / (2 * torch.frexp(largest).mantissa))
     relative = torch.where(is_zero, 1.0, rows / unit)  # never 0, where the root has no derivative
     return torch.where(is_zero, 0.0, unit * relative.square().sum(-1, keepdim=True).sqrt()).squeeze(-1)
+
+
+def _all_between(values: Tensor, low: float, high: float) -> bool:
+    least, most = values.aminmax()
+    return bool(least > low and most <= high)
 
 
 def widened(values: Tensor) -> Tensor:

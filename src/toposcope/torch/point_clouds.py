@@ -100,22 +100,22 @@ def rips(
             if pairing is None
             else _kept(pairing, len(points), max_dimension, "pairing")
         )
-        return _diagrams(points[None], [found], metric)[0]
+        return _diagrams([points], [found], metric)[0]
     clouds = _masked(points, mask, metric) if mask is not None else points
     if pairing is not None and len(pairing) != len(clouds):
         raise ToposcopeError(f"pairing: expected one of each of the {len(clouds)} clouds, got {len(pairing)}")
 
     def of_stack(stack: Tensor, places: list[int]) -> list[list[TensorDiagram]]:
-        n = stack.shape[1]
+        same = stack.unbind()
         if pairing is not None:
-            kept = [_kept(pairing[k], n, max_dimension, f"pairing[{k}]") for k in places]
-            return _diagrams(stack, kept, metric)
+            kept = [_kept(pairing[k], len(same[0]), max_dimension, f"pairing[{k}]") for k in places]
+            return _diagrams(same, kept, metric)
         batches = rips_pairings_batch(
             _on_host(stack, max_dimension, metric), max_dimension=max_dimension, metric=metric
         )
         found = zip(*batches, strict=True)
         # -1 stands behind the last bar of a cloud
-        return _diagrams(stack, [[bars[bars[:, 0] >= 0] for bars in cloud] for cloud in found], metric)
+        return _diagrams(same, [[bars[bars[:, 0] >= 0] for bars in cloud] for cloud in found], metric)
 
     return by_shape(clouds, of_stack, "points", "rips")
 
@@ -184,16 +184,15 @@ def _on_host(points: Tensor, max_dimension: int, metric: Metric) -> Tensor:
     return points.detach().cpu()
 
 
-def _diagrams(stack: Tensor, pairings: list[list[Indices]], metric: Metric) -> list[list[TensorDiagram]]:
-    """Gather the lengths of all edges of all clouds at once, and return the diagrams of each cloud."""
-    n = stack.shape[1]
+def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: Metric) -> list[list[TensorDiagram]]:
+    """Gather the lengths of all edges of all clouds of one shape at once, and return the diagrams of each cloud."""
+    n = len(clouds[0])
     edges = [each.reshape(-1, 2) for pairing in pairings for each in pairing]
-    cloud_of = np.repeat(np.arange(len(stack)), [sum(each.size // 2 for each in pairing) for pairing in pairings])
-    ends = torch.as_tensor(np.concatenate(edges).T.copy(), device=stack.device)
-    lengths = _lengths(stack, torch.as_tensor(cloud_of, device=stack.device), ends, metric).to(stack.dtype)
-    parts = iter(torch.split(lengths, [len(each) for each in edges]))
+    counts = [sum(each.size // 2 for each in pairing) for pairing in pairings]
+    lengths = _lengths(clouds, np.concatenate(edges).T, np.repeat(np.arange(len(clouds)), counts), metric)
+    parts = iter(torch.split(lengths.to(clouds[0].dtype), [len(each) for each in edges]))
     diagrams = []
-    for cloud, pairing in zip(stack, pairings, strict=True):
+    for cloud, pairing in zip(clouds, pairings, strict=True):
         deaths = next(parts)
         source = None if metric == "cosine" else cloud
         pairs = torch.stack([torch.zeros_like(deaths), deaths], 1)
@@ -203,19 +202,18 @@ def _diagrams(stack: Tensor, pairings: list[list[Indices]], metric: Metric) -> l
     return diagrams
 
 
-def _lengths(stack: Tensor, cloud_of: Tensor, ends: Tensor, metric: Metric) -> Tensor:
-    """Return the lengths of edges, given by the cloud of each and its two ends."""
-    n, d = stack.shape[1:]
-    begin, end = ends + cloud_of * n  # rows of all clouds
+def _lengths(clouds: Sequence[Tensor], ends: Indices, cloud_of: Indices, metric: Metric) -> Tensor:
+    """Return the lengths of edges, given by their two ends and the cloud of each; in 32 bits at least."""
+    rows = clouds[0] if len(clouds) == 1 else torch.cat(list(clouds))
+    places = ends + cloud_of * len(clouds[0])
     if metric == "precomputed":
-        entries = stack.reshape(-1)
-        there, back = (entries.index_select(0, row * n + column) for row, column in ((begin, ends[1]), (end, ends[0])))
-        return there / 2 + back / 2
-    rows = stack.reshape(-1, d)
-    if metric == "cosine":
+        rows = rows.reshape(-1)
+        places = places * len(clouds[0]) + ends[::-1]  # both entries of a distance
+    elif metric == "cosine":
         rows = widened(rows)
-        directions = rows / norms(rows)[:, None]
-        chords = directions.index_select(0, begin) - directions.index_select(0, end)
-        return chords.square().sum(1) / 2
-    differences = widened(rows.index_select(0, begin)) - widened(rows.index_select(0, end))
-    return norms(differences)
+        rows = rows / norms(rows)[:, None]
+    gathered = rows.index_select(0, torch.as_tensor(places.ravel(), device=rows.device))
+    begin, end = widened(gathered).reshape(2, -1, *rows.shape[1:]).unbind()
+    if metric == "precomputed":
+        return begin / 2 + end / 2
+    return (begin - end).square().sum(1) / 2 if metric == "cosine" else norms(begin - end)

@@ -158,8 +158,8 @@ def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool) -> Tensor
 
 def _as_scale(scale: Any, largest: Tensor, is_exact: bool) -> Tensor:
     """Return the user's scale as a tensor; with a kept pairing the largest weight is not known."""
-    is_number = scale.numel() == 1 if isinstance(scale, Tensor) else isinstance(scale, Real)
-    number = float(scale) if is_number else math.nan
+    value = scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
+    number = float(value) if isinstance(value, Real) else math.nan
     least = float(largest.detach()) if is_exact else 0.0
     if not (math.isfinite(number) and number >= least):
         raise ToposcopeError(f"scale: expected 'layer' or a number of at least max|W| = {least:g}, got {scale!r}")
