@@ -4,8 +4,8 @@
 
 Over the checkpoints of each run, layer by layer: Spearman's correlation of persistence with the variance of
 |w| / max|w| and with the persistence of twins, the mean over 5 permutations of the entries of each layer; both also
-given the step, and of the changes from checkpoint to checkpoint. The excess is persistence less that of the twins at the last
-checkpoint, in standard deviations over the twins. Medians over layers; in brackets the weakest layer.
+given the step, and of the changes from checkpoint to checkpoint. The excess is persistence less that of the twins at
+the last checkpoint; "sd" counts it in standard deviations over the twins. Medians over layers; in brackets the weakest.
 """
 
 import sys
@@ -31,13 +31,13 @@ MEASURES: dict[str, Callable[[Matrices], float]] = {
 
 def main(places: Sequence[str]) -> None:
     """Print a table of runs and measures."""
-    names = ("variance", "given step", "changes", "twins", "given step", "changes", "excess, sd")
+    names = ("variance", "given step", "changes", "twins", "given step", "changes", "excess", "sd")
     print("| run | measure | layers | " + " | ".join(names) + " |")
     print("|---" * (len(names) + 3) + "|")
     for place in places:
         for measure in MEASURES:
             rows = np.array(list(of_layers(place, measure)))
-            cells = [f"{np.median(r):.2f} ({r[np.abs(r).argmin()]:.2f})".replace("-", "−") for r in rows.T]
+            cells = [f"{np.median(r):.3g} ({r[np.abs(r).argmin()]:.2g})".replace("-", "−") for r in rows.T]
             print(f"| {place} | {measure} | {len(rows)} | {' | '.join(cells)} |")
 
 
@@ -66,7 +66,8 @@ def _correlations(rows: NDArray[np.float64]) -> list[float]:
         plain = _rho(value, other)
         a, b = _rho(value, step), _rho(other, step)
         result += [plain, (plain - a * b) / np.sqrt((1 - a * a) * (1 - b * b)), _rho(np.diff(value), np.diff(other))]
-    return [*result, (value[-1] - twin[-1]) / spread[-1]]
+    excess = value[-1] - twin[-1]
+    return [*result, excess, excess / spread[-1]]
 
 
 def _rho(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
