@@ -85,8 +85,8 @@ def repeats(points: Matrix) -> Indices:
     is_new = np.append(True, hashes[order[1:]] != hashes[order[:-1]])
     first = order[np.flatnonzero(is_new)[np.cumsum(is_new) - 1]]  # of each hash
     later, first = order[~is_new], first[~is_new]
-    pairs: Indices = np.column_stack([first, later])
-    return pairs[(points[later] == points[first]).all(axis=1)]
+    pairs: Indices = np.column_stack([first, later])[(points[later] == points[first]).all(axis=1)]
+    return pairs
 
 
 def _hashes(points: Matrix) -> NDArray[np.uint64]:
