@@ -51,6 +51,29 @@ class AdamW:
             parameter.grad = None
 
 
+class SGD:
+    """Stochastic gradient descent with momentum."""
+
+    def __init__(self, parameters: dict[str, Tensor], learning_rate: float, momentum: float) -> None:
+        self.parameters, self.learning_rate, self.momentum = parameters, learning_rate, momentum
+        self.velocity = {name: torch.zeros_like(p) for name, p in parameters.items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return parameters and velocities by name; each of these tensors is changed in place."""
+        parts = {"weight": self.parameters, "velocity": self.velocity}
+        return {f"{part}.{name}": value.detach() for part, values in parts.items() for name, value in values.items()}
+
+    @torch.no_grad()
+    def step(self, _: int) -> None:
+        """Make one update from the gradients, which are then cleared."""
+        for name, parameter in self.parameters.items():
+            gradient, velocity = parameter.grad, self.velocity[name]
+            assert gradient is not None
+            velocity.mul_(self.momentum).add_(gradient)
+            parameter.add_(velocity, alpha=-self.learning_rate)
+            parameter.grad = None
+
+
 SAVE_EVERY = 5  # measurements between two states on disk
 
 
