@@ -78,8 +78,7 @@ def declaration(design: Design) -> dict[str, Any]:
         "measured_every": design.every,
         "pushed_matrices": IS_PUSHED,
     }
-    values = {"arms" if name == "kinds" else name: value for name, value in asdict(design).items()}
-    return dict(json.loads(json.dumps(values | facts)))
+    return dict(json.loads(json.dumps(asdict(design) | facts)))
 
 
 def result_table(pack: Pack, log: dict[str, Matrix]) -> pl.DataFrame:

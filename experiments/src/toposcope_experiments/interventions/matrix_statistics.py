@@ -13,29 +13,7 @@ import torch
 from torch import Tensor
 
 from toposcope.extend import ToposcopeError
-try:
-    from toposcope.homology import neural_persistence_pairing_batch, rips_pairings_batch
-except ImportError:  # until the pairings are merged
-
-    def rips_pairings_batch(stack, max_dimension=0):  # type: ignore
-        x = torch.from_numpy(stack).double()
-        b, m, _ = x.shape
-        d = torch.cdist(x, x)
-        best, frm = d[:, 0].clone(), torch.zeros((b, m), dtype=torch.long)
-        best[:, 0] = torch.inf
-        seen = torch.zeros((b, m), dtype=torch.bool)
-        seen[:, 0] = True
-        rows, out = torch.arange(b), []
-        for _ in range(m - 1):
-            j = torch.where(seen, torch.inf, best).argmin(1)
-            out.append(torch.stack([frm[rows, j], j], 1))
-            seen[rows, j] = True
-            closer = d[rows, j] < best
-            best = torch.where(closer, d[rows, j], best)
-            frm = torch.where(closer, j[:, None], frm)
-        return [torch.stack(out, 1).numpy()]
-
-    neural_persistence_pairing_batch = None  # type: ignore
+from toposcope.homology import neural_persistence_pairing_batch, rips_pairings_batch
 
 Paired = Tensor | None
 """What a statistic finds apart from the gradient, with the matrix as the first dimension."""
