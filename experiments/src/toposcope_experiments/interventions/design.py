@@ -119,7 +119,7 @@ class Pack:
     @property
     def name(self) -> str:
         """Name of the pack and of its file."""
-        return f"{self.statistic}-{self.seeds[0]:04d}"
+        return f"{self.statistic}-{self.seeds[0]}-{self.seeds[-1]}"
 
     @property
     def declaration(self) -> dict[str, Any]:

@@ -7,12 +7,10 @@ MAX_FACTOR = 10.0  # times the share of the statistic, which no placebo exceeds
 MIN_FACTOR = 0.05
 SCALE = 0.02  # logarithmic change below which doses are not compared
 MAX_STEP = 0.7  # of the logarithm of a share, from one measurement to the next
-PROPORTIONAL, INTEGRAL = 2.0, 0.3
+PROPORTIONAL, INTEGRAL = 3.0, 0.6
 
 
-def steered(
-    shares: Tensor, errors: Tensor, doses: Tensor, targets: Tensor, share: float
-) -> tuple[Tensor, Tensor]:
+def steered(shares: Tensor, errors: Tensor, doses: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
     """Return the shares until the next measurement, and the errors now.
 
     A proportional-integral controller of the logarithm of the share, with bounds.

@@ -95,7 +95,6 @@ def nuclear_share(matrices: Tensor, factors: Paired) -> Tensor:
     return (matrices * factors).sum((1, 2)) / norms(matrices)
 
 
-
 def h0_edges(matrices: Tensor) -> Paired:
     """Return the edges that end the bars of H0 of the rows, shape (b, m - 1, 2)."""
     return _on_device(rips_pairings_batch(_finite(matrices), max_dimension=0)[0], matrices)
