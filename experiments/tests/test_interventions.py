@@ -142,7 +142,7 @@ def test_results_do_not_depend_on_what_else_is_trained(text: Path, tmp_path: Pat
     pushes = pl.read_csv(tmp_path / "few" / PUSHES)
     assert len(pushes) == 4 * 4 * 8
     assert json.loads((tmp_path / "few" / DESIGN).read_text())["seeds"] == 4
-    with pytest.raises(ToposcopeError, match="share is 0.02 there and 0.1 here; choose another folder"):
+    with pytest.raises(ToposcopeError, match=r"share is 0\.02 there and 0\.1 here; choose another folder"):
         run_experiment(replace(design, share=0.1), tmp_path / "few", workers=1)
 
 

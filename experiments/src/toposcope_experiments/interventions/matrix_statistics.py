@@ -39,7 +39,8 @@ def norms(matrices: Tensor) -> Tensor:
 def lengths(matrices: Tensor, edges: Tensor) -> Tensor:
     """Return the distances between rows, shape (b, edges), for edges of shape (b, edges, 2); 0 has the gradient 0."""
     rows = torch.arange(len(matrices), device=matrices.device)[:, None]
-    return torch.linalg.vector_norm(matrices[rows, edges[..., 0]] - matrices[rows, edges[..., 1]], dim=-1)
+    found: Tensor = torch.linalg.vector_norm(matrices[rows, edges[..., 0]] - matrices[rows, edges[..., 1]], dim=-1)
+    return found
 
 
 def edge_total(matrices: Tensor, edges: Paired) -> Tensor:
@@ -85,7 +86,7 @@ def polar_factors(matrices: Tensor) -> Paired:
     values, vectors = torch.linalg.eigh(torch.nan_to_num(tall.mT @ tall))
     largest = values[:, -1:].clamp(min=torch.finfo(torch.float64).tiny)
     inverse = torch.where(values > 1e-12 * largest, values.clamp(min=0).rsqrt(), torch.zeros_like(values))
-    found = (tall @ ((vectors * inverse[:, None]) @ vectors.mT)).to(matrices.dtype)
+    found: Tensor = (tall @ ((vectors * inverse[:, None]) @ vectors.mT)).to(matrices.dtype)
     return found.mT if wide else found
 
 

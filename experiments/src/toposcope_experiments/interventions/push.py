@@ -118,7 +118,7 @@ class TopologyPush:
     --------
     >>> import torch
     >>> from torch import nn
-    >>> from toposcope_experiments.interventions.push import TopologyPush
+    >>> from toposcope_experiments.interventions import TopologyPush
     >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

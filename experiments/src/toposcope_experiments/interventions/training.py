@@ -1,11 +1,9 @@
 """Training all arms of some seeds as one model, with the placebos steered to the dose of the statistic."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,7 +45,7 @@ class PackTrainer(Trainer):
 
     def __init__(self, pack: Pack, corpus_path: Path, folder: Path) -> None:
         self.pack, self.design = pack, pack.design
-        declared = msgspec.json.encode({name: value for name, value in pack.declaration.items()}).decode()
+        declared = msgspec.json.encode(pack.declaration).decode()
         super().__init__(pack.name, folder, self.design.measured_steps, declared)
         runs = pack.runs()
         self.options = runs[0].training

@@ -114,8 +114,9 @@ class Trainer(ABC):
             progress(self.name, self.steps[place], self.steps[-1])
 
     def _save(self) -> None:
-        kept = {name: tensor[: self.n_measured] for name, tensor in self.measured().items()}
-        state = {**self.changing(), **kept}
+        state = {name: tensor[: self.n_measured] for name, tensor in self.measured().items()}
+        if self.n_measured < len(self.steps):  # what has ended is only read
+            state |= self.changing()
         write_bytes(self.path, safetensors.torch.save(state, metadata={"declaration": self.declaration}))
 
     def _resume(self) -> None:
@@ -129,8 +130,9 @@ class Trainer(ABC):
             raise ToposcopeError(f"{self.path}: cannot be read ({error}); remove it to train again") from error
         if declaration != self.declaration:
             raise ToposcopeError(f"{self.path}: belongs to another design; choose another folder, or remove it")
-        for name, tensor in self.changing().items():
-            tensor.copy_(state[name])
         for name, tensor in self.measured().items():
             self.n_measured = len(state[name])
             tensor[: self.n_measured] = state[name]
+        if self.n_measured < len(self.steps):
+            for name, tensor in self.changing().items():
+                tensor.copy_(state[name])
