@@ -180,6 +180,16 @@ def test_mistakes_are_refused(wrong: dict[str, object], message: str) -> None:
         TopologyPush(network(0), **wrong)  # type: ignore[arg-type]
 
 
+def test_a_kept_pairing_gives_no_value() -> None:
+    model = network(0)
+    push = TopologyPush(model, refresh=3)
+    for _ in range(4):
+        backward(model)
+        push()
+    assert push.table()["value"].is_null().to_list() == [False, True, True, False]
+    assert push.table()["norm"].is_not_null().all()
+
+
 def test_a_push_needs_matrices_with_gradients() -> None:
     with pytest.raises(ToposcopeError, match="no weight matrix"):
         TopologyPush(nn.LayerNorm(3))

@@ -17,7 +17,7 @@ from toposcope_experiments.interventions.matrix_statistics import MatrixStatisti
 class Pushed:
     """What one push did, of each run."""
 
-    value: Tensor  # of the statistic before the update, mean over the matrices
+    value: Tensor  # of the statistic before the update, mean over the matrices; NaN where the pairing is a kept one
     norm: Tensor  # of what was added to the gradients
     loss_norm: Tensor  # of the loss gradients of the same matrices
     cosine: Tensor  # between the two; 0 where one of them is 0
@@ -54,7 +54,8 @@ class BatchedPush:
             raises the statistic, below 0 it lowers it.
         """
         leaves = [matrix.detach().float().requires_grad_() for matrix in matrices]
-        if self._age == 0:
+        is_new = self._age == 0
+        if is_new:
             with torch.no_grad():
                 self._pairings = [s.pair(leaf) for s, leaf in zip(self.statistics, leaves, strict=True)]
         self._age = (self._age + 1) % self.refresh
@@ -62,7 +63,8 @@ class BatchedPush:
             [s.value(leaf, pairing) for s, leaf, pairing in zip(self.statistics, leaves, self._pairings, strict=True)]
         ).mean(0)
         slopes = torch.autograd.grad(value.sum(), leaves)
-        return add_at_share(slopes, gradients, shares, value.detach())
+        # Along a kept pairing it is a bound of the statistic only.
+        return add_at_share(slopes, gradients, shares, value.detach() if is_new else torch.full_like(shares, torch.nan))
 
 
 @torch.no_grad()
@@ -170,12 +172,16 @@ class TopologyPush:
         return pushed
 
     def table(self) -> pl.DataFrame:
-        """Return what each call did: a row for each call and run; ``change`` is the logarithm of value over first."""
+        """Return what each call did: a row for each call and run.
+
+        ``value`` is the statistic before the call and ``change`` the logarithm of its ratio to the first; both are null
+        where a pairing was kept, since the statistic is not known then.
+        """
         columns = {name: torch.stack([getattr(each, name) for each in self._log]).cpu() for name in _LOGGED}
         changes = (columns["value"] / columns["value"][:1]).log()
         steps, runs = torch.meshgrid(*(torch.arange(n) for n in changes.shape), indexing="ij")
         named = {"step": steps + 1, "run": runs, "value": columns.pop("value"), "change": changes, **columns}
-        return pl.DataFrame({name: values.flatten().numpy() for name, values in named.items()})
+        return pl.DataFrame({name: values.flatten().numpy() for name, values in named.items()}).fill_nan(None)
 
 
 _LOGGED = ("value", "norm", "loss_norm", "cosine")
