@@ -39,6 +39,12 @@ from toposcope.homology.multidimensional_scaling import (
     step_cosines,
 )
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
+from toposcope.homology.pairings import (
+    neural_persistence_pairing,
+    neural_persistence_pairing_batch,
+    rips_pairings,
+    rips_pairings_batch,
+)
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
 from toposcope.homology.similarity import TopologyDivergence, cross_barcode, linear_cka, procrustes, rtd
@@ -105,6 +111,8 @@ __all__ = [
     "metric_scaling",
     "nearest_neighbour_edges",
     "neural_persistence",
+    "neural_persistence_pairing",
+    "neural_persistence_pairing_batch",
     "persistence_image",
     "ph_dimension",
     "points_for_loops",
@@ -116,6 +124,8 @@ __all__ = [
     "random_walk_shares",
     "random_walk_shares_of",
     "rips",
+    "rips_pairings",
+    "rips_pairings_batch",
     "rtd",
     "saddle_minimum_distance",
     "spectral_density",

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count, as_device_matrix, as_magnitudes, as_number, not_finite
+from toposcope.homology.arrays import (
+    as_count,
+    as_device_matrix,
+    as_magnitudes,
+    as_number,
+    not_finite,
+    warn_without_gradient,
+)
 from toposcope.homology.diagram import Diagram
 from toposcope.typing import Vector
 
@@ -77,7 +84,8 @@ def neural_persistence(
     ----------
     W : array-like or torch.Tensor, shape (m, n)
         float16, bfloat16, float32 or float64, read where it lies: views, memory maps and 16-bit formats are not
-        copied, and a tensor on a GPU is measured there. bfloat16 keeps 8 significant bits, so the value of weights
+        copied, and a tensor on a GPU is measured there. The result has no gradient, that of
+        `toposcope.torch.neural_persistence` has. bfloat16 keeps 8 significant bits, so the value of weights
         rounded to it is within 0.4% of theirs.
     scale : "layer" or float
         ``"layer"`` divides by ``max|W|`` of this matrix. A number, at least ``max|W|``, is the scale of a whole network
@@ -105,6 +113,7 @@ def neural_persistence(
     About one pass over the matrix, at worst O(mn log(m + n)) time; O(m + n) memory. Source: Rieck et al. 2019, section
     3; see ``docs/methods/neural-persistence.md``.
     """
+    warn_without_gradient(W)
     if not math.isfinite(p := as_number(p, "p", 1)):
         raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")
     if essential not in ("drop", "count"):
