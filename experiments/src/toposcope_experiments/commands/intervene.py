@@ -71,7 +71,7 @@ def intervene(context: click.Context, out: Path, quick: bool, workers: int | Non
       toposcope intervene --out causal
     """
     from toposcope_experiments.interventions.experiment import run_experiment
-    from toposcope_experiments.interventions.page import write_page
+    from toposcope_experiments.interventions.page import read_first_sentence, write_page
 
     if quick:
         given = {name for name in QUICK if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
