@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,17 +86,22 @@ def test_a_random_direction_is_tangent() -> None:
     assert ((slope * directions).sum((1, 2)) > 0).all()
 
 
-def network(seed: int) -> nn.Module:
+def network(seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Embedding(5, 6), nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 6), nn.Linear(6, 5, bias=False))
     model[4].weight = model[0].weight
     return model
 
 
-def backward(model: nn.Module) -> list[Tensor]:
+def gradient_of(parameter: Any) -> Tensor:
+    assert isinstance(parameter.grad, Tensor)
+    return parameter.grad
+
+
+def backward(model: nn.Sequential) -> list[Tensor]:
     model.zero_grad()
-    torch.nn.functional.cross_entropy(model(torch.arange(5)), torch.arange(5).flip(0)).backward()
-    return [model[i].weight.grad.clone() for i in (1, 3)]  # type: ignore[union-attr, index]
+    torch.nn.functional.cross_entropy(model(torch.arange(5)), torch.arange(5).flip(0)).backward()  # type: ignore[no-untyped-call]
+    return [gradient_of(model[i].weight).clone() for i in (1, 3)]
 
 
 @pytest.mark.parametrize("name", STATISTICS)
@@ -104,9 +110,9 @@ def test_the_push_has_its_share_and_direction(name: str, direction: int) -> None
     model = network(0)
     push = TopologyPush(model, name, direction=direction, share=0.05)
     before = backward(model)
-    others = [p.grad.clone() for p in model.parameters() if p.ndim == 1 or p.shape == (5, 6)]
+    others = [gradient_of(p).clone() for p in model.parameters() if p.ndim == 1 or p.shape == (5, 6)]
     found = push()
-    added = [model[i].weight.grad - old for i, old in zip((1, 3), before, strict=True)]
+    added = [gradient_of(model[i].weight) - old for i, old in zip((1, 3), before, strict=True)]
     flat, loss = (torch.cat([each.flatten() for each in parts]) for parts in (added, before))
     assert flat.norm().item() == pytest.approx(0.05 * loss.norm().item(), rel=1e-4)
     assert found.norm.item() == pytest.approx(flat.norm().item(), rel=1e-4)
@@ -119,7 +125,7 @@ def test_the_push_has_its_share_and_direction(name: str, direction: int) -> None
     table = push.table()
     assert direction * table["change"][1] > 0
     assert table.columns == ["step", "run", "value", "change", "norm", "loss_norm", "cosine"]
-    kept = [p.grad for p in model.parameters() if p.ndim == 1 or p.shape == (5, 6)]
+    kept = [gradient_of(p) for p in model.parameters() if p.ndim == 1 or p.shape == (5, 6)]
     assert all(torch.equal(old, new) for old, new in zip(others, kept, strict=True))  # embeddings and biases
 
 
@@ -131,7 +137,7 @@ def test_several_runs_are_pushed_as_each_alone(name: str) -> None:
         push = TopologyPush([parameter], name, refresh=STATISTICS[name].max_refresh)
         for _ in range(2):
             push()
-        return parameter.grad
+        return gradient_of(parameter)
 
     W, g = gaussian((3, 9, 4)).float(), gaussian((3, 9, 4), 1).float()
     together = pushed(W, g)
@@ -154,8 +160,8 @@ def test_a_model_of_transformers_has_outputs_as_columns() -> None:
     column.weight.grad, row.weight.grad = g.clone(), g.T.clone()
     for model in (column, row):
         TopologyPush(model, share=0.3)()
-    torch.testing.assert_close(column.weight.grad, row.weight.grad.T)
-    assert not torch.equal(column.weight.grad, g)
+    torch.testing.assert_close(gradient_of(column.weight), gradient_of(row.weight).T)
+    assert not torch.equal(gradient_of(column.weight), g)
 
 
 @pytest.mark.parametrize(

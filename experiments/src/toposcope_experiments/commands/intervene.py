@@ -58,7 +58,7 @@ QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 4, "steps": 80}
 @click.option("--quick", is_flag=True, help="A trial of a minute: tiny-3k, 4 seeds, 80 steps, unless given.")
 @workers_option
 @click.pass_context
-def intervene(context: click.Context, out: Path, quick: bool, workers: int | None, **options: Any) -> None:
+def intervene(ctx: click.Context, /, out: Path, quick: bool, workers: int | None, **options: Any) -> None:
     """Push the topology of weights while networks train, and test whether the loss follows.
 
     Trains small networks with a push on a topological statistic, up and down, and with placebos that change it as much
@@ -71,21 +71,23 @@ def intervene(context: click.Context, out: Path, quick: bool, workers: int | Non
       toposcope intervene --out causal
     """
     from toposcope_experiments.interventions.experiment import run_experiment
-    from toposcope_experiments.interventions.page import read_first_sentence, write_page
+    from toposcope_experiments.interventions.page import first_line, write_page
 
     if quick:
-        given = {name for name in QUICK if context.get_parameter_source(name) is not ParameterSource.DEFAULT}
+        given = {name for name in QUICK if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
         options |= {name: value for name, value in QUICK.items() if name not in given}
     with bad_use():
         design = _design(**options)
     with progress_bars() as progress:
         run_experiment(design, out, workers=workers, progress=progress)
-    click.echo(write_page(out)[0])
-    click.echo(f"page: {(out / 'index.html').resolve()}")
+    page = write_page(out)
+    click.echo(first_line(out))
+    click.echo(f"page: {page.resolve()}")
 
 
 def _design(kinds: tuple[str, ...], **options: Any) -> Design:
-    from toposcope_experiments.interventions.arms import BASE, KINDS, STATISTIC
+    from toposcope_experiments.interventions.arms import KINDS
     from toposcope_experiments.interventions.design import Design
+    from toposcope_experiments.interventions.results import BASE, STATISTIC
 
     return Design(kinds=tuple(dict.fromkeys((BASE, STATISTIC, *kinds))) if kinds else KINDS, **options)

@@ -2,9 +2,18 @@
 
 from dataclasses import dataclass
 
-UP, DOWN, NEITHER = 1, -1, 0
-BASE, CHAOS, STATISTIC, TWIN, RANDOM = "base", "chaos", "statistic", "permuted_twin", "random_tangent"
-PLAIN = ("pairwise_spread", "effective_rank", "nearest_neighbour_spread")  # quantities that need no topology
+from toposcope_experiments.interventions.results import (
+    BASE,
+    CHAOS,
+    DOWN,
+    PLAIN,
+    RANDOM,
+    STATISTIC,
+    TWIN,
+    UNDIRECTED,
+    UP,
+)
+
 STEERED = (TWIN, *PLAIN)  # placebos whose share follows the dose of the statistic
 KINDS = (BASE, CHAOS, STATISTIC, *STEERED, RANDOM)
 CHAOS_SHARE = 1e-4  # of noise, which is a rounding error for what a run learns, and yet sends it elsewhere
@@ -15,12 +24,12 @@ class Arm:
     """One treatment."""
 
     kind: str
-    direction: int  # UP or DOWN; NEITHER if it has none
+    direction: int  # UP or DOWN; UNDIRECTED if it has none
 
     @property
     def name(self) -> str:
         """Name of the arm and its direction."""
-        return self.kind + {UP: "_up", DOWN: "_down", NEITHER: ""}[self.direction]
+        return self.kind + {UP: "_up", DOWN: "_down", UNDIRECTED: ""}[self.direction]
 
 
 def arms_of(kinds: tuple[str, ...]) -> list[Arm]:
@@ -29,5 +38,5 @@ def arms_of(kinds: tuple[str, ...]) -> list[Arm]:
         Arm(kind, direction)
         for kind in KINDS
         if kind in kinds
-        for direction in ((NEITHER,) if kind in (BASE, CHAOS) else (UP, DOWN))
+        for direction in ((UNDIRECTED,) if kind in (BASE, CHAOS) else (UP, DOWN))
     ]

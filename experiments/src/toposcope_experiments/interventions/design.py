@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 from toposcope.extend import ToposcopeError
 from toposcope.family import SIZES, Corpus, ModelSize, Run, TrainingOptions
-from toposcope_experiments.interventions.arms import BASE, KINDS, STATISTIC, Arm, arms_of
+from toposcope_experiments.interventions.arms import KINDS, Arm, arms_of
 from toposcope_experiments.interventions.matrix_statistics import find_statistic
+from toposcope_experiments.interventions.results import BASE, STATISTIC
 
 Optimizer = Literal["adamw", "sgd"]
 RATES = {"adamw": 3e-3, "sgd": 0.3}  # peak learning rates, on the losses of small-7k after 800 steps

@@ -12,12 +12,13 @@ import polars as pl
 from toposcope.engine import Workers, processors, report
 from toposcope.extend import Matrix, Progress, ToposcopeError, Vector, silent, to_csv, write_bytes
 from toposcope.family import Corpus, prepare
-from toposcope_experiments.interventions.arms import BASE, PLAIN, STATISTIC, STEERED
+from toposcope_experiments.interventions.arms import STEERED
 from toposcope_experiments.interventions.design import RATES, Design, Pack
+from toposcope_experiments.interventions.results import BASE, DESIGN, PLAIN, RESULTS, STATISTIC
 from toposcope_experiments.interventions.training import COSINE, IS_PUSHED, LOSS, NORM, SHARE, VALUE, train
 from toposcope_experiments.small_networks.commands import run_all
 
-RESULTS, PUSHES, DESIGN = "results.csv", "pushes.csv", "design.json"
+PUSHES = "pushes.csv"
 TRAINING, CORPUS = "training", "corpus.safetensors"  # folder and file of what was made so far
 MAY_GROW = ("seeds", "statistics")  # what may differ from an earlier run in the same folder
 DIGITS = 6  # significant ones, in the log of pushes
@@ -134,7 +135,8 @@ def doses_of(values: Matrix, n_seeds: int) -> Matrix:
     """Return the logarithm of a statistic over that of the base run of the same seed, shape (t, runs)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         logs = np.log(values)
-        return logs - np.tile(logs[:, :n_seeds], (1, logs.shape[1] // n_seeds))
+        doses: Matrix = logs - np.tile(logs[:, :n_seeds], (1, logs.shape[1] // n_seeds))
+    return doses
 
 
 def _places(pack: Pack, kind: str) -> Sequence[int]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from toposcope.engine import one_thread
 from toposcope.extend import Matrix, Progress, derive_seed, silent
 from toposcope.family import RunBatch
-from toposcope_experiments.interventions.arms import BASE, CHAOS, CHAOS_SHARE, PLAIN, RANDOM, STATISTIC, STEERED, TWIN
+from toposcope_experiments.interventions.arms import CHAOS_SHARE, STEERED
 from toposcope_experiments.interventions.design import Pack
 from toposcope_experiments.interventions.dose import steered
 from toposcope_experiments.interventions.matrix_statistics import (
@@ -21,6 +21,7 @@ from toposcope_experiments.interventions.matrix_statistics import (
     permuted,
 )
 from toposcope_experiments.interventions.push import BatchedPush, add_at_share
+from toposcope_experiments.interventions.results import BASE, CHAOS, PLAIN, RANDOM, STATISTIC, TWIN
 from toposcope_experiments.small_networks.training import SGD, AdamW, Trainer
 
 BETAS, MOMENTUM = (0.9, 0.999), 0.9
@@ -136,7 +137,7 @@ class PackTrainer(Trainer):
         """Return random directions that no other step has."""
         sizes = [matrix[0].numel() for matrix in like]
         rows = [torch.randn(sum(sizes), generator=g) for g in self._generators(CHAOS, step)]
-        parts = torch.stack(rows).split(sizes, dim=1)
+        parts = torch.split(torch.stack(rows), sizes, dim=1)
         return [part.view_as(matrix) for part, matrix in zip(parts, like, strict=True)]
 
     @torch.no_grad()
