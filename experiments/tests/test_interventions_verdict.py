@@ -97,7 +97,7 @@ def test_verdicts_on_planted_truths(trained: Trained) -> None:
 
 @pytest.mark.slow
 def test_verdicts_are_right_19_times_in_20() -> None:
-    pool, n = train(600), 100
+    pool, n = train(300), 60
     for truth, word in {H0_BEYOND: FOLLOWS, H0_ALONE: FOLLOWS, RANK_ALONE: EXPLAINED_BY_RANK}.items():
         assert rates(pool, truth, 91, n)[word] >= 0.95 * n, truth
     for truth in (NULL, COST, RANK_ALONE, SPREAD_ALONE):

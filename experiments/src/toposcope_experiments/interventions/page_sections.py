@@ -51,7 +51,11 @@ from toposcope_experiments.interventions.verdict import (
 )
 
 one_digit = partial(signed, digits=1)
-COMMAND = "toposcope intervene --out {folder}"
+OPTIONS = (
+    "size", "context", "optimizer", "steps", "batch_size", "seeds", "share", "refresh", "push_until", "initial_scale",
+    "corpus",
+)  # fmt: skip
+"""What ``design.json`` declares that is an option of the command."""
 
 
 def caution(data: InterventionData) -> list[str]:
@@ -75,7 +79,7 @@ def power_lead(data: InterventionData) -> list[str]:
     row = rows[0]
     corrected = f", {mnat(row['holm'])} after Holm" if len(data.main.verdicts) > 1 else ""
     last = data.tables["powers"].row(-1, named=True)["all_placebos"]
-    beyond = f"; to be found beyond every placebo it takes a difference of {mnat(last)}" if last else ""
+    beyond = f", and beating every placebo that often takes {mnat(last)}" if last else ""
     return [f"{counted(row['n'], 'seed')} find an effect of {mnat(row['one'])} 4 times in 5{corrected}{beyond}."]
 
 
@@ -97,9 +101,9 @@ def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Itera
     placebos: tuple[Spec, ...] = (
         *(() if single else (text_of("pushed", "statistic", names_row=True),)),
         text_of("placebo", "placebo", names_row=True),
-        number_of("dose reached", "reached", share),
+        number_of("dose reached", "reached", _share),
         text_of("compared at", "basis"),
-        number_of("does of it", "explained", share, group="at equal dose"),
+        number_of("does of it", "explained", _share, group="at equal dose"),
         number_of("left (mnat)", "left", one_digit, group="at equal dose"),
         interval_of("95%", "left_low", "left_high", 1, group="at equal dose"),
         number_of("p", "left_p", p_value, group="at equal dose"),
@@ -161,6 +165,10 @@ def _effect_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Blo
     )  # fmt: skip
     shown = folded(table("effects", "Effects of all arms", specs, rows), "Effects of all arms", max_rows=24)
     return (shown, note) if rows else ()
+
+
+def _share(value: float | None) -> str:
+    return share(value).replace("-", "−")
 
 
 def _percent(value: float | None) -> str:
@@ -228,7 +236,6 @@ def _caution_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Bl
 
 
 def _design_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    get = data.main.declared.get
     declared = [{"name": name.replace("_", " "), "value": _written(value)} for name, value in _declared(data).items()]
     specs: tuple[Spec, ...] = (text_of("what", "name", names_row=True), text_of("value", "value", prose=True))
     return (
@@ -240,7 +247,7 @@ def _design_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Blo
         ),
         details("What is pushed", *(paragraph(f"{name[:1].upper()}{name[1:]}: {text}.") for name, text in GLOSSARY)),
         table("design", "Design", specs, declared),
-        paragraph(f"To run it again: {get('command') or COMMAND.format(folder='FOLDER')}"),
+        paragraph(f"To run it again: {_command(data.main)}"),
     )
 
 
@@ -259,7 +266,15 @@ GLOSSARY = (
 
 
 def _declared(data: InterventionData) -> Mapping[str, Any]:
-    return {name: value for name, value in data.main.declared.values.items() if name != "command"}
+    return {name: value for name, value in data.main.declared.values.items() if value is not None}
+
+
+def _command(condition: Condition) -> str:
+    """Return the command of a condition."""
+    get = condition.declared.get
+    statistics = [f"--statistic {name}" for name in get("statistics", [])]
+    options = [f"--{name.replace('_', '-')} {get(name)}" for name in OPTIONS if get(name) is not None]
+    return " ".join(["toposcope intervene --out", condition.name, *statistics, *options])
 
 
 def _written(value: Any) -> str:

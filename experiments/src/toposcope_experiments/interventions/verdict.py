@@ -51,7 +51,7 @@ ARM_NAMES = {
     RANK: "effective rank",
     NEIGHBOURS: "nearest-neighbour spread",
     RANDOM: "a random direction",
-    CHAOS: "a change of 1 in 10,000",
+    CHAOS: "a tiny random push",
 }
 ARM_LABELS = {
     TWIN: "permuted weights",
@@ -59,7 +59,7 @@ ARM_LABELS = {
     RANK: "effective rank",
     NEIGHBOURS: "nearest rows",
     RANDOM: "random direction",
-    CHAOS: "chance (chaos)",
+    CHAOS: "tiny random push",
 }
 """Short, for charts."""
 EXPLANATIONS = {
@@ -68,7 +68,7 @@ EXPLANATIONS = {
     RANK: "effective rank",
     NEIGHBOURS: "nearest-neighbour spread",
     RANDOM: "drift in any direction",
-    CHAOS: "differences as any small change makes them",
+    CHAOS: "differences that any tiny push makes",
 }
 RULE = (
     f"The effect of a statistic is half of the loss pushed up less that pushed down, by seed: what pushing costs in "
