@@ -51,10 +51,10 @@ def rips_pairings(points: ArrayLike | Any, *, max_dimension: int = 1, metric: Me
     max_dimension = _as_dimension(max_dimension)
     cloud = as_cloud(points, metric, "points")
     if max_dimension == 0:
-        return [_components(cloud)]
+        return [cloud.tree_edges()]
     hint = "take fewer points, or max_dimension=0 for H0 alone"
     check_loops_fit(cloud.shape[0], "points", hint, allocated=cloud.distance_bytes)
-    return [_components(cloud), _loops(cloud)]
+    return [cloud.tree_edges(), _loops(cloud)]
 
 
 def rips_pairings_batch(
@@ -170,12 +170,6 @@ def _padded(pairings: list[Indices], n_bars: int) -> Indices:
     for k, pairing in enumerate(pairings):
         padded[k, : len(pairing)] = pairing
     return padded
-
-
-def _components(cloud: Cloud) -> Indices:
-    lengths, ends = _prim(cloud.distances(np.arange(cloud.shape[0])))
-    order = np.argsort(lengths, kind="stable")
-    return ends[order][: np.searchsorted(lengths[order], np.inf)]
 
 
 def _prim(distances: Matrix) -> tuple[Any, Indices]:
