@@ -78,8 +78,8 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "training step": f"forward, backward and AdamW of {size}, batch {BATCH}; the push is the gradient for all "
         f"{len(weights_of(build(size, seed=0)))} weight matrices but the embeddings, paired anew",
         "kept pairings": "cosine of the gradient by a pairing of 1, 5 or 20 steps ago and the exact one, "
-        f"{KEPT_SIZE} on {CORPUS.source}, AdamW at {RATE:g}, batch {KEPT_BATCH}; median (lowest-highest) of 20 times in "
-        "400 steps",
+        f"{KEPT_SIZE} on {CORPUS.source}, AdamW at {RATE:g}, batch {KEPT_BATCH}; median (lowest-highest) of 20 "
+        "times in 400 steps",
     }
     tables = {
         "Forward and backward": (rows, COLUMNS),
