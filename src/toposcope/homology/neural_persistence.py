@@ -114,14 +114,11 @@ def neural_persistence(
     3; see ``docs/methods/neural-persistence.md``.
     """
     warn_without_gradient(W)
-    if not math.isfinite(p := as_number(p, "p", 1)):
-        raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")
-    if essential not in ("drop", "count"):
-        raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
+    p = check_sums(p, essential)
     n_threads = as_count(n_threads, "n_threads", 1)
-    weights = _on_device(W, name, rows) if getattr(W, "is_cuda", False) else _on_host(W, name, rows, n_threads)
+    weights = _on_device(W, name, rows) if getattr(W, "is_cuda", False) else tree_weights(W, name, rows, n_threads)
     divisor = _scale(scale, float(weights[0]))
-    return _of_tree(weights, divisor, p, essential)
+    return persistence_of_tree(weights, divisor, p, essential)
 
 
 def neural_persistence_batch(
@@ -140,12 +137,21 @@ def neural_persistence_batch(
     weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1]
     finite = keys[:, -1] < matrix.infinity
     return [
-        _of_tree(weights[k], scale, float(p), essential) if is_finite else None
+        persistence_of_tree(weights[k], scale, float(p), essential) if is_finite else None
         for k, (scale, is_finite) in enumerate(zip(weights[:, 0].tolist(), finite.tolist(), strict=True))
     ]
 
 
-def _of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
+def check_sums(p: float, essential: str) -> float:
+    """Return the order of the norm, once the options of the sums are checked."""
+    if not math.isfinite(p := as_number(p, "p", 1)):
+        raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")
+    if essential not in ("drop", "count"):
+        raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
+    return p
+
+
+def persistence_of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
     """Return the neural persistence from the weights of the maximum spanning tree, descending."""
     from toposcope.kernels.death_sums import death_sums
 
@@ -162,7 +168,7 @@ def _of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralP
     )
 
 
-def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> Vector:
+def tree_weights(W: Any, name: str, rows: ArrayLike | None = None, n_threads: int = 1) -> Vector:
     """Return the weights of the maximum spanning tree, descending."""
     from toposcope.kernels.bipartite_tree import bipartite_tree_keys
 
