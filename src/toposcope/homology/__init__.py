@@ -13,6 +13,7 @@ from toposcope.homology.basins import (
     profile_grid,
     saddle_minimum_distance,
 )
+from toposcope.homology.betti_bounds import BettiBound, PfaffianFormat, betti_bound
 from toposcope.homology.diagram import Diagram, betti_curve, landscape, persistence_image
 from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
 from toposcope.homology.dimension import DimensionEstimate, PHDimension, TwoNN, ph_dimension, two_nn
@@ -38,6 +39,7 @@ from toposcope.homology.multidimensional_scaling import (
     random_walk_shares_of,
     step_cosines,
 )
+from toposcope.homology.network_formats import mlp_format, transformer_format
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
@@ -60,6 +62,7 @@ from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
 from toposcope.homology.weight_views import qkv_rows, unrolled
 
 __all__ = [
+    "BettiBound",
     "CriticalPoints",
     "Diagram",
     "DiagramDistances",
@@ -72,6 +75,7 @@ __all__ = [
     "Moments",
     "NeuralPersistence",
     "PHDimension",
+    "PfaffianFormat",
     "Profile",
     "Scaling",
     "SpectralDensity",
@@ -82,6 +86,7 @@ __all__ = [
     "TwoNN",
     "Vine",
     "average_persistence",
+    "betti_bound",
     "betti_curve",
     "bottleneck",
     "classical_scaling",
@@ -103,6 +108,7 @@ __all__ = [
     "matching",
     "measures_of_singular_values",
     "metric_scaling",
+    "mlp_format",
     "nearest_neighbour_edges",
     "neural_persistence",
     "persistence_image",
@@ -125,6 +131,7 @@ __all__ = [
     "sublevel_graph",
     "sublevel_grid",
     "sublevel_points",
+    "transformer_format",
     "two_nn",
     "unrolled",
     "vineyard",
