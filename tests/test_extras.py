@@ -128,6 +128,15 @@ def test_commands_that_need_torch_write_nothing_without_it(words: tuple[str, ...
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [series])
 
 
+def test_gradients_need_torch_when_they_are_used() -> None:
+    program = (
+        HIDING.format(str(ROOT / "tests" / "support"), {"torch"}) + "import toposcope.torch\ntoposcope.torch.rips\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    line = "toposcope.torch.rips: needs PyTorch, which is not installed; pip install 'toposcope[torch]'"
+    assert done.stderr.endswith(f"ToposcopeError: {line}\n")
+
+
 def test_a_package_is_no_version_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gudhi", None)
     assert "gudhi" not in versions()

@@ -28,6 +28,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from toposcope import homology
+    from toposcope import torch as torch  # not in __all__: a star would hide PyTorch
     from toposcope.checkpoints import series
     from toposcope.checkpoints.merging import merge
     from toposcope.errors import ToposcopeError

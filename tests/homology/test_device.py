@@ -18,8 +18,8 @@ import toposcope
 from toposcope.kernels import device_bipartite_tree, device_search
 from toposcope.kernels.boruvka import Neighbours, difference_search
 from toposcope.kernels.device_bipartite_tree import KEY_TYPES, Forest, SortedEdges, device_tree_weights
-from toposcope.kernels.device_search import TorchProductSearch, device_tree_squares, torch_difference_search
-from toposcope.kernels.prim import prim_squares
+from toposcope.kernels.device_search import TorchProductSearch, device_tree, torch_difference_search
+from toposcope.kernels.prim import prim_tree
 from toposcope.kernels.tuning import DEVICE_BLOCK_ENTRIES, DEVICE_BOUNDS_BYTES, DEVICE_SURVIVORS_PER_VERTEX, N_LISTED
 
 moderate = examples(100)
@@ -200,9 +200,10 @@ def test_large_searches(device: str, name: str, block_bytes: int, monkeypatch: p
         assert_bounded(search(rows, labels), points, rows, labels)
     assert_allclose(searches[2](rows, labels).squares, difference_search(points, rows, labels).squares, rtol=1e-13)
     monkeypatch.setattr(device_search, "MIN_POINTS_PER_SEARCH", 1)
-    squares = device_tree_squares(tensor)
-    assert squares is not None
-    assert_allclose(np.sort(squares), np.sort(prim_squares(points)), rtol=1e-13)
+    tree = device_tree(tensor)
+    assert tree is not None
+    assert_allclose(np.sort(tree.squares), np.sort(prim_tree(points).squares), rtol=1e-13)
+    assert_allclose(((points[tree.ends[:, 0]] - points[tree.ends[:, 1]]) ** 2).sum(axis=1), tree.squares, rtol=1e-13)
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])

@@ -23,10 +23,10 @@ from scipy.spatial.distance import cdist, pdist, squareform
 
 from toposcope.kernels import boruvka as rounds
 from toposcope.kernels import farthest, pairwise
-from toposcope.kernels.boruvka import Neighbours, ProductSearch, boruvka_squares, difference_search, tree_squares
+from toposcope.kernels.boruvka import Neighbours, ProductSearch, boruvka_tree, difference_search, tree_by_searches
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.pairwise import first_occurrences
-from toposcope.kernels.prim import prim_lengths, prim_squares
+from toposcope.kernels.prim import matrix_tree, prim_tree
 from toposcope.kernels.tuning import BOUNDS_BYTES, N_LISTED
 
 exhaustive = examples(600)
@@ -45,19 +45,23 @@ def boruvka(points: Array) -> Array:
         ProductSearch(points, np.float64),
         partial(difference_search, points),
     ]
-    squares = tree_squares(len(points), searches, limit=len(points))
-    assert squares is not None
-    return squares
+    tree = tree_by_searches(len(points), searches, limit=len(points))
+    assert tree is not None
+    return tree.squares
 
 
-ENGINES: dict[str, Squares] = {"prim": prim_squares, "boruvka": boruvka}
+def prim(points: Array) -> Array:
+    return prim_tree(points).squares
+
+
+ENGINES: dict[str, Squares] = {"prim": prim, "boruvka": boruvka}
 
 
 def test_equal_distances_are_left_to_prim() -> None:
     points = np.eye(300)
-    assert boruvka_squares(points) is None
-    assert_array_equal(boruvka(points), prim_squares(points))
-    assert boruvka_squares(np.random.default_rng(0).uniform(-1, 1, (300, 20))) is not None
+    assert boruvka_tree(points) is None
+    assert_array_equal(boruvka(points), prim(points))
+    assert boruvka_tree(np.random.default_rng(0).uniform(-1, 1, (300, 20))) is not None
 
 
 SEARCHES: dict[str, Search] = {
@@ -198,10 +202,10 @@ def test_the_order_of_points_changes_no_digit_that_counts(engine: str, points: A
 def test_memory_is_that_of_the_points() -> None:
     n, d = 20_000, 8
     points = large_cloud("normal", n, d)
-    boruvka_squares(points[:300])  # compiled
+    boruvka_tree(points[:300])  # compiled
     tracemalloc.start()
     try:
-        boruvka_squares(points)
+        boruvka_tree(points)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -390,4 +394,4 @@ def test_trees_of_a_matrix_of_lengths(n: int, seed: int, kind: str) -> None:
     rng = np.random.default_rng(seed)
     distances = rng.random((n, n)) if kind == "any" else rng.integers(kind == "ties", 4, (n, n)).astype(float)
     distances = np.triu(distances, 1) + np.triu(distances, 1).T
-    assert_array_equal(np.sort(prim_lengths(distances)), scipy_tree(distances) if n > 1 else [])
+    assert_array_equal(np.sort(matrix_tree(distances)[0]), scipy_tree(distances) if n > 1 else [])

@@ -36,6 +36,7 @@ def results() -> dict[str, object]:
         "critical_points": homology.critical_points(grid),
         "critical_points_of_triangles": homology.critical_points_of_triangles(heights, triangles),
         "cross_barcode": homology.cross_barcode(distances, distances**2),
+        "deep_graph_persistence": homology.deep_graph_persistence([W.T, W]),
         "delaunay_edges": homology.delaunay_edges(points),
         "diagram_distances": homology.diagram_distances(h1, later),
         "diffusion_potential": homology.diffusion_potential(distances),
@@ -55,6 +56,8 @@ def results() -> dict[str, object]:
         "metric_scaling": homology.metric_scaling(distances),
         "nearest_neighbour_edges": edges,
         "neural_persistence": homology.neural_persistence(W),
+        "neural_persistence_pairing": homology.neural_persistence_pairing(W),
+        "neural_persistence_pairing_batch": homology.neural_persistence_pairing_batch([W, -W]),
         "persistence_image": homology.persistence_image(h1, [0.0, 1.0, 2.0], [0.0, 1.0, 2.0], 0.1),
         "ph_dimension": homology.ph_dimension(rng.standard_normal((200, 2)), n_draws=2),
         "points_for_loops": homology.points_for_loops(30),
@@ -66,6 +69,8 @@ def results() -> dict[str, object]:
         "random_walk_shares": homology.random_walk_shares(10),
         "random_walk_shares_of": homology.random_walk_shares_of([1.0, 2.0, 1.0]),
         "rips": [h0, h1],
+        "rips_pairings": homology.rips_pairings(points),
+        "rips_pairings_batch": homology.rips_pairings_batch([points, -points], max_dimension=0),
         "rtd": homology.rtd(points, points**2, batch_size=20, n_batches=2),
         "saddle_minimum_distance": homology.saddle_minimum_distance(tree),
         "spectral_density": homology.spectral_density(product, 8, 2, 5, rng),
@@ -79,6 +84,7 @@ def results() -> dict[str, object]:
         "unrolled": homology.unrolled(rng.standard_normal((4, 3, 2, 2))),
         "vineyard": homology.vineyard([h1, later]),
         "wasserstein": homology.wasserstein(h1, later),
+        "weight_variance": homology.weight_variance([W]),
     }
 
 

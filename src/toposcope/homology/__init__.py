@@ -14,6 +14,7 @@ from toposcope.homology.basins import (
     saddle_minimum_distance,
 )
 from toposcope.homology.betti_bounds import BettiBound, PfaffianFormat, betti_bound
+from toposcope.homology.deep_graph import deep_graph_persistence
 from toposcope.homology.diagram import Diagram, betti_curve, landscape, persistence_image
 from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
 from toposcope.homology.dimension import DimensionEstimate, PHDimension, TwoNN, ph_dimension, two_nn
@@ -30,6 +31,7 @@ from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
 from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
 from toposcope.homology.loop_births import h1_births
 from toposcope.homology.loops import Loop, longest_loops
+from toposcope.homology.matrix_controls import weight_variance
 from toposcope.homology.multidimensional_scaling import (
     Scaling,
     classical_scaling,
@@ -41,6 +43,12 @@ from toposcope.homology.multidimensional_scaling import (
 )
 from toposcope.homology.network_formats import mlp_format, transformer_format
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
+from toposcope.homology.pairings import (
+    neural_persistence_pairing,
+    neural_persistence_pairing_batch,
+    rips_pairings,
+    rips_pairings_batch,
+)
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
 from toposcope.homology.similarity import TopologyDivergence, cross_barcode, linear_cka, procrustes, rtd
@@ -93,6 +101,7 @@ __all__ = [
     "critical_points",
     "critical_points_of_triangles",
     "cross_barcode",
+    "deep_graph_persistence",
     "delaunay_edges",
     "diagram_distances",
     "diffusion_potential",
@@ -111,6 +120,8 @@ __all__ = [
     "mlp_format",
     "nearest_neighbour_edges",
     "neural_persistence",
+    "neural_persistence_pairing",
+    "neural_persistence_pairing_batch",
     "persistence_image",
     "ph_dimension",
     "points_for_loops",
@@ -122,6 +133,8 @@ __all__ = [
     "random_walk_shares",
     "random_walk_shares_of",
     "rips",
+    "rips_pairings",
+    "rips_pairings_batch",
     "rtd",
     "saddle_minimum_distance",
     "spectral_density",
@@ -136,6 +149,7 @@ __all__ = [
     "unrolled",
     "vineyard",
     "wasserstein",
+    "weight_variance",
 ]
 
 

@@ -9,12 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import ToposcopeError, message_of
+from toposcope.errors import ToposcopeError, message_of, warn_caller
 from toposcope.kernels.magnitudes import BFLOAT16, EXPONENT_BITS, Magnitudes, widened
 from toposcope.typing import Indices, Matrix
 
 COMPUTED_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 MAX_NORMAL_EXPONENT = 1000  # two to a power nearer to zero than this is a normal number of float64
+
+
+def warn_without_gradient(values: Any) -> None:
+    """Warn, once in a process, that what is computed from a tensor that requires gradients has none."""
+    if getattr(values, "requires_grad", False) and sys.modules["torch"].is_grad_enabled():
+        _warn_once()
+
+
+@cache
+def _warn_once() -> None:
+    warn_caller(
+        "the result has no gradient, though the tensor requires one: toposcope.torch has rips and neural_persistence "
+        "with gradients; pass tensor.detach() where none is needed"
+    )
 
 
 def as_float_matrix(

@@ -252,7 +252,7 @@ def betti_curve(diagram: Diagram, at: ArrayLike) -> NDArray[np.int64]:
     ``BettiCurve`` and giotto-tda's do the same on their grids; GUDHI's also counts essential classes, if given. For n
     bars O((n + k) log n) time, O(n + k) memory.
     """
-    values = _as_sequence(at, "at")
+    values = as_sequence(at, "at")
     low, high = _ends(diagram)
     born = np.searchsorted(np.sort(low), values, side="right")
     died = np.searchsorted(np.sort(high), values, side="right")
@@ -289,7 +289,7 @@ def landscape(diagram: Diagram, at: ArrayLike, n_layers: int = 5) -> Vector:
     persim's and giotto-tda's are this. For n bars O(nk) time, O(n + k) memory.
     """
     n_layers = as_count(n_layers, "n_layers", 1)
-    values = _as_sequence(at, "at")
+    values = as_sequence(at, "at")
     low, high = _ends(diagram)
     layers = np.zeros((n_layers, len(values)))
     n_kept = min(n_layers, len(low))
@@ -337,7 +337,7 @@ def persistence_image(diagram: Diagram, birth_edges: ArrayLike, lifetime_edges: 
     from scipy.special import ndtr
 
     bandwidth = as_positive(bandwidth, "bandwidth")
-    x_edges, y_edges = _as_edges(birth_edges, "birth_edges"), _as_edges(lifetime_edges, "lifetime_edges")
+    x_edges, y_edges = as_edges(birth_edges, "birth_edges"), as_edges(lifetime_edges, "lifetime_edges")
     low, high = _ends(diagram)
     lifetime = high - low
 
@@ -348,7 +348,7 @@ def persistence_image(diagram: Diagram, birth_edges: ArrayLike, lifetime_edges: 
     return np.asarray((mass(y_edges, lifetime) * lifetime) @ mass(x_edges, low).T)
 
 
-def _as_sequence(values: ArrayLike | Any, name: str) -> Vector:
+def as_sequence(values: ArrayLike | Any, name: str) -> Vector:
     """Return filtration values as a float64 vector without NaN; it may be empty."""
     array = as_array(values, name)
     if array.dtype.kind not in "fiu":
@@ -361,9 +361,9 @@ def _as_sequence(values: ArrayLike | Any, name: str) -> Vector:
     return vector
 
 
-def _as_edges(values: ArrayLike | Any, name: str) -> Vector:
+def as_edges(values: ArrayLike | Any, name: str) -> Vector:
     """Return the edges of pixels, ascending, at least two."""
-    edges = _as_sequence(values, name)
+    edges = as_sequence(values, name)
     if len(edges) < 2 or not (edges[1:] > edges[:-1]).all():
         raise ToposcopeError(
             f"{name}: expected at least two edges, each above the one before, got {edges.tolist()!r:.80}"

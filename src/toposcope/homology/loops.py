@@ -123,6 +123,17 @@ class LoopFiltration:
         lengths[deaths[:, 0] < 0] = np.inf
         return np.column_stack([self._lengths(births), lengths])
 
+    def ends(self) -> Indices:
+        """Return the ends of the edges that open and close every loop, in the order of `pairs`; shape (b, 4).
+
+        Of loops that are open, those of the closing edge mean nothing.
+        """
+        from toposcope.kernels.annotations import N_LOOPS
+
+        count = self._state.counters[N_LOOPS]
+        ends = self._order[np.stack([self._state.births[:count], self._state.deaths[:count]], axis=1)]
+        return np.asarray(np.sort(ends, axis=2).reshape(-1, 4))
+
     def cycle(self, loop: int) -> NDArray[np.int64]:
         """Return the edges of the cycle that was closed with a loop, as numbers of points; shape (k, 2).
 

@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count, as_device_matrix, as_magnitudes, as_number, not_finite
+from toposcope.homology.arrays import (
+    as_count,
+    as_device_matrix,
+    as_magnitudes,
+    as_number,
+    not_finite,
+    warn_without_gradient,
+)
 from toposcope.homology.diagram import Diagram
 from toposcope.typing import Vector
 
@@ -77,7 +84,8 @@ def neural_persistence(
     ----------
     W : array-like or torch.Tensor, shape (m, n)
         float16, bfloat16, float32 or float64, read where it lies: views, memory maps and 16-bit formats are not
-        copied, and a tensor on a GPU is measured there. bfloat16 keeps 8 significant bits, so the value of weights
+        copied, and a tensor on a GPU is measured there. The result has no gradient, that of
+        `toposcope.torch.neural_persistence` has. bfloat16 keeps 8 significant bits, so the value of weights
         rounded to it is within 0.4% of theirs.
     scale : "layer" or float
         ``"layer"`` divides by ``max|W|`` of this matrix. A number, at least ``max|W|``, is the scale of a whole network
@@ -105,14 +113,12 @@ def neural_persistence(
     About one pass over the matrix, at worst O(mn log(m + n)) time; O(m + n) memory. Source: Rieck et al. 2019, section
     3; see ``docs/methods/neural-persistence.md``.
     """
-    if not math.isfinite(p := as_number(p, "p", 1)):
-        raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")
-    if essential not in ("drop", "count"):
-        raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
+    warn_without_gradient(W)
+    p = check_sums(p, essential)
     n_threads = as_count(n_threads, "n_threads", 1)
-    weights = _on_device(W, name, rows) if getattr(W, "is_cuda", False) else _on_host(W, name, rows, n_threads)
+    weights = _on_device(W, name, rows) if getattr(W, "is_cuda", False) else tree_weights(W, name, rows, n_threads)
     divisor = _scale(scale, float(weights[0]))
-    return _of_tree(weights, divisor, p, essential)
+    return persistence_of_tree(weights, divisor, p, essential)
 
 
 def neural_persistence_batch(
@@ -131,12 +137,21 @@ def neural_persistence_batch(
     weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1]
     finite = keys[:, -1] < matrix.infinity
     return [
-        _of_tree(weights[k], scale, float(p), essential) if is_finite else None
+        persistence_of_tree(weights[k], scale, float(p), essential) if is_finite else None
         for k, (scale, is_finite) in enumerate(zip(weights[:, 0].tolist(), finite.tolist(), strict=True))
     ]
 
 
-def _of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
+def check_sums(p: float, essential: str) -> float:
+    """Return the order of the norm, once the options of the sums are checked."""
+    if not math.isfinite(p := as_number(p, "p", 1)):
+        raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")
+    if essential not in ("drop", "count"):
+        raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
+    return p
+
+
+def persistence_of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
     """Return the neural persistence from the weights of the maximum spanning tree, descending."""
     from toposcope.kernels.bipartite_tree import death_sums
 
@@ -153,7 +168,7 @@ def _of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralP
     )
 
 
-def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> Vector:
+def tree_weights(W: Any, name: str, rows: ArrayLike | None = None, n_threads: int = 1) -> Vector:
     """Return the weights of the maximum spanning tree, descending."""
     from toposcope.kernels.bipartite_tree import bipartite_tree_keys
 

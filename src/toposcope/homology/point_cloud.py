@@ -5,7 +5,7 @@ Each gives the lengths of its minimum spanning tree, distances between chosen po
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,9 @@ from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_float_matrix, as_s
 from toposcope.homology.memory import check_fits
 from toposcope.homology.tuning import MAX_LEAST_ENTRY, MIN_BORUVKA_COORDINATES, MIN_BORUVKA_POINTS
 from toposcope.typing import Indices, Matrix, Vector
+
+if TYPE_CHECKING:
+    from toposcope.kernels.prim import Tree
 
 Metric = Literal["euclidean", "cosine", "precomputed"]
 
@@ -38,6 +41,9 @@ class Cloud(Protocol):
 
     def tree(self) -> tuple[Vector, str]:
         """Return the n - 1 edge lengths of the minimum spanning tree, ascending, and the algorithm."""
+
+    def tree_edges(self) -> Indices:
+        """Return the ends of its edges of finite length, in the order of `tree`, the smaller first; shape (m, 2)."""
 
     def distances(self, chosen: Indices) -> Matrix:
         """Return the distances between chosen points, shape (k, k); not to be changed."""
@@ -106,25 +112,40 @@ class Euclidean:
 
     def tree(self) -> tuple[Vector, str]:
         """Sort on a line; else Prim's algorithm or Boruvka's, by size."""
-        n, d = self.points.shape
-        if d == 1:
+        if self.points.shape[1] == 1:
             return self.unscaled(np.sort(np.diff(np.sort(self.points[:, 0])))), "sort"
+        (squares, _), engine = self._spanning_tree()
+        squares.sort()
+        return self.unscaled(np.sqrt(squares, out=squares)), engine
+
+    def tree_edges(self) -> Indices:
+        """Order ties as the algorithm adds them."""
+        if self.points.shape[1] == 1:
+            order = np.argsort(self.points[:, 0], kind="stable")
+            squares, ends = np.diff(self.points[order, 0]), np.sort(np.column_stack([order[:-1], order[1:]]))
+        else:
+            (squares, ends), _ = self._spanning_tree()
+        return ends[np.argsort(squares, kind="stable")]
+
+    def _spanning_tree(self) -> tuple["Tree", str]:
+        """Return the tree of points in several dimensions, unsorted, and the algorithm."""
+        from toposcope.kernels.pairwise import repeats
+        from toposcope.kernels.prim import Tree, prim_tree
+
         if not is_large(self.points.shape):
-            squares = _prim_squares(self.points)
-            squares.sort()
-            return self.unscaled(np.sqrt(squares, out=squares)), "prim"
-        from toposcope.kernels.pairwise import first_occurrences
+            return prim_tree(self.points), "prim"
+        repeated = repeats(self.points)
+        distinct = np.delete(np.arange(len(self.points)), repeated[:, 1])
+        tree, engine = self._boruvka_tree(distinct), "boruvka"
+        if tree is None:
+            tree, engine = prim_tree(self.points[distinct]), "prim"
+        squares = np.concatenate([np.zeros(len(repeated)), tree.squares])
+        return Tree(squares, np.concatenate([repeated, distinct[tree.ends]])), engine
 
-        distinct, engine = first_occurrences(self.points), "boruvka"
-        edges = self._boruvka_squares(distinct)
-        if edges is None:
-            edges, engine = _prim_squares(self.points[distinct]), "prim"
-        return self.unscaled(np.concatenate([np.zeros(n - len(distinct)), np.sqrt(np.sort(edges))])), engine
+    def _boruvka_tree(self, distinct: Indices) -> "Tree | None":
+        from toposcope.kernels.boruvka import boruvka_tree
 
-    def _boruvka_squares(self, distinct: Indices) -> Vector | None:
-        from toposcope.kernels.boruvka import boruvka_squares
-
-        return boruvka_squares(self.points if len(distinct) == len(self.points) else self.points[distinct])
+        return boruvka_tree(self.points if len(distinct) == len(self.points) else self.points[distinct])
 
     def distances(self, chosen: Indices) -> Matrix:
         """Compute them from coordinate differences."""
@@ -175,28 +196,29 @@ def _aligned(points: Matrix) -> Matrix:
     return copy
 
 
-def _prim_squares(points: Matrix) -> Vector:
-    from toposcope.kernels.prim import prim_squares
-
-    return prim_squares(points)
-
-
 def trees_batch(stack: NDArray[Any]) -> list[Vector | None]:
     """Return the lengths of the minimum spanning tree of many small clouds of one shape, made in one compiled call."""
-    from toposcope.kernels.prim import prim_squares_batch
-
+    trees: list[Vector | None] = [None] * len(stack)
     if stack.shape[2] == 1 or is_large(stack.shape[1:]):
-        return [None] * len(stack)
+        return trees
+    usual, exponents, (squares, _) = spanning_trees(stack)
+    squares.sort(axis=1)
+    for place, lengths in zip(usual.tolist(), np.sqrt(squares, out=squares), strict=True):
+        trees[place] = scaled(lengths, int(exponents[place]))
+    return trees
+
+
+def spanning_trees(stack: NDArray[Any], counts: Indices | None = None) -> tuple[Indices, Indices, "Tree"]:
+    """Return which clouds are finite and in range, all exponents, and the trees of these, or of their first points."""
+    from toposcope.kernels.prim import prim_trees
+
     largest = np.abs(stack).max(axis=(1, 2)).astype(np.float64)
     exponents = np.frexp(np.where(np.isfinite(largest), largest, 0.0))[1]
     usual = np.flatnonzero(np.isfinite(largest) & (np.abs(exponents) < MAX_NORMAL_EXPONENT))
     units = np.ldexp(1.0, -exponents[usual])[:, None, None]
-    squares = prim_squares_batch(np.multiply(stack[usual], units, dtype=np.float64, order="C"))
-    squares.sort(axis=1)
-    trees: list[Vector | None] = [None] * len(stack)
-    for place, lengths in zip(usual.tolist(), np.sqrt(squares, out=squares), strict=True):
-        trees[place] = scaled(lengths, int(exponents[place]))
-    return trees
+    clouds = np.multiply(stack[usual], units, dtype=np.float64, order="C")
+    n_points = np.full(len(clouds), stack.shape[1]) if counts is None else counts[usual]
+    return usual, exponents, prim_trees(clouds, n_points)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,10 +236,10 @@ class DeviceEuclidean(Euclidean):
         device_points = points.detach().double() * 2.0**-half * 2.0 ** (half - host.exponent)
         return cls(host.points, host.exponent, name, device_points)
 
-    def _boruvka_squares(self, distinct: Indices) -> Vector | None:
-        from toposcope.kernels.device_search import device_tree_squares
+    def _boruvka_tree(self, distinct: Indices) -> "Tree | None":
+        from toposcope.kernels.device_search import device_tree
 
-        return device_tree_squares(self.device_points[distinct])
+        return device_tree(self.device_points[distinct])
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,15 +279,28 @@ class Directions:
         if self.whole is None:
             chords, engine = self.sphere.tree()
             return chords**2 / 2, engine
-        from toposcope.kernels.pairwise import first_occurrences
-        from toposcope.kernels.whole_cosines import boruvka_lengths, whole_tree
+        lengths, _, engine = self._whole_tree(self.whole)
+        return np.sort(lengths), engine
 
-        distinct, lengths, engine = first_occurrences(self.whole), None, "boruvka"
+    def tree_edges(self) -> Indices:
+        """Take those of the chords; of whole numbers, of their distances."""
+        if self.whole is None:
+            return self.sphere.tree_edges()
+        lengths, ends, _ = self._whole_tree(self.whole)
+        return ends[np.argsort(lengths, kind="stable")]
+
+    def _whole_tree(self, whole: Matrix) -> tuple[Vector, Indices, str]:
+        from toposcope.kernels.pairwise import repeats
+        from toposcope.kernels.whole_cosines import boruvka_whole_tree, whole_tree
+
+        repeated, tree, engine = repeats(whole), None, "boruvka"
+        distinct = np.delete(np.arange(len(whole)), repeated[:, 1])
         if is_large(self.shape):
-            lengths = boruvka_lengths(self.whole[distinct], self.sphere.points[distinct])
-        if lengths is None:
-            lengths, engine = whole_tree(self.whole[distinct]), "prim" if self.shape[1] > 1 else "sort"
-        return np.concatenate([np.zeros(self.shape[0] - len(distinct)), np.sort(lengths)]), engine
+            tree = boruvka_whole_tree(whole[distinct], self.sphere.points[distinct])
+        if tree is None:
+            tree, engine = whole_tree(whole[distinct]), "prim" if self.shape[1] > 1 else "sort"
+        lengths, ends = tree
+        return np.concatenate([np.zeros(len(repeated)), lengths]), np.concatenate([repeated, distinct[ends]]), engine
 
     def distances(self, chosen: Indices) -> Matrix:
         """Compute them from chords, or of whole numbers."""
@@ -364,9 +399,16 @@ class Distances:
 
     def tree(self) -> tuple[Vector, str]:
         """Prim's algorithm."""
-        from toposcope.kernels.prim import prim_lengths
+        from toposcope.kernels.prim import matrix_tree
 
-        return np.sort(prim_lengths(self.matrix)), "prim"
+        return np.sort(matrix_tree(self.matrix)[0]), "prim"
+
+    def tree_edges(self) -> Indices:
+        """Leave out what joins components."""
+        from toposcope.kernels.prim import matrix_tree
+
+        lengths, ends = matrix_tree(self.matrix)
+        return ends[np.argsort(lengths, kind="stable")[: np.count_nonzero(lengths < np.inf)]]
 
     def distances(self, chosen: Indices) -> Matrix:
         """Look them up."""

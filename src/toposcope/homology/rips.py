@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.extras import require
-from toposcope.homology.arrays import as_count, as_indices, as_number
+from toposcope.homology.arrays import as_count, as_indices, as_number, warn_without_gradient
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram, without_death
@@ -46,8 +46,8 @@ def rips(
     ----------
     points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
         One point a row, any floating-point dtype; computed in float64. Of a tensor on a GPU, the
-        Euclidean H0 is computed there. Or what `toposcope.homology.point_cloud.with_distances` returned: then all
-        dimensions are of the distances it holds.
+        Euclidean H0 is computed there; the result has no gradient, that of `toposcope.torch.rips` has. Or what
+        `toposcope.homology.point_cloud.with_distances` returned: then all dimensions are of the distances it holds.
     metric : "euclidean", "cosine" or "precomputed"
         ``"cosine"`` is 1 - cos of the angle at the origin. ``"precomputed"`` takes a matrix of distances; an infinite
         one is no edge, so that classes may be essential in any dimension, and a cover radius infinite.
@@ -99,6 +99,7 @@ def rips(
     equal angles differ by rounding, and from H1 on bars no longer than a bound of it are left out: about
     1e-16 (2 d + 30), d the number of columns.
     """
+    warn_without_gradient(points)
     max_dimension = as_count(max_dimension, "max_dimension", 0)
     max_points = None if max_points is None else as_count(max_points, "max_points", 1)
     threshold = as_number(threshold, "threshold", 0)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
-from toposcope.kernels.prim import squared_distance
+from toposcope.kernels.prim import Tree, put_edge, squared_distance
 from toposcope.kernels.sets import Parents, find, join
 from toposcope.kernels.tuning import BOUNDS_BYTES, BOUNDS_RUN, MAX_RELATIVE_ERROR, MIN_POINTS_PER_SEARCH, N_LISTED
 from toposcope.typing import Indices, Matrix, Vector
@@ -182,10 +182,10 @@ Search = Callable[[NDArray[np.int64], Parents], Neighbours]
 """From some points, and the component of every point, to the nearest points outside."""
 
 
-def boruvka_squares(points: Matrix) -> Vector | None:
-    """Return the squared edge lengths of the minimum spanning tree, unsorted; shape (n - 1,), float64."""
+def boruvka_tree(points: Matrix) -> Tree | None:
+    """Return the minimum spanning tree, or None where Prim's algorithm is quicker."""
     n = len(points)
-    return tree_squares(n, neighbour_searches(points), n // MIN_POINTS_PER_SEARCH)
+    return tree_by_searches(n, neighbour_searches(points), n // MIN_POINTS_PER_SEARCH)
 
 
 def neighbour_searches(points: Matrix) -> list[Search]:
@@ -204,11 +204,11 @@ def made_on_first_call(make: Callable[[], Search]) -> Search:
     return lambda rows, labels: made()(rows, labels)
 
 
-def tree_squares(n: int, searches: Sequence[Search], limit: int) -> Vector | None:
+def tree_by_searches(n: int, searches: Sequence[Search], limit: int) -> Tree | None:
     """Return the same of n points that only the searches know."""
     parent = np.arange(n, dtype=np.int32)
     lists = searches[0](np.arange(n), parent)
-    squares = np.empty(n - 1)
+    tree = Tree(np.empty(n - 1), np.empty((n - 1, 2), np.int64))
     n_edges = 0
     while n_edges < n - 1:
         labels, largest = _labels(parent)
@@ -221,8 +221,8 @@ def tree_squares(n: int, searches: Sequence[Search], limit: int) -> Vector | Non
                 renewed = search(undecided, labels)
                 lists.indices[undecided], lists.squares[undecided] = renewed.indices, renewed.squares
                 lists.beyond[undecided] = renewed.beyond
-        n_edges = _join(labels, largest, parent, lists.indices, lists.squares, squares, n_edges)
-    return squares
+        n_edges = _join(labels, largest, parent, lists.indices, lists.squares, *tree, n_edges)
+    return tree
 
 
 @compiled
@@ -272,9 +272,10 @@ def _join(
     indices: NDArray[np.int32],
     squares: Matrix,
     tree: Vector,
+    ends: Indices,
     n_edges: int,
 ) -> int:
-    """Join every component along its choice; return how many edges `tree` holds."""
+    """Join every component along its choice; return how many edges the tree holds."""
     n = len(labels)
     shortest = np.full(n, np.inf)
     start = np.full(n, -1, np.int64)
@@ -290,5 +291,6 @@ def _join(
     for component in range(n):
         if start[component] >= 0 and join(parent, start[component], end[component]):
             tree[n_edges] = shortest[component]
+            put_edge(ends, n_edges, start[component], end[component])
             n_edges += 1
     return n_edges

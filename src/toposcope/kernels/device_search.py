@@ -17,15 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toposcope.kernels.boruvka import Neighbours, made_on_first_call, rounding, tree_squares
+from toposcope.kernels.boruvka import Neighbours, made_on_first_call, rounding, tree_by_searches
+from toposcope.kernels.prim import Tree
 from toposcope.kernels.sets import Parents
 from toposcope.kernels.tuning import DEVICE_BOUNDS_BYTES, MIN_POINTS_PER_SEARCH, N_LISTED
-from toposcope.typing import Indices, Vector
+from toposcope.typing import Indices
 
 
-def device_tree_squares(points: Tensor) -> Vector | None:
-    """Return the squared edge lengths of the Euclidean minimum spanning tree, unsorted; shape (n - 1,), float64."""
-    return tree_squares(
+def device_tree(points: Tensor) -> Tree | None:
+    """Return the Euclidean minimum spanning tree, as `toposcope.kernels.boruvka.boruvka_tree` does."""
+    return tree_by_searches(
         len(points),
         [
             made_on_first_call(partial(TorchProductSearch, points, np.float32)),

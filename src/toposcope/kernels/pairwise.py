@@ -75,12 +75,18 @@ def _sixteen_squares(
 
 def first_occurrences(points: Matrix) -> Indices:
     """Return the rows that equal no earlier row, ascending; 0.0 and -0.0 are equal."""
+    return np.delete(np.arange(len(points)), repeats(points)[:, 1])
+
+
+def repeats(points: Matrix) -> Indices:
+    """Return an earlier row that a later one equals, and the later one, for all that there are; shape (k, 2)."""
     hashes = _hashes(points)
     order = np.argsort(hashes, kind="stable")
     is_new = np.append(True, hashes[order[1:]] != hashes[order[:-1]])
     first = order[np.flatnonzero(is_new)[np.cumsum(is_new) - 1]]  # of each hash
     later, first = order[~is_new], first[~is_new]
-    return np.delete(np.arange(len(points)), later[(points[later] == points[first]).all(axis=1)])
+    pairs: Indices = np.column_stack([first, later])[(points[later] == points[first]).all(axis=1)]
+    return pairs
 
 
 def _hashes(points: Matrix) -> NDArray[np.uint64]:

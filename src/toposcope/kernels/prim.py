@@ -1,16 +1,29 @@
 """Minimum spanning trees by Prim's algorithm: of a small or low-dimensional cloud, and of a matrix of lengths.
 
-Cost: O(n^2 d) time, O(n) memory next to the input. Lengths come from coordinate differences in float64.
+Cost: O(n^2 d) time; O(n) memory next to the input, and a copy of points of few coordinates. Lengths come from
+coordinate differences in float64, and are compared by their bits: whole numbers, of which a processor compares several
+at once.
 Source: Prim 1957; the tree lengths are the H0 deaths of the Vietoris-Rips filtration.
 """
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, compiled_sums
-from toposcope.typing import Matrix, Vector
+from toposcope.kernels.compiled import compiled, compiled_sums, inlined
+from toposcope.kernels.tuning import MAX_PRIM_COLUMNS
+from toposcope.typing import Indices, Matrix, Vector
 
 Clouds = NDArray[np.float64]
+NO_LENGTH = np.int64(np.iinfo(np.int64).max)  # above the bits of all lengths, infinity included
+
+
+class Tree(NamedTuple):
+    """A minimum spanning tree."""
+
+    squares: Vector  # shape (n - 1,); squared lengths of the edges, in the order they were added
+    ends: Indices  # shape (n - 1, 2); of each edge, the smaller first
 
 
 @compiled_sums
@@ -45,63 +58,108 @@ def _four_squares(a: Vector, b: Vector, c: Vector, d: Vector, e: Vector) -> tupl
     return to_a, to_b, to_c, to_d
 
 
-@compiled
-def prim_squares(points: Matrix) -> Vector:
-    """Return the squared edge lengths of the minimum spanning tree, in the order Prim's algorithm adds them."""
-    n = len(points)
-    squares = np.empty(n - 1)
+@compiled_sums
+def _grow(points: Matrix, n: int, squares: Vector, ends: Indices) -> None:
+    """Write the tree of the first n points."""
+    d = points.shape[1]
+    # Points of few coordinates are kept by columns, those outside the tree first, and measured column by column.
+    n_columns = d if d <= MAX_PRIM_COLUMNS else 0
+    columns, added, fresh = np.empty((n_columns, n)), np.empty(d), np.empty(n + 3)
     # Behind the points outside stand others, so that four can be taken at a time; what is computed of them is not used.
-    outside = np.zeros(n + 3, np.int64)
-    outside[:n] = np.arange(n)
-    nearest = np.full(n + 3, np.inf)
-    n_outside, closest = n, 0
+    outside, source, nearest = np.zeros(n + 3, np.int64), np.zeros(n, np.int64), np.empty(n, np.int64)
+    for o in range(n):
+        outside[o], nearest[o] = o, NO_LENGTH
+        for t in range(n_columns):
+            columns[t, o] = points[o, t]
+    offers, found, closest = fresh.view(np.int64), squares.view(np.int64), 0
     for k in range(n - 1):
-        added = points[outside[closest]]
-        n_outside -= 1
-        outside[closest], nearest[closest] = outside[n_outside], nearest[n_outside]
-        for o in range(0, n_outside, 4):
-            squared = _four_squares(
-                points[outside[o]], points[outside[o + 1]], points[outside[o + 2]], points[outside[o + 3]], added
+        last, own = n - 1 - k, outside[closest]
+        outside[closest], nearest[closest], source[closest] = outside[last], nearest[last], source[last]
+        for t in range(n_columns):
+            added[t], columns[t, closest] = columns[t, closest], columns[t, last]
+        for o in range(last if n_columns else 0):
+            fresh[o] = 0
+        for t in range(0, n_columns - 3, 4):
+            for o in range(last):
+                a, b = columns[t, o] - added[t], columns[t + 1, o] - added[t + 1]
+                c, e = columns[t + 2, o] - added[t + 2], columns[t + 3, o] - added[t + 3]
+                fresh[o] += a * a + b * b + c * c + e * e
+        for t in range(n_columns - n_columns % 4, n_columns):
+            for o in range(last):
+                fresh[o] += (columns[t, o] - added[t]) * (columns[t, o] - added[t])
+        for o in range(0, 0 if n_columns else last, 4):
+            fresh[o], fresh[o + 1], fresh[o + 2], fresh[o + 3] = _four_squares(
+                points[outside[o]], points[outside[o + 1]], points[outside[o + 2]], points[outside[o + 3]], points[own]
             )
-            for i in range(4):
-                nearest[o + i] = min(nearest[o + i], squared[i])
-        shortest = np.inf
-        for o in range(n_outside):
-            if nearest[o] < shortest:
-                shortest, closest = nearest[o], o
-        squares[k] = shortest
-    return squares
+        shortest = NO_LENGTH
+        for o in range(last):
+            source[o] = own if offers[o] < nearest[o] else source[o]  # no branch, so that several are made at once
+            nearest[o] = min(nearest[o], offers[o])
+            shortest = min(shortest, nearest[o])
+        closest = _place(nearest, shortest)
+        found[k] = shortest
+        put_edge(ends, k, source[closest], outside[closest])
+
+
+@inlined
+def _place(values: Indices, value: Any) -> int:
+    """Return the first place of a value that is there."""
+    place = 0
+    while values[place] != value:
+        place += 1
+    return place
+
+
+@inlined
+def put_edge(ends: Indices, k: int, a: int, b: int) -> None:
+    """Write an edge, its smaller end first."""
+    ends[k, 0], ends[k, 1] = min(a, b), max(a, b)
 
 
 @compiled
-def prim_squares_batch(clouds: Clouds) -> Matrix:
-    """Return the same of several clouds of one shape, (r, n, d); shape (r, n - 1)."""
-    squares = np.empty((clouds.shape[0], clouds.shape[1] - 1))
-    for r in range(len(squares)):
-        squares[r] = prim_squares(clouds[r])
-    return squares
+def _grow_all(clouds: Clouds, counts: Indices, squares: Matrix, ends: NDArray[np.int64]) -> None:
+    for r in range(len(clouds)):
+        _grow(clouds[r], counts[r], squares[r], ends[r])
+
+
+def prim_tree(points: Matrix) -> Tree:
+    """Return the minimum spanning tree of points."""
+    squares, ends = prim_trees(points[None], np.array([len(points)]))
+    return Tree(squares[0], ends[0])
+
+
+def prim_trees(clouds: Clouds, counts: Indices) -> Tree:
+    """Return the trees of the first so many points of several clouds of one shape, (r, n, d).
+
+    Shapes (r, n - 1) and (r, n - 1, 2); what lies behind a smaller tree means nothing.
+    """
+    r, n, _ = clouds.shape
+    trees = Tree(np.empty((r, n - 1)), np.empty((r, n - 1, 2), np.int64))
+    _grow_all(clouds, counts, *trees)
+    return trees
 
 
 @compiled
-def prim_lengths(lengths: Matrix) -> Vector:
-    """Return the edge lengths of the tree, in the order they are added; shape (n - 1,)."""
+def matrix_tree(lengths: Matrix) -> tuple[Vector, Indices]:
+    """Return the lengths of the tree's edges, in the order they are added, and their ends, the smaller first.
+
+    Edges of infinite length join the components that others leave.
+    """
     n = len(lengths)
-    tree = np.empty(n - 1)
-    nearest = np.full(n, np.inf)
-    outside = np.arange(1, n)
-    n_outside = n - 1
-    added = 0
+    tree, ends = np.empty(n - 1), np.empty((n - 1, 2), np.int64)
+    bits, found = lengths.view(np.int64), tree.view(np.int64)
+    nearest, source, barred, own = np.empty(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), 0
+    for o in range(n):
+        nearest[o] = NO_LENGTH
     for k in range(n - 1):
-        closest = 0
-        shortest = np.inf
-        for o in range(n_outside):
-            vertex = outside[o]
-            nearest[vertex] = min(nearest[vertex], lengths[added, vertex])
-            if nearest[vertex] < shortest:
-                shortest = nearest[vertex]
-                closest = o
-        tree[k] = shortest
-        added = outside[closest]
-        n_outside -= 1
-        outside[closest] = outside[n_outside]
-    return tree
+        nearest[own] = barred[own] = shortest = NO_LENGTH
+        for o in range(n):
+            offer = bits[own, o] & NO_LENGTH | barred[o]  # without its sign, which zero may have
+            source[o] = own if offer < nearest[o] else source[o]
+            nearest[o] = min(nearest[o], offer)
+            shortest = min(shortest, nearest[o])
+        new = _place(nearest, shortest)
+        found[k] = shortest
+        put_edge(ends, k, source[new], new)
+        own = new
+    return tree, ends

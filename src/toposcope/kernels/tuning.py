@@ -24,6 +24,7 @@ DEVICE_SURVIVORS_PER_VERTEX, DEVICE_SAMPLED_ABOVE, DEVICE_BLOCK_ENTRIES = 4, 32,
 
 # neighbour lists: how many are listed; bytes of the bounds held at once; bounds compared with the last one kept at once
 N_LISTED, BOUNDS_BYTES, BOUNDS_RUN, DEVICE_BOUNDS_BYTES = 10, 1 << 24, 256, 1 << 28
+MAX_PRIM_COLUMNS = 40  # up to so many coordinates, Prim's algorithm measures several points at once, not one faster
 MIN_POINTS_PER_SEARCH = 3  # the last search is for at most one point in so many; for more, Prim's algorithm is quicker
 MAX_RELATIVE_ERROR = 0.25  # products whose relative error may exceed this are not made: their bound no longer holds
 MAX_CANDIDATES = 16  # points measured at a time for the next landmarks

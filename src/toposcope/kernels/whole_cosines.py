@@ -11,8 +11,9 @@ from functools import partial
 
 import numpy as np
 
-from toposcope.kernels.boruvka import Neighbours, Search, neighbour_searches, tree_squares
+from toposcope.kernels.boruvka import Neighbours, Search, neighbour_searches, tree_by_searches
 from toposcope.kernels.compiled import compiled, compiled_sums
+from toposcope.kernels.prim import put_edge
 from toposcope.kernels.sets import Parents
 from toposcope.kernels.tuning import MIN_POINTS_PER_SEARCH
 from toposcope.typing import Indices, Matrix, Vector
@@ -55,31 +56,38 @@ def whole_lengths(dots: Matrix, squared_norms: Vector) -> None:
 
 
 @compiled
-def whole_tree(rows: Matrix) -> Vector:
-    """Return the edge lengths of the minimum spanning tree, as Prim's algorithm adds them; O(n^2 d) time."""
+def whole_tree(rows: Matrix) -> tuple[Vector, Indices]:
+    """Return the minimum spanning tree as `toposcope.kernels.prim.matrix_tree` does; O(n^2 d) time."""
     n = len(rows)
-    lengths, nearest, outside = np.empty(n - 1), np.full(n, np.inf), np.arange(n)
+    lengths, ends = np.empty(n - 1), np.empty((n - 1, 2), np.int64)
+    nearest, outside, source = np.full(n, np.inf), np.arange(n), np.zeros(n, np.int64)
     squared_norms = np.array([_dot(rows[i], rows[i]) for i in range(n)])
     closest = 0
     for k in range(n - 1):
         added = outside[closest]
-        outside[closest], nearest[closest] = outside[n - 1 - k], nearest[n - 1 - k]
+        outside[closest], nearest[closest], source[closest] = (
+            outside[n - 1 - k],
+            nearest[n - 1 - k],
+            source[n - 1 - k],
+        )
         closest = 0
         for o in range(n - 1 - k):
             other = outside[o]
             length = _length(_dot(rows[added], rows[other]), squared_norms[added] * squared_norms[other])
-            nearest[o] = min(nearest[o], length)
+            if length < nearest[o]:
+                nearest[o], source[o] = length, added
             if nearest[o] < nearest[closest]:
                 closest = o
         lengths[k] = nearest[closest]
-    return lengths
+        put_edge(ends, k, source[closest], outside[closest])
+    return lengths, ends
 
 
-def boruvka_lengths(rows: Matrix, directions: Matrix) -> Vector | None:
-    """Return the same, unsorted, by Boruvka's rounds on chords between directions; None as `boruvka_squares` does."""
+def boruvka_whole_tree(rows: Matrix, directions: Matrix) -> tuple[Vector, Indices] | None:
+    """Return the same by Boruvka's rounds on chords between directions; None as `boruvka_tree` does."""
     searches = [partial(_remeasured, search, rows) for search in neighbour_searches(directions)]
-    squares = tree_squares(len(rows), searches, len(rows) // MIN_POINTS_PER_SEARCH)
-    return None if squares is None else squares / 2
+    tree = tree_by_searches(len(rows), searches, len(rows) // MIN_POINTS_PER_SEARCH)
+    return None if tree is None else (tree.squares / 2, tree.ends)
 
 
 def _remeasured(search: Search, rows: Matrix, chosen: Indices, labels: Parents) -> Neighbours:

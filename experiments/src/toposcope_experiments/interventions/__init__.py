@@ -1,0 +1,1 @@
+"""Pushes on topology while a network trains, against placebos: whether the loss follows."""

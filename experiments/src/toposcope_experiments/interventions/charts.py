@@ -1,0 +1,81 @@
+"""The arms as one picture: what each push does to the loss, up and down, and how far it changed the statistic."""
+
+import altair as alt
+import numpy as np
+import polars as pl
+
+from toposcope.charts import Chart
+from toposcope.extend import zero_line
+from toposcope_experiments.interventions.effects import BOTH
+from toposcope_experiments.interventions.page import InterventionData, by_strength, mnat
+from toposcope_experiments.interventions.placebos import MIN_DOSE_SHARE
+from toposcope_experiments.interventions.results import CHAOS, PLACEBOS, STATISTIC
+from toposcope_experiments.interventions.verdict import ARM_LABELS, ARM_NAMES, StatisticVerdict
+
+ROW_HEIGHT = 42
+NO_DIRECTION = "no direction"
+WORDS = ("pushed up", "pushed down", NO_DIRECTION)
+SHAPES = ("triangle-up", "triangle-down", "circle")
+
+
+def arm_charts(data: InterventionData) -> list[Chart]:
+    """Draw the effects of all arms: a chart for each statistic."""
+    return [_chart(found, data.tables["effects"].filter(statistic=found.runs.statistic)) for found in _drawn(data)]
+
+
+def _drawn(data: InterventionData) -> list[StatisticVerdict]:
+    return [found for found in by_strength(data.main.verdicts) if found.effect.n]
+
+
+def _chart(found: StatisticVerdict, effects: pl.DataFrame) -> Chart:
+    title = f"{found.name[:1].upper()}{found.name[1:]}: {found.words}"
+    caption = (
+        "Change of the validation loss from the run of the same seed that is not pushed, with 95% intervals: left of 0 "
+        f"the loss is lower. At its right: how far it changed {found.name} (“only”: less than half of the dose)."
+    )
+    sizes = [
+        f"{ARM_NAMES[arm]} {mnat(value)}"
+        for arm, value in effects.filter(direction=BOTH).select("arm", "effect").iter_rows()
+    ]
+    alternative = f"Dot plot of the effect on the loss of each arm. {title}. Half of up minus down: {', '.join(sizes)}."
+    order = [found.name, *(ARM_LABELS[arm] for arm in PLACEBOS)]
+    rows = pl.DataFrame([
+        {
+            "arm": found.name if row["arm"] == STATISTIC else ARM_LABELS[row["arm"]],
+            "push": NO_DIRECTION if row["direction"] == "none" else f"pushed {row['direction']}",
+            "effect": row["effect"], "low": row["effect_low"], "high": row["effect_high"], "pairs": row["n"],
+            "dose": _dose(row["arm"], row["dose"], row["target_dose"]),
+        }
+        for row in effects.filter(pl.col("direction") != BOTH).to_dicts()
+    ])  # fmt: skip
+    there = set(rows["push"])
+    scale = alt.Scale(domain=[word for word in WORDS if word in there])
+    shapes = alt.Scale(domain=scale.domain, range=[s for s, w in zip(SHAPES, WORDS, strict=True) if w in there])
+    axis = alt.Axis(labelLimit=110, ticks=False)
+    base = alt.Chart(rows).encode(
+        y=alt.Y("arm:N", title=None, sort=order, axis=axis),
+        yOffset=alt.YOffset("push:N", sort=list(WORDS)),
+        color=alt.Color("push:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
+    )
+    words = "change of the loss (mnat)"
+    x = alt.X("effect:Q", title=words)
+    numbers = (alt.Tooltip(f"{name}:Q", format=".3~g") for name in ("effect", "low", "high"))
+    tooltip = ["arm:N", "push:N", "dose:N", "pairs:Q", *numbers]
+    intervals = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=words), x2="high:Q", tooltip=tooltip)
+    points = base.mark_point(filled=True, size=75, opacity=1).encode(
+        x=x, shape=alt.Shape("push:N", title=None, scale=shapes), tooltip=tooltip
+    )
+    doses = base.mark_text(align="left", dx=6, fontSize=10).encode(x=alt.X("high:Q"), text="dose:N")
+    figure = alt.LayerChart(layer=[zero_line("x"), intervals, points, doses])
+    figure = figure.properties(height=ROW_HEIGHT * rows["arm"].n_unique())
+    name = f"interventions-{found.runs.statistic.lower().replace('_', '-')}"
+    return Chart(name, title, caption, alternative, figure)
+
+
+def _dose(arm: str, dose: float | None, target: float | None) -> str:
+    """Write the dose next to an arm, and whether it is that of the statistic."""
+    if arm == CHAOS or dose is None or not np.isfinite(dose):
+        return ""
+    written = f"{100 * np.expm1(dose):+.0f}%".replace("-", "−")
+    missed = arm != STATISTIC and target is not None and dose / (target or np.nan) < MIN_DOSE_SHARE
+    return f"only {written}" if missed else written

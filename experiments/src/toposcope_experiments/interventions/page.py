@@ -1,0 +1,211 @@
+"""The page of pushed trainings: what it is made from, the sentences at its top, and writing it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from toposcope.extend import Tables, ToposcopeError, counted, joined, plain, signed
+from toposcope_experiments.interventions.effects import Estimate, effect_of_direction
+from toposcope_experiments.interventions.placebos import PlaceboComparison
+from toposcope_experiments.interventions.results import (
+    DOWN,
+    PLAIN,
+    RESULTS,
+    STATISTIC,
+    UP,
+    Declared,
+    missing_runs,
+    read_results,
+    statistics_of,
+)
+from toposcope_experiments.interventions.verdict import (
+    ARM_NAMES,
+    EXPLAINED,
+    FOLLOWS,
+    NO_EFFECT,
+    StatisticVerdict,
+    judge,
+)
+
+STRENGTH = (FOLLOWS, EXPLAINED, NO_EFFECT)  # the sentence at the top is that of the strongest verdict
+TITLE = "Pushing topology"
+NOTHING_YET = "No run of a statistic's push has ended yet"
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """The runs of one design."""
+
+    name: str
+    frame: pl.DataFrame
+    declared: Declared
+    verdicts: list[StatisticVerdict]
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Runs that are not there yet, by arm."""
+        return missing_runs(self.frame, self.declared)
+
+
+class InterventionData:
+    """The conditions, the first of which the page is about, and the tables of the page."""
+
+    def __init__(
+        self, conditions: list[Condition], makers: "Mapping[str, Callable[[InterventionData], pl.DataFrame]]"
+    ) -> None:
+        self.conditions = conditions
+        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers)
+
+    @property
+    def main(self) -> Condition:
+        """The condition that the page is about."""
+        return self.conditions[0]
+
+
+def read_conditions(folder: Path) -> list[Condition]:
+    """Read the results in a folder, then those in its subfolders.
+
+    Raises
+    ------
+    ToposcopeError
+        If there are none, or a file cannot be read.
+    """
+    folders = [path for path in (folder, *sorted(folder.glob("*/"))) if (path / RESULTS).is_file()]
+    if not folders:
+        raise ToposcopeError(f"{folder}: no {RESULTS} in it or in its subfolders; run the trainings first")
+    return [_condition(path, path.name) for path in folders]
+
+
+def _condition(path: Path, name: str) -> Condition:
+    frame, declared = read_results(path)
+    return Condition(str(declared.get("name") or name), frame, declared, judge(list(statistics_of(frame))))
+
+
+def by_strength(verdicts: list[StatisticVerdict]) -> list[StatisticVerdict]:
+    """Return the verdicts, the strongest first."""
+    places = {verdict: place for place, verdict in enumerate(STRENGTH)}
+    return sorted(verdicts, key=lambda found: places.get(found.verdict, len(STRENGTH)))
+
+
+def moved(effect: float, *, noun: str = "the loss") -> str:
+    """Say what an effect in mnat does: ``lowers the loss by 27 mnat``."""
+    return f"{'lowers' if effect < 0 else 'raises'} {noun} by {mnat(abs(effect))}"
+
+
+def mnat(value: float) -> str:
+    """Write thousandths of a nat."""
+    return f"{plain(value, 2) if abs(value) < 10 else f'{value:.0f}'} mnat"
+
+
+def percent_change(dose: float) -> str:
+    """Write a logarithmic change in percent, without its sign."""
+    return f"{100 * abs(np.expm1(dose)):.0f}%" if np.isfinite(dose) else "–"
+
+
+def verdict_line(found: StatisticVerdict) -> str:
+    """Say the verdict on a statistic for somebody who does not know topology, without a full stop."""
+    pushed = f"Pushing the topology ({found.name}) up {moved(found.effect.mean)}"
+    if found.verdict == FOLLOWS:
+        at_dose = all(each.left.above for each in found.comparisons)
+        what = "more than any placebo does" if at_dose else "and a plain quantity moved as far does less"
+        return f"{pushed}, {what}: {FOLLOWS}"
+    if found.verdict == EXPLAINED:
+        placebo = found.comparison(found.explained_by)
+        assert placebo is not None
+        return f"{pushed}; {_compared(found, placebo)}: {found.words}"
+    if found.verdict == NO_EFFECT:
+        return f"Pushing the topology ({found.name}) up or down does not move the loss: {found.words}"
+    return f"Whether the loss follows the topology ({found.name}) cannot be told: {found.reason}"
+
+
+def _compared(found: StatisticVerdict, placebo: PlaceboComparison) -> str:
+    name = ARM_NAMES[placebo.arm]
+    effect = placebo.placebo.mean * (-1 if found.effect.mean < 0 else 1)
+    does = "does the same" if 0.9 <= placebo.explained <= 1.1 else moved(effect, noun="it")
+    return f"pushing plain {name} by as much {does}" if placebo.arm in PLAIN else f"{name} {does}"
+
+
+def first_sentence(data: InterventionData) -> str:
+    """Return the sentence at the top of the page."""
+    verdicts = by_strength(data.main.verdicts)
+    return f"{verdict_line(verdicts[0])}." if verdicts else f"{NOTHING_YET}."
+
+
+def lead(data: InterventionData) -> list[str]:
+    """Return the sentences at the top of the page."""
+    verdicts = by_strength(data.main.verdicts)
+    return [
+        first_sentence(data),
+        *_missing(data.main),
+        *(text for found in verdicts[:1] for text in _each_direction(found)),
+        *(_left_over(found) for found in verdicts[:1] if _left_over(found)),
+        *(f"{verdict_line(found)}." for found in verdicts[1:]),
+    ]
+
+
+def _missing(condition: Condition) -> list[str]:
+    missing = condition.missing
+    if not missing:
+        return []
+    n, there = sum(missing.values()), len(condition.frame)
+    return [f"Not finished: {n:,} of {n + there:,} runs are missing; the verdict is that of the runs so far."]
+
+
+def _each_direction(found: StatisticVerdict) -> list[str]:
+    """Say the effect of each direction with its interval."""
+    parts: list[str] = []
+    for direction, word in ((UP, "up"), (DOWN, "down")):
+        effect = Estimate.of(effect_of_direction(found.runs, STATISTIC, direction))
+        doses = found.runs.values("dose", STATISTIC, direction)
+        if effect.n > 1:
+            dose, numbers = percent_change(float(np.nanmean(doses))), (effect.mean, effect.low, effect.high)
+            mean, low, high = (signed(value, 1) for value in numbers)
+            what = "the loss changes by" if not parts else "by"
+            parts.append(f"{word} by {dose} {what} {mean} mnat ({low} to {high})")
+    if not parts:
+        return []
+    unit = "1 mnat is a thousandth of a nat, the unit of the loss"
+    return [f"Pushed {joined(parts)}: means and 95% intervals over {counted(found.effect.n, 'seed')}; {unit}."]
+
+
+def _left_over(found: StatisticVerdict) -> str:
+    """Say what the statistic does at equal change of the quantity that explains its effect, if that is significant."""
+    placebo = found.comparison(found.explained_by) if found.verdict == EXPLAINED else None
+    if placebo is None or placebo.own is None or not placebo.own.above:
+        return ""
+    own, name = placebo.own, ARM_NAMES[placebo.arm]
+    return (
+        f"Not all of it: at equal change of {name}, pushing {found.name} still does {mnat(own.mean)} more "
+        f"({plain(own.low, 2)} to {plain(own.high, 2)})."
+    )
+
+
+def first_line(folder: Path) -> str:
+    """Return the sentence at the top of the page.
+
+    Raises
+    ------
+    ToposcopeError
+        If there are no results, or they cannot be read.
+    """
+    return first_sentence(InterventionData(read_conditions(folder), {}))
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page of the results in a folder, finished or not, and return its path.
+
+    Raises
+    ------
+    ToposcopeError
+        If there are no results, or they cannot be read.
+    """
+    from toposcope.extend import write_page as write
+    from toposcope_experiments.interventions.page_sections import intervention_page
+
+    page: Any = intervention_page(read_conditions(folder))
+    write(folder, TITLE, page)
+    return folder / "index.html"

@@ -1,0 +1,275 @@
+"""Planted truths: matrices trained under the pushes, with a loss that depends on what is planted, for the verdicts.
+
+``python -m toposcope_experiments.interventions.planted`` prints how often each verdict is reached.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from toposcope.extend import Matrix, Vector, derive_seed
+from toposcope_experiments.interventions.results import (
+    BASE,
+    CHAOS,
+    COLUMNS,
+    DOWN,
+    NEIGHBOURS,
+    OWN_DOSES,
+    RANDOM,
+    RANK,
+    SPREAD,
+    STATISTIC,
+    TWIN,
+    UNDIRECTED,
+    UP,
+    StatisticRuns,
+)
+from toposcope_experiments.interventions.verdict import judge
+
+Stack = NDArray[np.float64]  # shape (seeds, rows, columns)
+N_ROWS, N_COLUMNS, N_STEPS, RATE = 14, 6, 40, 0.05
+GRADIENT_NOISE = 0.1
+SHARE, MAX_SHARE = 0.3, 1.2
+PILOT, N_CALIBRATIONS = 24, 4
+NOISE = 12.0  # mnat, of a run's loss: 17 of a paired difference, as measured on transformers of 7,000 parameters
+EFFECT = 25.0  # mnat, of the planted truths: half of pushed up less pushed down
+STATISTIC_NAME = "scale_free_h0"
+H0_BEYOND, H0_ALONE, RANK_ALONE, SPREAD_ALONE = "H0 beyond the others", "H0 alone", "rank alone", "spread alone"
+MIXED, NULL, COST = "H0 and rank alike", "nothing", "pushing in any direction"
+TRUTHS = (H0_BEYOND, H0_ALONE, RANK_ALONE, SPREAD_ALONE, MIXED, NULL, COST)
+
+
+def tree_edges(distances: Stack) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ends of the edges of minimum spanning trees (Prim), each of shape (seeds, rows - 1)."""
+    n_seeds, n = distances.shape[:2]
+    each = np.arange(n_seeds)
+    nearest, parent = distances[:, 0].copy(), np.zeros((n_seeds, n), dtype=np.int64)
+    nearest[:, 0] = np.inf
+    ends = np.empty((2, n_seeds, n - 1), dtype=np.int64)
+    inside = np.zeros((n_seeds, n), dtype=bool)
+    inside[:, 0] = True
+    for k in range(n - 1):
+        new = nearest.argmin(axis=1)
+        ends[0, :, k], ends[1, :, k] = parent[each, new], new
+        inside[each, new] = True
+        closer = (distances[each, new] < nearest) & ~inside
+        nearest = np.where(inside, np.inf, np.where(closer, distances[each, new], nearest))
+        parent = np.where(closer, new[:, None], parent)
+    return ends[0], ends[1]
+
+
+def _lengths(weights: Stack, chosen: Callable[[Stack], Stack]) -> tuple[Vector, Stack]:
+    """Return log of a weighted sum of distances over the norm, and its gradient; chosen: weights of distances."""
+    apart = weights[:, :, None] - weights[:, None]
+    distances = np.sqrt((apart**2).sum(axis=-1))
+    counted = chosen(distances)
+    total, squares = (counted * distances).sum(axis=(1, 2)), (weights**2).sum(axis=(1, 2))
+    pull = counted / np.where(distances > 0, distances, 1.0)
+    pull = pull + pull.transpose(0, 2, 1)
+    gradient = pull.sum(axis=2)[..., None] * weights - pull @ weights
+    value = np.log(total) - np.log(squares) / 2
+    return value, gradient / total[:, None, None] - weights / squares[:, None, None]
+
+
+def _tree(distances: Stack) -> Stack:
+    chosen = np.zeros_like(distances)
+    first, second = tree_edges(distances)
+    chosen[np.arange(len(distances))[:, None], first, second] = 1.0
+    return chosen
+
+
+def _nearest(distances: Stack) -> Stack:
+    chosen = np.zeros_like(distances)
+    places = (distances + np.where(np.eye(distances.shape[1], dtype=bool), np.inf, 0.0)).argmin(axis=2)
+    np.put_along_axis(chosen, places[..., None], 1.0, axis=2)
+    return chosen
+
+
+def h0(weights: Stack) -> tuple[Vector, Stack]:
+    """Return log of scale-free H0, and its gradient."""
+    return _lengths(weights, _tree)
+
+
+def spread(weights: Stack) -> tuple[Vector, Stack]:
+    """Return log of the sum of all distances over the norm, and its gradient."""
+    return _lengths(weights, np.ones_like)
+
+
+def neighbours(weights: Stack) -> tuple[Vector, Stack]:
+    """Return log of the sum of distances to the nearest row over the norm, and its gradient."""
+    return _lengths(weights, _nearest)
+
+
+def rank(weights: Stack) -> tuple[Vector, Stack]:
+    """Return log of nuclear over Frobenius norm, and its gradient."""
+    u, s, v = np.linalg.svd(weights, full_matrices=False)
+    nuclear, squares = s.sum(axis=1), (s**2).sum(axis=1)
+    gradient = (u @ v) / nuclear[:, None, None] - weights / squares[:, None, None]
+    return np.log(nuclear) - np.log(squares) / 2, gradient
+
+
+QUANTITIES = {STATISTIC: h0, SPREAD: spread, RANK: rank, NEIGHBOURS: neighbours}
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The quantities at the end of every run, and the share of the gradient that pushed."""
+
+    logs: dict[tuple[str, int], dict[str, Vector]]  # by arm and direction, then by quantity
+    shares: dict[str, float]
+
+    def change(self, key: tuple[str, int], quantity: str) -> Vector:
+        """Return the logarithmic change of a quantity from the base, by seed."""
+        return self.logs[key][quantity] - self.logs[BASE, UNDIRECTED][quantity]
+
+
+def train(n_seeds: int, seed: int = 0) -> Trained:
+    """Train all arms; a placebo's share is set on the first seeds so that it reaches the dose of the statistic."""
+    ends = {(BASE, UNDIRECTED): _train(n_seeds, seed, BASE, UNDIRECTED, 0.0)}
+    ends[CHAOS, UNDIRECTED] = _train(n_seeds, seed, CHAOS, UNDIRECTED, 0.0)
+    shares = {STATISTIC: SHARE, RANDOM: SHARE}
+
+    def dose(arm: str, share: float) -> float:
+        pilots = [h0(_train(PILOT, seed, arm, way, share))[0].mean() for way in (UP, DOWN)]
+        return float(pilots[0] - pilots[1])
+
+    target = dose(STATISTIC, SHARE)
+    for arm in (TWIN, SPREAD, RANK, NEIGHBOURS):
+        share = SHARE
+        for _ in range(N_CALIBRATIONS):
+            share = float(np.clip(share * target / max(dose(arm, share), target / 4), SHARE / 8, MAX_SHARE))
+        shares[arm] = share
+    for arm, share in shares.items():
+        for way in (UP, DOWN):
+            ends[arm, way] = _train(n_seeds, seed, arm, way, share)
+    return Trained({key: {name: of(end)[0] for name, of in QUANTITIES.items()} for key, end in ends.items()}, shares)
+
+
+def _train(n_seeds: int, seed: int, arm: str, way: int, share: float) -> Stack:
+    """Return the matrices at the end of gradient descent from small weights to noisy targets of lower rank."""
+    rng = np.random.default_rng(derive_seed(seed, "planted"))
+    shape = n_seeds, N_ROWS, N_COLUMNS
+
+    def drawn(*size: int) -> Stack:
+        # each from its own stream: fewer seeds are the first of more
+        return rng.spawn(1)[0].standard_normal(size)
+
+    left, right, rest = drawn(n_seeds, N_ROWS, 2), drawn(n_seeds, 2, N_COLUMNS), drawn(*shape)
+    target, weights = left @ right + rest, 0.3 * drawn(*shape)
+    direction, order = drawn(*shape), rng.spawn(1)[0].permutation(N_ROWS * N_COLUMNS)
+    nudge, noise = drawn(*shape), rng.spawn(1)[0]
+    if arm == CHAOS:
+        weights = weights * (1 + 1e-4 * nudge)
+    for _ in range(N_STEPS):
+        gradient = weights - target + GRADIENT_NOISE * noise.standard_normal(shape)
+        if share:
+            push = _push(arm, weights, direction, order)
+            size = np.sqrt((gradient**2).sum(axis=(1, 2)) / (push**2).sum(axis=(1, 2)))
+            gradient = gradient - way * share * size[:, None, None] * push
+        weights = weights - RATE * gradient
+    return weights
+
+
+def _push(arm: str, weights: Stack, direction: Stack, order: NDArray[np.int64]) -> Stack:
+    """Return the direction in which an arm pushes up; all are tangent to the weights."""
+    if arm == RANDOM:
+        along = (direction * weights).sum(axis=(1, 2)) / (weights**2).sum(axis=(1, 2))
+        return np.asarray(direction - along[:, None, None] * weights)
+    if arm == TWIN:
+        flat = weights.reshape(len(weights), -1)
+        gradient = np.empty_like(flat)
+        gradient[:, order] = h0(flat[:, order].reshape(weights.shape))[1].reshape(flat.shape)
+        return np.asarray(gradient.reshape(weights.shape))
+    return QUANTITIES[arm](weights)[1]
+
+
+def planted_loss(trained: Trained, truth: str) -> dict[tuple[str, int], Vector]:
+    """Return what the loss of every run is by a truth, in mnat, scaled so that pushing the statistic has `EFFECT`."""
+    names = list(QUANTITIES)
+    changes = {key: np.array([trained.change(key, name) for name in names]) for key in trained.logs}
+    if truth in (NULL, COST):
+        cost = EFFECT if truth == COST else 0.0
+        return {key: np.full(len(change[0]), cost * abs(key[1])) for key, change in changes.items()}
+    weights = {
+        H0_BEYOND: _beyond_the_others(changes),
+        H0_ALONE: np.array([1.0, 0, 0, 0]),
+        RANK_ALONE: np.array([0.0, 0, 1, 0]),
+        SPREAD_ALONE: np.array([0.0, 1, 0, 0]),
+    }
+    if truth == MIXED:
+        return {
+            key: (planted_loss(trained, H0_ALONE)[key] + planted_loss(trained, RANK_ALONE)[key]) / 2 for key in changes
+        }
+    weight = weights[truth]
+    reached = weight @ (changes[STATISTIC, UP] - changes[STATISTIC, DOWN]).mean(axis=1) / 2
+    return {key: -EFFECT / reached * (weight @ change) for key, change in changes.items()}
+
+
+def _beyond_the_others(changes: dict[tuple[str, int], Matrix]) -> Vector:
+    """Return H0 less what the changes of spread, rank and neighbours predict of it where those are pushed."""
+    pushed = np.concatenate([changes[arm, way] for arm in (SPREAD, RANK, NEIGHBOURS) for way in (UP, DOWN)], axis=1)
+    coefficients = np.linalg.lstsq(pushed[1:].T, pushed[0], rcond=None)[0]
+    return np.array([1.0, *-coefficients])
+
+
+def results_of(
+    trained: Trained, loss: dict[tuple[str, int], Vector], seeds: Sequence[int], rng: np.random.Generator
+) -> pl.DataFrame:
+    """Return the table of results of some seeds, with noise of their own."""
+    places, n, keys = np.asarray(seeds), len(seeds), list(loss)
+
+    def of_runs(values: Callable[[tuple[str, int]], Vector]) -> Vector:
+        return np.concatenate([values(key)[places] for key in keys])
+
+    noise = NOISE * rng.standard_normal(n * len(keys))
+    losses = 2 + (of_runs(lambda key: loss[key]) + noise) / 1000
+    columns = {
+        "statistic": STATISTIC_NAME,
+        "arm": [arm for arm, _ in keys for _ in seeds],
+        "direction": [way for _, way in keys for _ in seeds],
+        "seed": np.tile(np.arange(n), len(keys)),
+        "share": [trained.shares.get(arm) for arm, _ in keys for _ in seeds],
+        "dose": of_runs(lambda key: trained.change(key, STATISTIC)),
+        "target_dose": None,
+        "loss": losses,
+        "loss_half": losses,
+        "diverged": 0,
+        **{column: of_runs(partial(trained.change, quantity=name)) for name, column in OWN_DOSES.items()},
+    }
+    return pl.DataFrame(columns, schema_overrides=COLUMNS)
+
+
+def rates(trained: Trained, truth: str, n_seeds: int, n_repetitions: int, *, own: bool = True) -> Counter[str]:
+    """Return how often each verdict is reached on a truth, over draws of seeds and of the noise of the losses."""
+    loss = planted_loss(trained, truth)
+    rng = np.random.default_rng(derive_seed(0, "planted rates", truth))
+    n_trained = len(loss[BASE, UNDIRECTED])
+    found: Counter[str] = Counter()
+    for _ in range(n_repetitions):
+        table = results_of(trained, loss, rng.permutation(n_trained)[:n_seeds].tolist(), rng)
+        table = table if own else table.drop(OWN_DOSES.values())
+        (verdict,) = judge([StatisticRuns(STATISTIC_NAME, table)])
+        found[verdict.words if verdict.explained_by else verdict.verdict] += 1
+    return found
+
+
+def print_rates(n_trained: int = 600, n_repetitions: int = 200) -> None:
+    """Print how often each verdict is reached, without the changes of plain quantities too where they matter."""
+    from toposcope.extend import joined, print_table
+
+    trained, rows = train(n_trained), []
+    for truth, own in [*((truth, True) for truth in TRUTHS), (H0_ALONE, False)]:
+        for n in (24, 91):
+            found = rates(trained, truth, n, n_repetitions, own=own)
+            listed = [f"{verdict} {count / n_repetitions:.1%}" for verdict, count in found.most_common()]
+            rows.append([truth if own else f"{truth}, at equal dose only", n, joined(listed)])
+    print_table(["truth", "seeds", "verdicts"], rows, f"Verdicts in {n_repetitions} repetitions")
+
+
+if __name__ == "__main__":
+    print_rates()

@@ -1,0 +1,189 @@
+"""Numbers, vectors and distances of diagrams with gradients; values are those of `toposcope.homology`."""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import as_count, as_positive
+from toposcope.homology.diagram import Diagram, as_edges, as_sequence
+from toposcope.homology.distances import matching
+from toposcope.torch.diagrams import TensorDiagram, norms
+from toposcope.typing import Indices
+
+MAX_DEVIATIONS = 40.0
+"""Standard deviations beyond which a Gaussian and its derivatives are 0 in float64."""
+
+
+def total(diagram: TensorDiagram, scale_free: bool = False) -> Tensor:
+    """Return the sum of all lifetimes.
+
+    Parameters
+    ----------
+    diagram : TensorDiagram
+    scale_free : bool
+        Divide by the Frobenius norm of the points (or of the matrix of distances) that the diagram is of, whose
+        gradient is included: the total of W / ||W||. Diagrams that scaling does not change, those of cosine distances
+        and of neural persistence by layer, are not divided. All points 0 give 0.
+
+    Returns
+    -------
+    torch.Tensor, shape ()
+    """
+    sum_of_all = _of(diagram).lifetimes.sum()
+    return sum_of_all / torch.where(diagram.norm == 0, 1.0, diagram.norm) if scale_free else sum_of_all
+
+
+def entropy(diagram: TensorDiagram) -> Tensor:
+    """Return -sum p_i ln p_i (nats) over the bars of positive length, p_i = lifetime / total; 0 where there are none.
+
+    Returns
+    -------
+    torch.Tensor, shape ()
+    """
+    lifetimes = _of(diagram).lifetimes
+    positive = lifetimes[lifetimes > 0]
+    if not len(positive):
+        return lifetimes.sum() * 0
+    shares = positive / positive.sum()
+    return -(shares * shares.log()).sum()
+
+
+def landscape(diagram: TensorDiagram, at: ArrayLike | Tensor, n_layers: int = 5) -> Tensor:
+    """Sample the first persistence landscape functions; see `toposcope.homology.landscape`.
+
+    Parameters
+    ----------
+    diagram : TensorDiagram
+    at : array-like, shape (k,)
+        Filtration values; they have no gradient.
+    n_layers : int
+        At least 1. Layers beyond the number of bars are 0.
+
+    Returns
+    -------
+    torch.Tensor, shape (n_layers, k)
+        The largest first.
+
+    Raises
+    ------
+    ToposcopeError
+        If `at` is not a sequence of numbers or holds NaN, or `n_layers` is out of range.
+
+    Notes
+    -----
+    Piecewise linear in births and deaths: second derivatives are 0. For n bars O(nk) time and memory.
+    """
+    low, high = _ends(diagram)
+    values = torch.as_tensor(as_sequence(at, "at")).to(low)
+    tents = torch.minimum(values[:, None] - low, high - values[:, None]).clamp(min=0)
+    largest = tents.topk(min(as_count(n_layers, "n_layers", 1), len(low)), dim=1).values.T
+    return torch.cat([largest, largest.new_zeros(n_layers - len(largest), len(values))])
+
+
+def image(
+    diagram: TensorDiagram, birth_edges: ArrayLike | Tensor, lifetime_edges: ArrayLike | Tensor, bandwidth: float
+) -> Tensor:
+    """Integrate the persistence surface over pixels; see `toposcope.homology.persistence_image`.
+
+    Parameters
+    ----------
+    diagram : TensorDiagram
+    birth_edges, lifetime_edges : array-like, shape (w + 1,) and (h + 1,)
+        Where pixels begin and end, ascending.
+    bandwidth : float
+        Above 0, in units of the filtration.
+
+    Returns
+    -------
+    torch.Tensor, shape (h, w)
+        Rows are lifetimes from the shortest, columns are births from the earliest.
+
+    Raises
+    ------
+    ToposcopeError
+        If the edges are not ascending sequences of at least two numbers, or `bandwidth` is out of range.
+    """
+    bandwidth = as_positive(bandwidth, "bandwidth")
+    low, high = _ends(diagram)
+
+    def mass(edges: ArrayLike | Tensor, name: str, centres: Tensor) -> Tensor:
+        corners = torch.as_tensor(as_edges(edges, name)).to(centres)
+        deviations = ((corners[:, None] - centres) / bandwidth).clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+        below: Tensor = torch.special.ndtr(deviations)
+        return below.diff(dim=0)
+
+    lifetimes = high - low
+    masses = mass(lifetime_edges, "lifetime_edges", lifetimes), mass(birth_edges, "birth_edges", low)
+    return (masses[0] * lifetimes).matmul(masses[1].T)
+
+
+def wasserstein(diagram: TensorDiagram, target: Diagram | TensorDiagram, order: Literal[1, 2] = 2) -> Tensor:
+    """Return the exact Wasserstein distance to another diagram, the diagonal included, ground metric l-infinity.
+
+    Parameters
+    ----------
+    diagram : TensorDiagram
+    target : Diagram or TensorDiagram
+        Of the same dimension. The second kind gets gradients too.
+    order : 1 or 2
+
+    Returns
+    -------
+    torch.Tensor, shape ()
+
+    Raises
+    ------
+    ToposcopeError
+        If the dimensions or the numbers of essential classes differ, or the order is another.
+
+    Notes
+    -----
+    The cheapest matching is found by `toposcope.homology.matching` in float64, and held fixed. Equal diagrams have
+    distance 0 and gradient 0.
+    """
+    partners = matching(_detached(diagram), _detached(target), order)
+    other = target.pairs if isinstance(target, TensorDiagram) else torch.as_tensor(target.pairs)
+    pairs = diagram.pairs.sort(dim=1).values
+    others = other.to(pairs).sort(dim=1).values
+    near = np.flatnonzero(partners >= 0)
+    far = partners[near]
+    costs = torch.cat(
+        [
+            (pairs[near.tolist()] - others[far.tolist()]).abs().amax(dim=1),
+            _to_diagonal(pairs, near),
+            _to_diagonal(others, far),
+        ]
+    )
+    return norms(costs) if order == 2 and len(costs) else costs.sum()
+
+
+def _of(diagram: Any) -> TensorDiagram:
+    if not isinstance(diagram, TensorDiagram):
+        raise ToposcopeError(
+            f"diagram: expected a TensorDiagram, got {type(diagram).__name__}; toposcope.torch.rips returns a list of "
+            "them, one per dimension"
+        )
+    return diagram
+
+
+def _to_diagonal(ends: Tensor, matched: Indices) -> Tensor:
+    """Return the distance to the diagonal of the bars that are not matched."""
+    alone = np.setdiff1d(np.arange(len(ends)), matched).tolist()
+    return (ends[alone, 1] - ends[alone, 0]) / 2
+
+
+def _ends(diagram: TensorDiagram) -> tuple[Tensor, Tensor]:
+    """Lower and upper ends of the bars."""
+    births, deaths = _of(diagram).pairs.unbind(1)
+    return (deaths, births) if diagram.descending else (births, deaths)
+
+
+def _detached(diagram: Any) -> Diagram:
+    """Return a diagram without gradients, its points in the same order."""
+    if isinstance(diagram, Diagram):
+        return diagram
+    return Diagram(_of(diagram).pairs.detach().cpu().double().numpy(), diagram.dimension, diagram.n_essential)
