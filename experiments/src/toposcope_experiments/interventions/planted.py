@@ -137,12 +137,9 @@ class Trained:
         changes = {key: {name: runs.values(column, *key) for name, column in columns.items()} for key in keys}
         every = np.array([list(of.values()) for of in changes.values()])
         known = np.isfinite(every).all(axis=(0, 1))
-        shares = {
-            arm: float(np.nanmean([runs.values("share", arm, way) for way in runs.directions(arm)]))
-            for arm in ARMS
-            if arm != BASE
-        }
-        return cls({key: {name: v[known] for name, v in of.items()} for key, of in changes.items()}, shares)
+        shares = {arm: np.array([runs.values("share", arm, way) for way in runs.directions(arm)]) for arm in ARMS}
+        means = {arm: float(np.nanmean(each)) for arm, each in shares.items() if np.isfinite(each).any()}
+        return cls({key: {name: v[known] for name, v in of.items()} for key, of in changes.items()}, means)
 
 
 def train(n_seeds: int, seed: int = 0) -> Trained:
