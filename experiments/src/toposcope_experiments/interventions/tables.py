@@ -15,12 +15,18 @@ from toposcope_experiments.interventions.effects import (
     effect_rows,
     seeds_needed,
 )
-from toposcope_experiments.interventions.page import Condition, InterventionData, by_strength
+from toposcope_experiments.interventions.page import (
+    BEYOND_PLACEBO,
+    HALVED,
+    PAIRED,
+    Condition,
+    InterventionData,
+    by_strength,
+)
 from toposcope_experiments.interventions.placebos import COMPARED
 from toposcope_experiments.interventions.results import STATISTIC, UP
 from toposcope_experiments.interventions.verdict import ARM_NAMES, EFFECT_THAT_MATTERS, StatisticVerdict
 
-PAIRED, HALVED, BEYOND_PLACEBO = "one direction less base", "half of up less down", "the same less a placebo's"
 VERDICTS: dict[str, type[pl.DataType]] = {
     "statistic": pl.String,
     "n": pl.Int64,
