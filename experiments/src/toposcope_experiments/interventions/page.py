@@ -214,8 +214,8 @@ def power_lead(data: InterventionData) -> list[str]:
         return []
     row = rows[0]
     corrected = f", {mnat(row['holm'])} after Holm" if len(data.main.verdicts) > 1 else ""
-    last = data.tables["powers"].row(-1, named=True)["all_placebos"]
-    beyond = f", and beating every placebo that often takes {mnat(last)}" if last else ""
+    against = data.tables["powers"].filter(statistic=row["statistic"], comparison=BEYOND_PLACEBO)["all_placebos"]
+    beyond = f", and beating every placebo that often takes {mnat(against[0])}" if len(against) else ""
     return [f"{counted(row['n'], 'seed')} find an effect of {mnat(row['one'])} 4 times in 5{corrected}{beyond}."]
 
 
