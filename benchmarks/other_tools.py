@@ -30,6 +30,9 @@ TOOLS = {
     "redzed-tda": Tool("redzed_tda", ("redzed-tda==0.1.1",)),
     "tda": Tool("tda", ("tda==0.3.0",)),
     "giotto-ph": Tool("gph", ("giotto-ph==0.2.4",)),
+    "torch-topological": Tool(
+        "torch_topological", ("torch-topological==0.1.9", "giotto-ph==0.2.4", "pot==0.9.7.post1")
+    ),
     "scikit-dimension": Tool("skdim", ("scikit-dimension==0.5.0",)),
     "weightwatcher": Tool("weightwatcher", ("weightwatcher==0.7.7", "powerlaw==1.5", "pandas==3.1.1")),
     "hessian-eigenthings": Tool("hessian_eigenthings", ("hessian-eigenthings==1.0.0a5",)),

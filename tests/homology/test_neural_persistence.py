@@ -11,25 +11,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 from property_examples import examples
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import minimum_spanning_tree
-from weight_matrices import FORMATS, kruskal, widened
+from weight_matrices import FORMATS, kruskal, scipy_tree, widened
 
 from toposcope.homology import neural_persistence
 
 thorough = examples(200)
 moderate = examples(100)
 orders = st.sampled_from([1.0, 1.5, 2.0, 3.0, 7.0])
-
-
-def scipy_tree(W: NDArray[Any]) -> NDArray[Any]:
-    """The same by SciPy, on ranks: they are positive, so that a zero weight is not taken for a missing edge."""
-    m, n = W.shape
-    levels, rank = np.unique(np.abs(W), return_inverse=True)
-    graph = np.zeros((m + n, m + n))
-    graph[:m, m:] = len(levels) - rank.reshape(m, n)
-    tree = minimum_spanning_tree(csr_matrix(graph))
-    return np.sort(levels[len(levels) - tree.data.astype(int)])[::-1]
 
 
 def dense_prim(W: NDArray[Any]) -> NDArray[np.float64]:

@@ -96,6 +96,7 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "betti_curve": (betti_curve, {"diagram": BAR, "at": GRID}),
     "classical_scaling": (homology.classical_scaling, {"distances": MATRIX}),
     "critical_points": (homology.critical_points, {"values": POINTS}),
+    "deep_graph_persistence": (homology.deep_graph_persistence, {"matrices": [POINTS]}),
     "delaunay_edges": (homology.delaunay_edges, {"points": POINTS[:, :2]}),
     "diffusion_potential": (homology.diffusion_potential, {"distances": MATRIX}),
     "extreme_eigenpairs": (homology.extreme_eigenpairs, {**PRODUCT, "n_largest": 1}),
@@ -114,6 +115,8 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "metric_scaling": (homology.metric_scaling, {"distances": MATRIX}),
     "nearest_neighbour_edges": (homology.nearest_neighbour_edges, {"points": POINTS, "k": 2}),
     "neural_persistence": (neural_persistence, {"W": POINTS}),
+    "neural_persistence_pairing": (homology.neural_persistence_pairing, {"W": POINTS}),
+    "neural_persistence_pairing_batch": (homology.neural_persistence_pairing_batch, {"stack": POINTS[None]}),
     "persistence_image": (
         homology.persistence_image,
         {"diagram": BAR, "birth_edges": GRID, "lifetime_edges": GRID, "bandwidth": 0.1},
@@ -128,6 +131,8 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "random_walk_shares": (homology.random_walk_shares, {"n": 4}),
     "random_walk_shares_of": (homology.random_walk_shares_of, {"lengths": GRID}),
     "rips": (rips, {"points": POINTS}),
+    "rips_pairings": (homology.rips_pairings, {"points": POINTS}),
+    "rips_pairings_batch": (homology.rips_pairings_batch, {"stack": POINTS[None]}),
     "rtd": (homology.rtd, {"first": POINTS, "second": POINTS}),
     "spectral_density": (homology.spectral_density, {**PRODUCT, "draws": 2, "steps": 2}),
     "spectral_measures": (homology.spectral_measures, {"points": POINTS}),
@@ -183,6 +188,6 @@ def test_the_same_calls_are_valid_without_a_mistake(name: str) -> None:
 def test_every_public_function_is_among_them() -> None:
     takes_no_number = {"average_persistence", "bottleneck", "critical_points_of_triangles", "cross_barcode"}
     takes_no_number |= {"diagram_distances", "matching", "saddle_minimum_distance", "statistics", "unrolled"}
-    takes_no_number |= {"vineyard", "wasserstein"}
+    takes_no_number |= {"vineyard", "wasserstein", "weight_variance"}
     functions = {name for name in homology.__all__ if inspect.isfunction(getattr(homology, name))}
     assert functions <= set(VALID) | takes_no_number

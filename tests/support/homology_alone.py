@@ -36,6 +36,7 @@ def results() -> dict[str, object]:
         "critical_points": homology.critical_points(grid),
         "critical_points_of_triangles": homology.critical_points_of_triangles(heights, triangles),
         "cross_barcode": homology.cross_barcode(distances, distances**2),
+        "deep_graph_persistence": homology.deep_graph_persistence([W.T, W]),
         "delaunay_edges": homology.delaunay_edges(points),
         "diagram_distances": homology.diagram_distances(h1, later),
         "diffusion_potential": homology.diffusion_potential(distances),
@@ -83,6 +84,7 @@ def results() -> dict[str, object]:
         "unrolled": homology.unrolled(rng.standard_normal((4, 3, 2, 2))),
         "vineyard": homology.vineyard([h1, later]),
         "wasserstein": homology.wasserstein(h1, later),
+        "weight_variance": homology.weight_variance([W]),
     }
 
 

@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import minimum_spanning_tree
 
 FORMATS: dict[str, Any] = {
     "float16": lambda W: W.astype(np.float16),
@@ -33,3 +35,13 @@ def kruskal(W: NDArray[Any]) -> NDArray[Any]:
             tree_of = [a if t == b else t for t in tree_of]
             kept.append(weights[i, j])
     return np.array(kept)
+
+
+def scipy_tree(W: NDArray[Any]) -> NDArray[Any]:
+    """The same by SciPy, on ranks: they are positive, so that a zero weight is not taken for a missing edge."""
+    m, n = W.shape
+    levels, rank = np.unique(np.abs(W), return_inverse=True)
+    graph = np.zeros((m + n, m + n))
+    graph[:m, m:] = len(levels) - rank.reshape(m, n)
+    tree = minimum_spanning_tree(csr_matrix(graph))
+    return np.sort(levels[len(levels) - tree.data.astype(int)])[::-1]

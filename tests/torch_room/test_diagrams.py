@@ -133,6 +133,9 @@ def test_a_kept_pairing_is_used_and_checked() -> None:
     for kept in (found, found.pairing, found.diagram):
         assert torch.equal(tt.neural_persistence(points, pairing=kept).deaths, found.deaths)
     assert torch.equal(tt.neural_persistence([points], pairing=[found])[0].deaths, found.deaths)
+    scaled = 3 * points.detach()
+    scaled[0, 0] = 100
+    assert tt.neural_persistence(scaled, pairing=found).scale.item() == 100
 
 
 def test_one_point_has_no_bar() -> None:

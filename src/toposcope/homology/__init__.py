@@ -13,6 +13,7 @@ from toposcope.homology.basins import (
     profile_grid,
     saddle_minimum_distance,
 )
+from toposcope.homology.deep_graph import deep_graph_persistence
 from toposcope.homology.diagram import Diagram, betti_curve, landscape, persistence_image
 from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
 from toposcope.homology.dimension import DimensionEstimate, PHDimension, TwoNN, ph_dimension, two_nn
@@ -29,6 +30,7 @@ from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
 from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
 from toposcope.homology.loop_births import h1_births
 from toposcope.homology.loops import Loop, longest_loops
+from toposcope.homology.matrix_controls import weight_variance
 from toposcope.homology.multidimensional_scaling import (
     Scaling,
     classical_scaling,
@@ -94,6 +96,7 @@ __all__ = [
     "critical_points",
     "critical_points_of_triangles",
     "cross_barcode",
+    "deep_graph_persistence",
     "delaunay_edges",
     "diagram_distances",
     "diffusion_potential",
@@ -139,6 +142,7 @@ __all__ = [
     "unrolled",
     "vineyard",
     "wasserstein",
+    "weight_variance",
 ]
 
 

@@ -1,6 +1,6 @@
-"""What a matrix's persistence is compared with: random matrices of its shape, and a plain graph measure of its own."""
+"""What persistence of matrices is compared with: random ones, a plain graph measure, the variance of weights."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -74,6 +74,22 @@ def clustering_coefficient(W: ArrayLike | Any, *, name: str = "W") -> float:
     cycles = float(product.sum()) - turning
     # Rounding may leave either a little outside.
     return min(1.0, max(0.0, cycles / paths)) if paths > 0 else 0.0
+
+
+def weight_variance(matrices: Sequence[ArrayLike | Any], *, names: Sequence[str] | None = None) -> float:
+    """Return the variance (population) of |w| / max|w| over all weights of some matrices; 0 if all are zero.
+
+    Neural persistence follows it, by Girrbach et al. 2023 (arXiv:2307.10865).
+    """
+    names = names or [f"matrices[{k}]" for k in range(len(matrices))]
+    found = [as_float_matrix(W, name) for W, name in zip(matrices, names, strict=True)]
+    read = [W.T if W.flags.f_contiguous else W for W in found]
+    largest = max((float(max(-W.min(), W.max())) for W in read), default=0.0)
+    if largest == 0:
+        return 0.0
+    count = sum(W.size for W in read)
+    mean = sum(float(A.sum()) for W in read for A in _blocks(W, largest)) / count
+    return sum(float(np.square(A - mean).sum()) for W in read for A in _blocks(W, largest)) / count
 
 
 def _blocks(tall: Any, largest: float) -> Iterator[Matrix]:

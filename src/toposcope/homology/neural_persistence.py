@@ -114,40 +114,46 @@ def neural_persistence(
     3; see ``docs/methods/neural-persistence.md``.
     """
     warn_without_gradient(W)
-    if not math.isfinite(p := as_number(p, "p", 1)):
-        raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")
-    if essential not in ("drop", "count"):
-        raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
+    p = check_sums(p, essential)
     n_threads = as_count(n_threads, "n_threads", 1)
-    weights = _on_device(W, name, rows) if getattr(W, "is_cuda", False) else _on_host(W, name, rows, n_threads)
+    weights = _on_device(W, name, rows) if getattr(W, "is_cuda", False) else tree_weights(W, name, rows, n_threads)
     divisor = _scale(scale, float(weights[0]))
-    return _of_tree(weights, divisor, p, essential)
+    return persistence_of_tree(weights, divisor, p, essential)
 
 
 def neural_persistence_batch(
     stack: NDArray[Any], *, p: float = 2.0, essential: Literal["drop", "count"] = "drop"
 ) -> list[NeuralPersistence | None]:
     """Return the neural persistence of many small matrices of one shape, whose trees are made in one compiled call."""
-    from toposcope.kernels.bipartite_prim import prim_keys_batch
+    from toposcope.kernels.bipartite_prim import prim_trees
     from toposcope.kernels.bipartite_tree import is_small
 
     r, m, n = stack.shape
     if not is_small(m, n):
         return [None] * r
     matrix = as_magnitudes(np.ascontiguousarray(stack).reshape(r * m, n), "stack")
-    keys = prim_keys_batch(matrix.entries, m)
+    keys = prim_trees(matrix.entries, m).keys
     keys.sort(axis=1)
     weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1]
     finite = keys[:, -1] < matrix.infinity
     return [
-        _of_tree(weights[k], scale, float(p), essential) if is_finite else None
+        persistence_of_tree(weights[k], scale, float(p), essential) if is_finite else None
         for k, (scale, is_finite) in enumerate(zip(weights[:, 0].tolist(), finite.tolist(), strict=True))
     ]
 
 
-def _of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
+def check_sums(p: float, essential: str) -> float:
+    """Return the order of the norm, once the options of the sums are checked."""
+    if not math.isfinite(p := as_number(p, "p", 1)):
+        raise ToposcopeError("p: expected a finite number, got infinity; the limit is 1 - deaths.min()")
+    if essential not in ("drop", "count"):
+        raise ToposcopeError(f"essential: expected 'drop' or 'count', got {essential!r}")
+    return p
+
+
+def persistence_of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
     """Return the neural persistence from the weights of the maximum spanning tree, descending."""
-    from toposcope.kernels.bipartite_tree import death_sums
+    from toposcope.kernels.death_sums import death_sums
 
     deaths, total, unit, powers = death_sums(np.ascontiguousarray(weights), scale, p, essential == "count")
     norm = unit * powers ** (1 / p)
@@ -162,7 +168,7 @@ def _of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralP
     )
 
 
-def _on_host(W: Any, name: str, rows: ArrayLike | None, n_threads: int) -> Vector:
+def tree_weights(W: Any, name: str, rows: ArrayLike | None = None, n_threads: int = 1) -> Vector:
     """Return the weights of the maximum spanning tree, descending."""
     from toposcope.kernels.bipartite_tree import bipartite_tree_keys
 

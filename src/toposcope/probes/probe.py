@@ -204,6 +204,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Options added in later versions: at their defaults they are not in the key, so that older rows stay valid.
     REPEATS : frozenset of str
         Options that no statistic depends on: the number of repetitions for the noise, the number of stored points.
+    ACROSS_LAYERS : bool
+        What it measures of a layer depends on other layers too.
     NETWORK_ONLY : bool
         It reports on the network alone, which is not combined from layers.
     SCALE_FREE : bool
@@ -221,6 +223,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ONCE: ClassVar[bool] = False
     LATER: ClassVar[frozenset[str]] = frozenset()
     REPEATS: ClassVar[frozenset[str]] = frozenset()
+    ACROSS_LAYERS: ClassVar[bool] = False
     NETWORK_ONLY: ClassVar[bool] = False
     SCALE_FREE: ClassVar[bool] = False
     LEAST: ClassVar[Mapping[str, int]] = {}

@@ -8,6 +8,7 @@ LOG = "log"  # in place of a probe: what a training loop logged
 
 PROBES = {
     "neural_persistence": "Neural persistence",
+    "deep_graph": "Deep graph persistence",
     "rips": "",
     "controls": "",
     "training": "",
@@ -41,6 +42,7 @@ STATISTICS = {
     **{"std": "spread of the weights", "norm_p1": "L1 norm", "norm_p4": "L4 norm", "rankme": "RankMe"},
     **{"singular_entropy": "entropy of the singular values", "two_nn": "intrinsic dimension"},
     **{"np_mean": "mean", "np_norm": "norm", "np_normalized": "normalised"},
+    **{"dgp_mean": "mean", "dgp_norm": "norm", "dgp_normalized": "normalised"},
 }
 _DIAGRAM = {
     **{"count": "bars", "max": "longest bar", "mean": "mean bar", "std": "spread of the bars", "n_zero": "empty bars"},

@@ -145,8 +145,8 @@ def _keys(looks_at: LooksAt, others: Sequence[CheckpointRow | None], inputs: Inp
     covered = looks_at[-1][0].covers(names)
     parts = {name: [*fixed, *(column.get(name, "") for column in columns)] for name in names}
     whole = [part for name in names for part in parts[name]]
-    # A scale or a sum over the network makes every layer of it part of the key.
-    shared = whole if getattr(probe, "scale", "layer") == "network" else []
+    # A scale or a sum over the network, or a chain of layers, makes every layer of it part of the key.
+    shared = whole if probe.ACROSS_LAYERS or getattr(probe, "scale", "layer") == "network" else []
     return {name: _digest(parts[name] + shared if name in parts else whole) for name in covered}
 
 

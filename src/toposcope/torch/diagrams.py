@@ -19,8 +19,8 @@ class TensorDiagram:
 
     Attributes
     ----------
-    pairs : torch.Tensor, shape (k, 2)
-        Births and deaths, in the order of `pairing`, in the dtype and on the device of what they were made from.
+    births, deaths : torch.Tensor, shape (k,)
+        In the order of `pairing`, in the dtype and on the device of what they were made from.
     pairing : ndarray, int64
         Where the values were gathered. H0: shape (k, 2), the ends of the edge that ends each bar, which begins at 0.
         H1: shape (k, 4), the ends of the edge that begins each bar, then of the one that ends it. Neural persistence:
@@ -33,9 +33,16 @@ class TensorDiagram:
         Whether bars die below their birth, as in neural persistence.
     source : torch.Tensor or None
         The points or distances, which the diagram grows with; None where scaling them changes no bar.
+    pairs : torch.Tensor, shape (k, 2)
+        Births and deaths.
+    lifetimes : torch.Tensor, shape (k,)
+        Length of every bar; with a pairing that was kept too long, one of H1 may be negative.
+    norm : torch.Tensor, shape ()
+        Frobenius norm of the points or distances; 1 where scaling them changes no bar.
     """
 
-    pairs: Tensor
+    births: Tensor
+    deaths: Tensor
     pairing: Indices
     dimension: int
     n_essential: int = 0
@@ -43,19 +50,23 @@ class TensorDiagram:
     source: Tensor | None = None
 
     def __repr__(self) -> str:
-        return f"TensorDiagram(H{self.dimension}: {len(self.pairs)} finite bars, {self.n_essential} essential)"
+        return f"TensorDiagram(H{self.dimension}: {len(self.deaths)} finite bars, {self.n_essential} essential)"
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """Births and deaths, shape (k, 2)."""
+        return torch.stack([self.births, self.deaths], 1)
 
     @cached_property
     def lifetimes(self) -> Tensor:
-        """Length of every bar, shape (k,); with a pairing that was kept too long, one of H1 may be negative."""
-        births, deaths = self.pairs.unbind(1)
-        return births - deaths if self.descending else deaths - births
+        """Length of every bar, shape (k,)."""
+        return self.births - self.deaths if self.descending else self.deaths - self.births
 
     @cached_property
     def norm(self) -> Tensor:
-        """Frobenius norm of the points or distances, 1 where scaling them changes no bar; a tensor of one number."""
+        """Frobenius norm of what the diagram is of."""
         if self.source is None:
-            return self.pairs.new_ones(())
+            return self.deaths.new_ones(())
         return norms(widened(self.source).reshape(-1)).to(self.source.dtype)
 
 
@@ -75,7 +86,7 @@ def norms(rows: Tensor) -> Tensor:
 
 def _all_between(values: Tensor, low: float, high: float) -> bool:
     least, most = values.aminmax()
-    return bool(least > low and most <= high)
+    return low < least.item() and most.item() <= high
 
 
 def widened(values: Tensor) -> Tensor:

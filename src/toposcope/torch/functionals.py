@@ -178,7 +178,7 @@ def _to_diagonal(ends: Tensor, matched: Indices) -> Tensor:
 
 def _ends(diagram: TensorDiagram) -> tuple[Tensor, Tensor]:
     """Lower and upper ends of the bars."""
-    births, deaths = _of(diagram).pairs.unbind(1)
+    births, deaths = _of(diagram).births, diagram.deaths
     return (deaths, births) if diagram.descending else (births, deaths)
 
 

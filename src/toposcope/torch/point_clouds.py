@@ -195,10 +195,11 @@ def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: M
     for cloud, pairing in zip(clouds, pairings, strict=True):
         deaths = next(parts)
         source = None if metric == "cosine" else cloud
-        pairs = torch.stack([torch.zeros_like(deaths), deaths], 1)
-        diagrams.append([TensorDiagram(pairs, pairing[0], 0, n - len(deaths), source=source)])
+        births = torch.zeros_like(deaths)
+        diagrams.append([TensorDiagram(births, deaths, pairing[0], 0, n - len(deaths), source=source)])
         if len(pairing) > 1:
-            diagrams[-1].append(TensorDiagram(next(parts).reshape(-1, 2), pairing[1], 1, source=source))
+            births, deaths = next(parts).reshape(-1, 2).unbind(1)
+            diagrams[-1].append(TensorDiagram(births, deaths, pairing[1], 1, source=source))
     return diagrams
 
 

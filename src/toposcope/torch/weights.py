@@ -63,8 +63,7 @@ class TensorNeuralPersistence:
     def diagram(self) -> TensorDiagram:
         """The points (1, death), from the lightest; the filtration descends."""
         deaths = self.deaths.flip(0)
-        pairs = torch.stack([torch.ones_like(deaths), deaths], 1)
-        return TensorDiagram(pairs, self.pairing[::-1], 0, 1, descending=True)
+        return TensorDiagram(torch.ones_like(deaths), deaths, self.pairing[::-1], 0, n_essential=1, descending=True)
 
 
 @overload
@@ -85,8 +84,8 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
         In any floating-point dtype, on any device. Several matrices: a tensor of shape (b, m, n), or a list of tensors
         of any shapes.
     pairing : optional
-        What an earlier call returned for this matrix, or its `pairing`: it is kept, and none is searched for. The first
-        entry of it is then taken for the largest. For several matrices, a list of these.
+        What an earlier call returned for this matrix, or its `pairing`: it is kept, and none is searched for; the
+        largest entry is looked up anew. For several matrices, a list of these.
     scale : "layer", float or torch.Tensor
         ``"layer"`` divides by ``max|W|``. A number, at least ``max|W|``, is the scale of a whole network; of a tensor
         it has a gradient too.
@@ -151,16 +150,17 @@ def _kept(pairing: Any, W: Tensor, name: str) -> Indices:
 def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool) -> TensorNeuralPersistence:
     entries = torch.as_tensor(places[:, 0] * W.shape[1] + places[:, 1], device=W.device)
     weights = widened(W.reshape(-1).index_select(0, entries)).abs()
-    divisor = weights[0] if isinstance(scale, str) and scale == "layer" else _as_scale(scale, weights[0], is_exact)
+    largest = weights[0] if is_exact else widened(W).abs().max()  # the heaviest entry is in every tree
+    divisor = (
+        largest if isinstance(scale, str) and scale == "layer" else _as_scale(scale, float(largest.detach()), weights)
+    )
     deaths = torch.where(divisor == 0, 1.0, weights / torch.where(divisor == 0, 1.0, divisor))
     return TensorNeuralPersistence(deaths.to(W.dtype), divisor.to(W.dtype), places)
 
 
-def _as_scale(scale: Any, largest: Tensor, is_exact: bool) -> Tensor:
-    """Return the user's scale as a tensor; with a kept pairing the largest weight is not known."""
+def _as_scale(scale: Any, largest: float, weights: Tensor) -> Tensor:
     value = scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
     number = float(value) if isinstance(value, Real) else math.nan
-    least = float(largest.detach()) if is_exact else 0.0
-    if not (math.isfinite(number) and number >= least):
-        raise ToposcopeError(f"scale: expected 'layer' or a number of at least max|W| = {least:g}, got {scale!r}")
-    return scale.reshape(()).to(largest) if isinstance(scale, Tensor) else largest.new_tensor(number)
+    if not (math.isfinite(number) and number >= largest):
+        raise ToposcopeError(f"scale: expected 'layer' or a number of at least max|W| = {largest:g}, got {scale!r}")
+    return scale.reshape(()).to(weights) if isinstance(scale, Tensor) else weights.new_tensor(number)
