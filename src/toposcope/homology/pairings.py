@@ -32,7 +32,8 @@ def rips_pairings(points: ArrayLike | Any, *, max_dimension: int = 1, metric: Me
     Parameters
     ----------
     points : array-like or torch.Tensor, shape (n, d), or (n, n) distances
-        As of `rips`, all points; of a tensor on a GPU, a copy on the host.
+        As of `rips`, all points. Of a tensor on a GPU, a copy on the host; the tree of a large Euclidean cloud is
+        searched on the GPU.
     max_dimension : int
         0 or 1.
     metric : "euclidean", "cosine" or "precomputed"
@@ -51,7 +52,11 @@ def rips_pairings(points: ArrayLike | Any, *, max_dimension: int = 1, metric: Me
 
     Notes
     -----
-    Where lengths are equal, several pairings are valid, and this is one of them, the same at every call.
+    Where lengths are equal, several pairings are valid, and this is one of them, the same at every call. Lengths that
+    are computed from the points anew, in another order of sums, agree with the diagram's up to rounding.
+
+    H0: O(n^2 d) time, O(nd) memory. H1: as of `rips`, with the n x n distances unless the points are of the plane or
+    space.
 
     Examples
     --------
