@@ -20,6 +20,11 @@ from toposcope.study import Declaration
 COMMANDS = {
     "study import": ["--help", "--out", "--workers", "-h", "folder"],
     "grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],
+    "intervene": [
+        *("--arm", "--batch-size", "--context", "--corpus", "--help", "--initial-scale", "--optimizer", "--out"),
+        *("--push-until", "--quick", "--refresh", "--seeds", "--share", "--size", "--statistic", "--steps"),
+        *("--workers", "-h"),
+    ],
     "regularisation": ["--epochs", "--help", "--json", "--out", "--seeds", "--workers", "-h"],
     "stopping": ["--help", "--json", "--out", "-h", "directory"],
 }

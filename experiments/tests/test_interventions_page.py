@@ -80,6 +80,14 @@ def test_an_effect_that_fades_and_other_conditions_are_shown(trained: Trained, t
     assert rows["course"][0] == "fades"
 
 
+def test_a_gain_from_any_drift_is_said(trained: Trained, tmp_path: Path) -> None:
+    table = write_results(tmp_path, trained, NULL)
+    assert not any(sentence.startswith("Caution") for sentence in page_of(tmp_path).summary())
+    gain = pl.when(pl.col("arm") == RANDOM).then(0.038).otherwise(0.0)
+    table.with_columns(loss=pl.col("loss") - gain).write_csv(tmp_path / "results.csv")
+    assert any("a random direction, and its opposite, lower the loss by" in s for s in page_of(tmp_path).summary())
+
+
 def test_unfinished_results_make_a_page(trained: Trained, tmp_path: Path) -> None:
     table = write_results(tmp_path, trained, RANK_ALONE, design=json.dumps({"seeds": 60, "name": "small"}))
     table.filter((pl.col("arm") != RANK) & ((pl.col("arm") != RANDOM) | (pl.col("direction") == UP))).write_csv(

@@ -9,7 +9,7 @@ from toposcope.cli.options import BadUse
 from toposcope.errors import ToposcopeError, nearest
 
 MAX_SUMMARY = 200  # characters of the sentence that describes a command in a list
-EXPERIMENTS = {"toposcope": ("grokking", "regularisation", "stopping"), "study": ("import",)}
+EXPERIMENTS = {"toposcope": ("grokking", "intervene", "regularisation", "stopping"), "study": ("import",)}
 """Commands of the other distribution, by their group."""
 
 

@@ -2,13 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from toposcope.family.corpus import Corpus
+from toposcope.family.corpus import Corpus, prepare
 from toposcope.family.run import SIZES, ModelSize, Run, TrainingOptions
 from toposcope.lazy import lazy_imports
 
-__all__ = ["GPT", "SIZES", "Corpus", "ModelSize", "Run", "TrainingOptions", "build", "train"]
+__all__ = ["GPT", "SIZES", "Corpus", "ModelSize", "Run", "RunBatch", "TrainingOptions", "build", "prepare", "train"]
 
 if TYPE_CHECKING:
+    from toposcope.family.batched.run_batch import RunBatch
     from toposcope.family.model import GPT, build
     from toposcope.family.training import train
 

@@ -51,6 +51,29 @@ class AdamW:
             parameter.grad = None
 
 
+class SGD:
+    """Stochastic gradient descent with momentum."""
+
+    def __init__(self, parameters: dict[str, Tensor], learning_rate: float, momentum: float) -> None:
+        self.parameters, self.learning_rate, self.momentum = parameters, learning_rate, momentum
+        self.velocity = {name: torch.zeros_like(p) for name, p in parameters.items()}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return parameters and velocities by name; each of these tensors is changed in place."""
+        parts = {"weight": self.parameters, "velocity": self.velocity}
+        return {f"{part}.{name}": value.detach() for part, values in parts.items() for name, value in values.items()}
+
+    @torch.no_grad()
+    def step(self, _: int) -> None:
+        """Make one update from the gradients, which are then cleared."""
+        for name, parameter in self.parameters.items():
+            gradient, velocity = parameter.grad, self.velocity[name]
+            assert gradient is not None
+            velocity.mul_(self.momentum).add_(gradient)
+            parameter.add_(velocity, alpha=-self.learning_rate)
+            parameter.grad = None
+
+
 SAVE_EVERY = 5  # measurements between two states on disk
 
 
@@ -91,8 +114,9 @@ class Trainer(ABC):
             progress(self.name, self.steps[place], self.steps[-1])
 
     def _save(self) -> None:
-        kept = {name: tensor[: self.n_measured] for name, tensor in self.measured().items()}
-        state = {**self.changing(), **kept}
+        state = {name: tensor[: self.n_measured] for name, tensor in self.measured().items()}
+        if self.n_measured < len(self.steps):  # what has ended is only read
+            state |= self.changing()
         write_bytes(self.path, safetensors.torch.save(state, metadata={"declaration": self.declaration}))
 
     def _resume(self) -> None:
@@ -106,8 +130,9 @@ class Trainer(ABC):
             raise ToposcopeError(f"{self.path}: cannot be read ({error}); remove it to train again") from error
         if declaration != self.declaration:
             raise ToposcopeError(f"{self.path}: belongs to another design; choose another folder, or remove it")
-        for name, tensor in self.changing().items():
-            tensor.copy_(state[name])
         for name, tensor in self.measured().items():
             self.n_measured = len(state[name])
             tensor[: self.n_measured] = state[name]
+        if self.n_measured < len(self.steps):
+            for name, tensor in self.changing().items():
+                tensor.copy_(state[name])

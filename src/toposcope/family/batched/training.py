@@ -21,10 +21,10 @@ from torch import Tensor
 from toposcope.checkpoints.sources.packed import POINTER, PackPointer
 from toposcope.errors import ToposcopeError
 from toposcope.family import corpus as corpora
-from toposcope.family.batched.model import Layout, losses
+from toposcope.family.batched.model import Layout
 from toposcope.family.batched.packs import STATE, group_runs, pack_checkpoint, pack_name
+from toposcope.family.batched.run_batch import initial_weights, validation_losses
 from toposcope.family.batched.updates import Feed, PackState, Updates
-from toposcope.family.model import build
 from toposcope.family.run import Run
 from toposcope.family.run_folder import (
     LOG_COLUMNS,
@@ -129,8 +129,7 @@ class PackTrainer:
         self.training, self.size = runs[0].training, runs[0].size
         self.feed = Feed(runs, tokens, device)
         self.layout = Layout(self.size)
-        models = [build(self.size, seed=r.training.seed, initial_scale=r.training.initial_scale) for r in runs]
-        weights = self.layout.joined(models).to(device)
+        weights = initial_weights(self.layout, runs).to(device)
         self.state = PackState(weights, torch.zeros_like(weights), torch.zeros_like(weights))
         self.updates = Updates(self.size, [run.training for run in runs], self.state, self.feed)
         losses_, norms, validation = torch.full((3, len(runs), self.training.steps + 1), torch.nan, dtype=torch.float64)
@@ -216,13 +215,9 @@ class PackTrainer:
         for name in CHANGED:
             getattr(self.state, name).copy_(state[name])
 
-    @torch.no_grad()
     def _validation_losses(self) -> Tensor:
         """Return the validation loss of each run."""
-        weights = self.layout.named(self.state.weights)
-        chunks = torch.split(self.feed.validation, self.training.batch_size, dim=1)
-        each = [losses(self.size, weights, c[..., :-1], c[..., 1:]) * c.shape[1] for c in chunks]
-        return torch.stack(each).sum(0).double().cpu() / self.feed.validation.shape[1]
+        return validation_losses(self.size, self.layout, self.feed, self.state.weights, self.training.batch_size)
 
     def write_run(self, i: int, directory: Path) -> None:
         """Write the log of a run that has ended, and where its checkpoints are."""

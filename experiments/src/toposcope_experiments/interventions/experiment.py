@@ -1,0 +1,152 @@
+"""All packs of an intervention, trained or read from disk, and the tables of what came of them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from toposcope.engine import Workers, processors, report
+from toposcope.extend import Matrix, Progress, ToposcopeError, Vector, silent, to_csv, write_bytes
+from toposcope.family import Corpus, prepare
+from toposcope_experiments.interventions.arms import STEERED
+from toposcope_experiments.interventions.design import RATES, Design, Pack
+from toposcope_experiments.interventions.results import BASE, DESIGN, PLAIN, RESULTS, STATISTIC
+from toposcope_experiments.interventions.training import COSINE, IS_PUSHED, LOSS, NORM, SHARE, VALUE, train
+from toposcope_experiments.small_networks.commands import run_all
+
+PUSHES = "pushes.csv"
+TRAINING, CORPUS = "training", "corpus.safetensors"  # folder and file of what was made so far
+MAY_GROW = ("seeds", "statistics")  # what may differ from an earlier run in the same folder
+DIGITS = 6  # significant ones, in the log of pushes
+
+
+def run_experiment(design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent) -> None:
+    """Train all runs, or go on where it was interrupted, and write the results, the log of pushes and the design."""
+    _declare(design, folder)
+    corpus = folder / CORPUS
+    prepare(Corpus(source=design.corpus), corpus)
+    packs = design.packs()
+    tasks = [(pack, corpus, folder / TRAINING) for pack in packs]
+    with Workers(min(workers or processors(), len(tasks))) as engine:
+        progress("packs", 0, len(tasks))
+        logs = run_all(
+            engine,
+            train_pack,
+            tasks,
+            lambda task: task[0].name,
+            progress,
+            lambda n_done: progress("packs", n_done, len(tasks)),
+        )
+    for name, tables in {RESULTS: map(result_table, packs, logs), PUSHES: map(push_table, packs, logs)}.items():
+        write_bytes(folder / name, to_csv(pl.concat(tables)))
+
+
+def train_pack(task: tuple[Pack, Path, Path]) -> dict[str, Matrix]:
+    """Train the runs of a pack."""
+    return train(*task, progress=report)
+
+
+def _declare(design: Design, folder: Path) -> None:
+    """Write the design, unless the folder belongs to another."""
+    path = folder / DESIGN
+    declared = declaration(design)
+    if path.exists():
+        try:
+            before = json.loads(path.read_text(encoding="utf-8"))
+            other = [name for name in declared if name not in MAY_GROW and before[name] != declared[name]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ToposcopeError(f"{path}: cannot be read ({error}); choose another folder with --out") from error
+        if other:
+            raise ToposcopeError(
+                f"{path}: {other[0]} is {before[other[0]]!r} there and {declared[other[0]]!r} here; choose another "
+                "folder with --out"
+            )
+    write_bytes(path, json.dumps(declared, indent=2).encode() + b"\n")
+
+
+def declaration(design: Design) -> dict[str, Any]:
+    """Return the design with all that follows from it, as JSON holds it."""
+    options = design.training(0)
+    facts = {
+        "n_parameters": design.model_size.n_parameters,
+        "learning_rate": RATES[design.optimizer],
+        "warmup_steps": options.warmup_steps,
+        "validation_sequences": options.validation_sequences,
+        "measured_every": design.every,
+        "pushed_matrices": IS_PUSHED,
+    }
+    return dict(json.loads(json.dumps(asdict(design) | facts)))
+
+
+def result_table(pack: Pack, log: dict[str, Matrix]) -> pl.DataFrame:
+    """Return a row for each run of a pack: its dose and its losses in nats."""
+    n_seeds = len(pack.seeds)
+    doses = doses_of(log[VALUE], n_seeds)[-1]
+    of_statistic = {pack.design.arms[i].direction: i for i in _places(pack, STATISTIC)}
+    half = pack.design.measured_steps.index(pack.design.steps // 2)
+    rows = []
+    for i, arm in enumerate(pack.design.arms):
+        for j, seed in enumerate(pack.seeds):
+            run = i * n_seeds + j
+            loss = log[LOSS][-1, run]
+            target = doses[of_statistic[arm.direction] * n_seeds + j] if arm.kind in STEERED else None
+            rows.append(
+                {
+                    "statistic": pack.statistic,
+                    "arm": arm.kind,
+                    "direction": arm.direction,
+                    "seed": seed,
+                    "share": 0.0 if arm.kind == BASE else _mean(log[NORM][1:, run]),
+                    "dose": _known(doses[run]),
+                    "target_dose": target if target is None else _known(target),
+                    "loss": _known(loss),
+                    "loss_half": _known(log[LOSS][half, run]),
+                    "diverged": int(not np.isfinite(loss)),
+                    **{f"dose_{name}": _known(doses_of(log[name][-1:], n_seeds)[0, run]) for name in PLAIN},
+                }
+            )
+    return pl.DataFrame(rows, schema_overrides={"target_dose": pl.Float64}, infer_schema_length=None)
+
+
+def push_table(pack: Pack, log: dict[str, Matrix]) -> pl.DataFrame:
+    """Return a row for each pushed run and measured step: what the push did since the measurement before."""
+    n_seeds, steps = len(pack.seeds), pack.design.measured_steps
+    doses = doses_of(log[VALUE], n_seeds)
+    runs = [i * n_seeds + j for i, arm in enumerate(pack.design.arms) if arm.kind != BASE for j in range(n_seeds)]
+    n_steps = len(steps) - 1
+    arms = [pack.design.arms[run // n_seeds] for run in runs]
+    columns: dict[str, Any] = {
+        "statistic": [pack.statistic] * (len(runs) * n_steps),
+        "arm": np.repeat([arm.kind for arm in arms], n_steps),
+        "direction": np.repeat([arm.direction for arm in arms], n_steps),
+        "seed": np.repeat([pack.seeds[run % n_seeds] for run in runs], n_steps),
+        "step": np.tile(steps[1:], len(runs)),
+    }
+    measured = {VALUE: log[VALUE], "dose": doses, **{name: log[name] for name in (SHARE, NORM, COSINE)}}
+    columns |= {name: values[1:, runs].T.ravel() for name, values in measured.items()}
+    return pl.DataFrame(columns).with_columns(pl.col(*measured).fill_nan(None).round_sig_figs(DIGITS))
+
+
+def doses_of(values: Matrix, n_seeds: int) -> Matrix:
+    """Return the logarithm of a statistic over that of the base run of the same seed, shape (t, runs)."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        logs = np.log(values)
+        doses: Matrix = logs - np.tile(logs[:, :n_seeds], (1, logs.shape[1] // n_seeds))
+    return doses
+
+
+def _places(pack: Pack, kind: str) -> Sequence[int]:
+    return [i for i, arm in enumerate(pack.design.arms) if arm.kind == kind]
+
+
+def _mean(values: Vector) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

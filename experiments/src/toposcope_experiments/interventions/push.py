@@ -1,0 +1,219 @@
+"""Pushing a statistic of the weights up or down while a network trains: a gradient at a fixed share of the loss's."""
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from toposcope.extend import ToposcopeError
+from toposcope_experiments.interventions.matrix_statistics import MatrixStatistic, Paired, find_statistic
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What one push did, of each run."""
+
+    value: Tensor  # of the statistic before the update, mean over the matrices; NaN where the pairing is a kept one
+    norm: Tensor  # of what was added to the gradients
+    loss_norm: Tensor  # of the loss gradients of the same matrices
+    cosine: Tensor  # between the two; 0 where one of them is 0
+
+
+class BatchedPush:
+    """Adds the gradient of a statistic to the loss gradients of the matrices of several runs.
+
+    Parameters
+    ----------
+    statistics : sequence of MatrixStatistic
+        One for each matrix of a run; what is pushed is their mean.
+    refresh : int
+        Calls for which a pairing is kept.
+    """
+
+    def __init__(self, statistics: Sequence[MatrixStatistic], refresh: int) -> None:
+        self.statistics, self.refresh = statistics, refresh
+        self._pairings: list[Paired] = []
+        self._age = 0
+
+    def forget(self) -> None:
+        """Find new pairings at the next call."""
+        self._age = 0
+
+    def add(self, matrices: Sequence[Tensor], gradients: Sequence[Tensor], shares: Tensor) -> Pushed:
+        """Change the loss gradients in place.
+
+        Parameters
+        ----------
+        matrices, gradients : sequence of Tensor, shape (runs, m, n)
+        shares : Tensor, shape (runs,)
+            Norm of what is added over that of the loss gradient, both of all matrices of a run; above 0 an update then
+            raises the statistic, below 0 it lowers it.
+        """
+        leaves = [matrix.detach().float().requires_grad_() for matrix in matrices]
+        is_new = self._age == 0
+        if is_new:
+            with torch.no_grad():
+                self._pairings = [s.pair(leaf) for s, leaf in zip(self.statistics, leaves, strict=True)]
+        self._age = (self._age + 1) % self.refresh
+        value = torch.stack(
+            [s.value(leaf, pairing) for s, leaf, pairing in zip(self.statistics, leaves, self._pairings, strict=True)]
+        ).mean(0)
+        slopes = torch.autograd.grad(value.sum(), leaves)
+        # Along a kept pairing it is a bound of the statistic only.
+        return add_at_share(slopes, gradients, shares, value.detach() if is_new else torch.full_like(shares, torch.nan))
+
+
+@torch.no_grad()
+def add_at_share(slopes: Sequence[Tensor], gradients: Sequence[Tensor], shares: Tensor, value: Tensor) -> Pushed:
+    """Add a direction to gradients, against its sign, so that its norm is a share of theirs."""
+    loss_norm = _inner(gradients, gradients).sqrt()
+    slope_norm = _inner(slopes, slopes).sqrt()
+    there = (slope_norm > 0) & slope_norm.isfinite() & loss_norm.isfinite()
+    divisor = torch.where(there, slope_norm, torch.ones_like(slope_norm))
+    factors = torch.where(there, -shares * loss_norm / divisor, torch.zeros_like(divisor))
+    products = _inner(slopes, gradients) * -shares.sign()
+    for slope, gradient in zip(slopes, gradients, strict=True):
+        # A run that has diverged has slopes that are no numbers, and 0 times these is none either.
+        gradient.add_((torch.nan_to_num(slope) * factors[:, None, None]).to(gradient.dtype))
+    both = there & (loss_norm > 0)
+    cosine = torch.where(both, products / divisor / torch.where(both, loss_norm, torch.ones_like(loss_norm)), 0.0)
+    return Pushed(value, factors.abs() * slope_norm.nan_to_num(), loss_norm, cosine)
+
+
+def _inner(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
+    """Return the inner product over all matrices of each run, shape (runs,)."""
+    return torch.stack([(a.float() * b).sum((1, 2)) for a, b in zip(first, second, strict=True)]).sum(0)
+
+
+class TopologyPush:
+    """Pushes a statistic of a model's weight matrices up or down: call it between backward and the optimizer's step.
+
+    It adds ``lambda * gradient of the statistic`` to the gradients, so that its norm is a fixed share of that of the
+    loss gradient of the same matrices; the user's optimizer does the rest.
+
+    Parameters
+    ----------
+    model : nn.Module or iterable of parameters
+        Of a module, the weights of its linear layers are pushed, rows as points, but for those tied to an embedding. A
+        parameter of shape (runs, m, n) holds the matrices of several runs.
+    statistic : str
+        A name of `STATISTICS`: ``"scale_free_h0"``, ``"neural_persistence"``, ``"scale_free_h1"``, or a plain
+        quantity to compare with: ``"pairwise_spread"``, ``"effective_rank"``, ``"nearest_neighbour_spread"``.
+    direction : +1 or -1
+        Up or down.
+    share : float
+        Norm of what is added over that of the loss gradient.
+    refresh : int
+        Steps for which a pairing is kept. Up to 5 for H0 and 20 for neural persistence the gradient stays within a
+        cosine of .95 and .99; more, or any for H1, warns.
+
+    Raises
+    ------
+    ToposcopeError
+        For an unknown statistic, a number out of range, or a model without a weight matrix.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> from toposcope_experiments.interventions import TopologyPush
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    >>> optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    >>> push = TopologyPush(model, "scale_free_h0", direction=+1, share=0.2)
+    >>> for _ in range(20):
+    ...     optimizer.zero_grad()
+    ...     (model(torch.randn(32, 8)) ** 2).mean().backward()
+    ...     _ = push()
+    ...     optimizer.step()
+    >>> push.table().columns
+    ['step', 'run', 'value', 'change', 'norm', 'loss_norm', 'cosine']
+    >>> bool(push.table()["change"][-1] > 0)
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Iterable[Tensor],
+        statistic: str = "scale_free_h0",
+        *,
+        direction: int = 1,
+        share: float = 0.02,
+        refresh: int = 1,
+    ) -> None:
+        found = find_statistic(statistic)
+        if direction not in (1, -1):
+            raise ToposcopeError(f"direction is {direction!r}; it must be +1 (up) or -1 (down)")
+        if not 0 <= share < math.inf:
+            raise ToposcopeError(f"share is {share!r}; it must be a finite number of at least 0")
+        check_refresh(statistic, refresh)
+        self.parameters = linear_weights(model) if isinstance(model, nn.Module) else [(p, False) for p in model]
+        if not self.parameters or any(p.ndim not in (2, 3) for p, _ in self.parameters):
+            raise ToposcopeError("there is no weight matrix to push; give a model with linear layers, or its matrices")
+        self.share = direction * share
+        self._push = BatchedPush([found] * len(self.parameters), refresh)
+        self._log: list[Pushed] = []
+
+    def __call__(self) -> Pushed:
+        """Add to the gradients, and log what was added."""
+        matrices, gradients = [], []
+        for parameter, is_transposed in self.parameters:
+            if parameter.grad is None:
+                raise ToposcopeError("a pushed matrix has no gradient; call this between backward and the step")
+            matrices.append(_rows_as_points(parameter.detach(), is_transposed))
+            gradients.append(_rows_as_points(parameter.grad, is_transposed))
+        shares = torch.full((len(matrices[0]),), self.share, device=matrices[0].device)
+        pushed = self._push.add(matrices, gradients, shares)
+        self._log.append(pushed)
+        return pushed
+
+    def table(self) -> pl.DataFrame:
+        """Return what each call did: a row for each call and run.
+
+        ``value`` is the statistic before the call and ``change`` the logarithm of its ratio to the first; both are null
+        where a pairing was kept, since the statistic is not known then.
+        """
+        columns = {name: torch.stack([getattr(each, name) for each in self._log]).cpu() for name in _LOGGED}
+        changes = (columns["value"] / columns["value"][:1]).log()
+        steps, runs = torch.meshgrid(*(torch.arange(n) for n in changes.shape), indexing="ij")
+        named = {"step": steps + 1, "run": runs, "value": columns.pop("value"), "change": changes, **columns}
+        return pl.DataFrame({name: values.flatten().numpy() for name, values in named.items()}).fill_nan(None)
+
+
+_LOGGED = ("value", "norm", "loss_norm", "cosine")
+
+
+def check_refresh(statistic: str, refresh: int) -> None:
+    """Refuse a number of steps below 1, and warn where a kept pairing no longer gives the gradient."""
+    if refresh < 1:
+        raise ToposcopeError(f"refresh is {refresh!r}; it must be at least 1")
+    found = find_statistic(statistic)
+    if found.is_topological and refresh > found.max_refresh:
+        limit = f"up to {found.max_refresh} steps" if found.max_refresh > 1 else "not at all"
+        warnings.warn(
+            f"refresh = {refresh}: pairings of the {found.title} are good to keep {limit}; beyond that the push drifts "
+            "from the gradient",
+            stacklevel=3,
+        )
+
+
+def linear_weights(model: nn.Module) -> list[tuple[Tensor, bool]]:
+    """Return the weights of linear layers, but for those that are embeddings too, and whether outputs are columns."""
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    found: dict[int, tuple[Tensor, bool]] = {}
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        is_transposed = type(module).__name__ == "Conv1D"  # of transformers, for GPT-2
+        if (isinstance(module, nn.Linear) or is_transposed) and isinstance(weight, Tensor) and weight.requires_grad:
+            found.setdefault(id(weight), (weight, is_transposed))
+    return [each for key, each in found.items() if key not in embeddings]
+
+
+def _rows_as_points(matrix: Tensor, is_transposed: bool) -> Tensor:
+    """Return a view of the shape (runs, m, n)."""
+    turned = matrix.mT if is_transposed else matrix
+    return turned if turned.ndim == 3 else turned[None]
