@@ -121,7 +121,10 @@ def verdict_line(found: StatisticVerdict) -> str:
         assert placebo is not None
         return f"{pushed}; {_compared(found, placebo)}: {found.words}"
     if found.verdict == NO_EFFECT:
-        return f"Pushing the topology ({found.name}) up or down does not move the loss: {found.words}"
+        bound = mnat(found.bound)
+        return (
+            f"Pushing the topology ({found.name}) up rather than down moves the loss by at most {bound}: {found.words}"
+        )
     return f"Whether the loss follows the topology ({found.name}) cannot be told: {found.reason}"
 
 
