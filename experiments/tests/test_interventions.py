@@ -187,7 +187,7 @@ def test_the_command_ends_with_a_verdict_whatever_the_workers(text: Path, tmp_pa
     assert one == two
     assert {Path("out", name) for name in (RESULTS, PUSHES, DESIGN, "index.html")} <= set(one)
     rows = pl.read_csv(tmp_path / "one" / "out" / RESULTS)
-    assert rows.group_by("arm", "direction").len()["len"].to_list() == [4] * 14
+    assert rows.group_by("arm", "direction").len()["len"].to_list() == [6] * 14
 
 
 def test_mistakes_on_the_command_line_exit_with_2(tmp_path: Path) -> None:
