@@ -155,9 +155,10 @@ def test_tree_with_either_index_and_without_the_filter(kind: str, filtered: bool
     W = hard_case(kind, 120, 150).astype(np.float32)
     matrix = magnitudes(W)
     for grow in (bipartite_tree._grow, partial(bipartite_tree._grow_by_step, n_threads=1)):
-        tree = np.empty(269, np.int32)
-        grow(matrix.entries, filtered, np.arange(270).astype(index), tree)
+        tree, places = np.empty(269, np.int32), np.empty(269, np.int64)
+        grow(matrix.entries, filtered, np.arange(270).astype(index), tree, places)
         assert_array_equal(np.sort(matrix.values(tree)), scipy_weights(W))
+        assert_array_equal(np.abs(W).flat[places], matrix.values(tree))
 
 
 def hankel_weights(v: NDArray[Any], m: int, n: int) -> NDArray[np.float64]:
@@ -225,8 +226,9 @@ def test_worst_case_of_many_rounds(filtered: bool) -> None:
     W[np.arange(n), np.arange(n)] = steps[0::2]
     W[np.arange(n), np.arange(n) + 1] = steps[1::2]
     matrix = magnitudes(W)
-    tree = np.empty(2 * n, np.int32)
-    bipartite_tree._grow(matrix.entries, filtered, np.arange(2 * n + 1, dtype=np.uint32), tree)
+    tree, places = np.empty(2 * n, np.int32), np.empty(2 * n, np.int64)
+    bipartite_tree._grow(matrix.entries, filtered, np.arange(2 * n + 1, dtype=np.uint32), tree, places)
+    assert_array_equal(W.flat[places], matrix.values(tree))
     assert_array_equal(np.sort(matrix.values(tree)), np.sort(steps))
 
 

@@ -186,7 +186,8 @@ def test_entries_are_the_maximum_spanning_tree(W: NDArray[Any]) -> None:
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_entries_of_every_format(format: str) -> None:
+@pytest.mark.parametrize("shape", [(40, 60), (350, 300)], ids=str)
+def test_entries_of_every_format(format: str, shape: tuple[int, int]) -> None:
     for kind in LARGE_MATRICES:
-        W = FORMATS[format](large_matrix(kind, 40, 60))
+        W = FORMATS[format](large_matrix(kind, *shape))
         assert_is_tree_of(W, neural_persistence_pairing(W))

@@ -125,14 +125,14 @@ def neural_persistence_batch(
     stack: NDArray[Any], *, p: float = 2.0, essential: Literal["drop", "count"] = "drop"
 ) -> list[NeuralPersistence | None]:
     """Return the neural persistence of many small matrices of one shape, whose trees are made in one compiled call."""
-    from toposcope.kernels.bipartite_prim import prim_keys_batch
+    from toposcope.kernels.bipartite_prim import prim_trees
     from toposcope.kernels.bipartite_tree import is_small
 
     r, m, n = stack.shape
     if not is_small(m, n):
         return [None] * r
     matrix = as_magnitudes(np.ascontiguousarray(stack).reshape(r * m, n), "stack")
-    keys = prim_keys_batch(matrix.entries, m)
+    keys = prim_trees(matrix.entries, m).keys
     keys.sort(axis=1)
     weights = matrix.values(keys.reshape(-1)).reshape(keys.shape)[:, ::-1]
     finite = keys[:, -1] < matrix.infinity
@@ -153,7 +153,7 @@ def check_sums(p: float, essential: str) -> float:
 
 def persistence_of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
     """Return the neural persistence from the weights of the maximum spanning tree, descending."""
-    from toposcope.kernels.bipartite_tree import death_sums
+    from toposcope.kernels.death_sums import death_sums
 
     deaths, total, unit, powers = death_sums(np.ascontiguousarray(weights), scale, p, essential == "count")
     norm = unit * powers ** (1 / p)

@@ -1,15 +1,17 @@
 """Which points and entries a bar's ends come from: the edges that begin and end the bars of a filtration."""
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_array, as_count, as_float_matrix
+from toposcope.homology.arrays import as_array, as_count, as_magnitudes, not_finite
 from toposcope.homology.loops import LoopFiltration, check_loops_fit
-from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, outlasts_rounding
-from toposcope.typing import Indices, Matrix
+from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, is_large, outlasts_rounding, spanning_trees
+from toposcope.kernels.magnitudes import Magnitudes
+from toposcope.typing import Indices
 
 FILL = -1  # in place of a point or entry where a cloud of a batch has fewer bars than another
 
@@ -88,6 +90,8 @@ def rips_pairings_batch(
     max_dimension = _as_dimension(max_dimension)
     clouds = _as_stack(stack, "stack")
     counts = _as_lengths(lengths, clouds)
+    if metric == "euclidean" and max_dimension == 0 and (edges := _trees(clouds, counts)) is not None:
+        return [edges]
     pairings = [
         rips_pairings(
             cloud[:count, :count] if metric == "precomputed" else cloud[:count],
@@ -125,18 +129,34 @@ def neural_persistence_pairing(W: ArrayLike | Any) -> Indices:
     >>> neural_persistence_pairing(np.array([[0.5, -2.0], [1.0, 0.1]])).tolist()
     [[0, 1], [1, 0], [0, 0]]
     """
-    sizes = np.abs(as_float_matrix(W, "W"))
-    m, n = sizes.shape
-    graph = np.full((m + n, m + n), -np.inf)
-    graph[:m, m:], graph[m:, :m] = sizes, sizes.T
-    weights, ends = _prim(-graph)
-    ends[:, 1] -= m
-    return ends[np.argsort(weights, kind="stable")]
+    from toposcope.kernels.bipartite_tree import bipartite_tree_entries
+
+    # By rows: of other matrices, rows and columns may be exchanged.
+    weights = np.ascontiguousarray(as_array(W, "W"))
+    matrix = as_magnitudes(weights, "W")
+    entries = bipartite_tree_entries(matrix)
+    _check_finite(weights[*entries[0]], matrix, "W", weights.shape)
+    return entries
 
 
 def neural_persistence_pairing_batch(stack: ArrayLike | Any) -> Indices:
     """Return the same of several matrices of one shape, (b, m, n); shape (b, m + n - 1, 2)."""
-    return np.stack([neural_persistence_pairing(W) for W in _as_stack(stack, "stack")])
+    from toposcope.kernels.bipartite_prim import prim_entries
+    from toposcope.kernels.bipartite_tree import is_small
+
+    matrices = np.ascontiguousarray(_as_stack(stack, "stack"))
+    r, m, n = matrices.shape
+    if not is_small(m, n):
+        return np.stack([neural_persistence_pairing(W) for W in matrices])
+    matrix = as_magnitudes(matrices.reshape(-1, n), "stack")
+    entries = prim_entries(matrix.entries, m)
+    _check_finite(matrices[np.arange(r), *entries[:, 0].T], matrix, "stack", matrices.shape)
+    return entries
+
+
+def _check_finite(heaviest: ArrayLike, matrix: Magnitudes, name: str, shape: tuple[int, ...]) -> None:
+    if not np.isfinite(heaviest).all():
+        raise not_finite(name, matrix.n_not_finite(), math.prod(shape), shape)
 
 
 def _as_dimension(value: Any) -> int:
@@ -172,19 +192,19 @@ def _padded(pairings: list[Indices], n_bars: int) -> Indices:
     return padded
 
 
-def _prim(distances: Matrix) -> tuple[Any, Indices]:
-    n = len(distances)
-    lengths, ends = np.empty(n - 1), np.empty((n - 1, 2), np.int64)
-    nearest, source, outside, added = np.full(n, np.inf), np.zeros(n, np.int64), np.ones(n, np.bool_), 0
-    for k in range(n - 1):
-        outside[added] = False
-        closer = outside & (distances[added] < nearest)
-        nearest[closer], source[closer] = distances[added][closer], added
-        others = np.flatnonzero(outside)
-        new = int(others[np.argmin(nearest[others])])
-        lengths[k], ends[k] = nearest[new], sorted((source[new], new))
-        added = new
-    return lengths, ends
+def _trees(clouds: NDArray[Any], counts: Indices) -> Indices | None:
+    """Return the edges of the trees of small clouds, made in one compiled call; None if that does not suit one."""
+    b, n, d = clouds.shape
+    if d == 1 or is_large((n, d)) or clouds.dtype.kind != "f":
+        return None
+    if counts.min() < n:
+        clouds = np.where((np.arange(n) < counts[:, None])[:, :, None], clouds, 0)
+    usual, _, (squares, ends) = spanning_trees(clouds, counts)
+    if len(usual) < b:
+        return None
+    missing = np.arange(n - 1) >= counts[:, None] - 1
+    squares[missing], ends[missing] = np.inf, FILL
+    return np.take_along_axis(ends, np.argsort(squares, axis=1, kind="stable")[:, :, None], axis=1)
 
 
 def _loops(cloud: Cloud) -> Indices:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.bipartite_prim import prim_keys
+from toposcope.kernels.bipartite_prim import prim_entries, prim_keys
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
 from toposcope.kernels.sets import ONE, WORD, ZERO, Parents, bits_above, find, join, lowest_bit
@@ -37,10 +37,9 @@ from toposcope.kernels.tuning import (
     N_SAMPLED_ABOVE,
     N_SAMPLED_TOGETHER,
     N_WORDS,
-    SUM_LANES,
     SURVIVORS_PER_VERTEX,
 )
-from toposcope.typing import Vector
+from toposcope.typing import Indices
 
 Index = NDArray[np.integer[Any]]
 Block = tuple[int, int]
@@ -216,10 +215,10 @@ def _sample(matrix: Entries) -> Keys:
 
 
 @compiled
-def join_heavy(matrix: Entries, heavy: Heavy, parent: Parents, tree: Keys) -> int:
+def join_heavy(matrix: Entries, heavy: Heavy, parent: Parents, tree: Keys, places: Indices) -> int:
     """Join along all entries above a threshold, and along those equal to it where they are very many.
 
-    Returns how many edges `tree` holds.
+    Returns how many edges the tree holds.
     """
     m, divisor = len(matrix.starts), heavy.positions.dtype.type(matrix.n)  # 32 bits divide sooner than 64
     keys, positions = descending(heavy.keys, heavy.positions)
@@ -227,17 +226,17 @@ def join_heavy(matrix: Entries, heavy: Heavy, parent: Parents, tree: Keys) -> in
     for k in range(len(keys)):
         i: Any = np.int64(positions[k] // divisor)
         if join(parent, i, m + np.int64(positions[k]) - i * matrix.n):
-            tree[n_edges] = keys[k]
+            tree[n_edges], places[n_edges] = keys[k], positions[k]
             n_edges += 1
             if n_edges == len(tree):
                 return n_edges
     if heavy.tied:
-        n_edges += _join_equal(matrix, heavy.threshold, parent, tree[n_edges:])
+        n_edges += _join_equal(matrix, heavy.threshold, parent, tree[n_edges:], places[n_edges:])
     return n_edges
 
 
 @compiled
-def _join_equal(matrix: Entries, value: Any, parent: Parents, tree: Keys) -> int:
+def _join_equal(matrix: Entries, value: Any, parent: Parents, tree: Keys, places: Indices) -> int:
     """Join along all entries of one value, in the order they are stored; all heavier ones must be joined already.
 
     A row is left as soon as it and all columns are in one component.
@@ -268,7 +267,7 @@ def _join_equal(matrix: Entries, value: Any, parent: Parents, tree: Keys) -> int
                 if (run[j] & mask) != value or labels[j] == root:
                     continue
                 if join(parent, root, m + c + j):
-                    tree[n_edges] = value
+                    tree[n_edges], places[n_edges] = value, i * n + c + j
                     n_edges += 1
                     n_column_trees -= holds_column[root]
                     root = find(parent, root)
@@ -381,12 +380,13 @@ def _heaviest_leaving(
 
 
 @compiled
-def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, n_edges: int) -> int:
-    """Join every component along its choice; return how many edges `tree` holds."""
+def join_choices(choices: Choices, m: int, parent: Parents, tree: Keys, places: Indices, n_edges: int) -> int:
+    """Join every component along its choice; return how many edges the tree holds."""
+    n = len(parent) - m
     for component in range(len(choices.keys)):
-        key = choices.keys[component]
-        if key >= 0 and join(parent, wide(choices.rows[component]), m + wide(choices.columns[component])):
-            tree[n_edges] = key
+        key, i, j = choices.keys[component], wide(choices.rows[component]), wide(choices.columns[component])
+        if key >= 0 and join(parent, i, m + j):
+            tree[n_edges], places[n_edges] = key, i * n + j
             n_edges += 1
     return n_edges
 
@@ -400,21 +400,39 @@ def _offer(choices: Choices, component: int, key: Any, i: int, j: int) -> None:
 
 def bipartite_tree_keys(matrix: Magnitudes, n_threads: int = 1) -> Keys:
     """Return the weights of the maximum spanning tree as keys, descending; shape (m + n - 1,)."""
-    m, n = matrix.shape
-    if is_small(m, n):
+    if is_small(*matrix.shape):
         return np.sort(prim_keys(matrix.entries))[::-1]
+    tree, _, n_heavy = _spanning_tree(matrix, n_threads)
+    # The heavy ones were added in order, and no other is heavier.
+    tree[n_heavy:] = np.sort(tree[n_heavy:])[::-1]
+    return tree
+
+
+def bipartite_tree_entries(matrix: Magnitudes) -> NDArray[np.int64]:
+    """Return row and column of the entries of the tree, in the same order; shape (m + n - 1, 2)."""
+    entries: NDArray[np.int64]
+    if is_small(*matrix.shape):
+        entries = prim_entries(matrix.entries, len(matrix.entries.starts))[0]
+    else:
+        tree, places, _ = _spanning_tree(matrix, 1)
+        positions = places[np.argsort(-tree, kind="stable")]
+        entries = np.stack([positions // matrix.entries.n, positions % matrix.entries.n], axis=1)
+    return entries
+
+
+def _spanning_tree(matrix: Magnitudes, n_threads: int) -> tuple[Keys, Indices, int]:
+    """Return the keys of the tree and their row-major positions, and how many of the first are in order."""
+    m, n = matrix.shape
     parent: Parents = np.arange(m + n, dtype=np.uint32 if m * n < 1 << 32 else np.int64)
-    tree = np.empty(m + n - 1, matrix.entries.buffer.dtype)
+    tree, places = np.empty(m + n - 1, matrix.entries.buffer.dtype), np.empty(m + n - 1, np.int64)
     n_threads = max(1, min(n_threads, m, m * n // MIN_ENTRIES_PER_THREAD))
     # Few entries for each vertex: no threshold would leave many of them out.
     filtered = 2 * SURVIVORS_PER_VERTEX * (m + n) < m * n
     if m * n < MIN_ENTRIES_BY_STEP and n_threads == 1:
-        n_heavy = _grow(matrix.entries, filtered, parent, tree)
+        n_heavy = _grow(matrix.entries, filtered, parent, tree, places)
     else:
-        n_heavy = _grow_by_step(matrix.entries, filtered, parent, tree, n_threads)
-    # The heavy ones were added in order, and no other is heavier.
-    tree[n_heavy:] = np.sort(tree[n_heavy:])[::-1]
-    return tree
+        n_heavy = _grow_by_step(matrix.entries, filtered, parent, tree, places, n_threads)
+    return tree, places, n_heavy
 
 
 def is_small(m: int, n: int) -> bool:
@@ -423,29 +441,30 @@ def is_small(m: int, n: int) -> bool:
 
 
 @compiled
-def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys) -> int:
+def _grow(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, places: Indices) -> int:
     """Fill the tree, in one call: several matrices can be measured in as many threads; return how many are heavy."""
     m, n_edges = len(matrix.starts), 0
     if filtered:
-        n_edges = join_heavy(matrix, heavy_entries(matrix, parent, wide(0), m), parent, tree)
+        n_edges = join_heavy(matrix, heavy_entries(matrix, parent, wide(0), m), parent, tree, places)
     n_heavy = n_edges
     while n_edges < len(tree):
-        n_edges = join_choices(choose(matrix, components(parent, m), wide(0), m), m, parent, tree, n_edges)
+        choices = choose(matrix, components(parent, m), wide(0), m)
+        n_edges = join_choices(choices, m, parent, tree, places, n_edges)
     return n_heavy
 
 
-def _grow_by_step(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, n_threads: int) -> int:
+def _grow_by_step(matrix: Entries, filtered: bool, parent: Parents, tree: Keys, places: Indices, n_threads: int) -> int:
     """Do the same step by step, with the rows shared out among threads where they are read."""
     m, n_edges = len(matrix.starts), 0
     blocks = [(m * k // n_threads, m * (k + 1) // n_threads) for k in range(n_threads)]
     with ThreadPoolExecutor(max(n_threads - 1, 1)) as pool:
         if filtered:
             parts = _shared(pool, partial(heavy_entries, matrix, parent), blocks)
-            n_edges = join_heavy(matrix, _united(parts), parent, tree)
+            n_edges = join_heavy(matrix, _united(parts), parent, tree, places)
         n_heavy = n_edges
         while n_edges < len(tree):
             choices = _heaviest(_shared(pool, partial(choose, matrix, components(parent, m)), blocks))
-            n_edges = join_choices(choices, m, parent, tree, n_edges)
+            n_edges = join_choices(choices, m, parent, tree, places, n_edges)
     return n_heavy
 
 
@@ -468,33 +487,3 @@ def _heaviest(parts: Sequence[Choices]) -> Choices:
     """Return the heaviest of the choices of every component."""
     best, numbers = np.argmax([part.keys for part in parts], axis=0), np.arange(len(parts[0].keys))
     return Choices(*(np.stack(field)[best, numbers] for field in zip(*parts, strict=True)))
-
-
-class DeathSums(NamedTuple):
-    """What neural persistence is computed from."""
-
-    deaths: Vector  # shape (N - 1,); weights divided by the scale; 1 where all weights are zero
-    total: float  # sum of the persistences, 1 - death
-    # the largest persistence, or 1 if that is zero: relative to it, high powers of small persistences do not underflow
-    # all at once
-    unit: float
-    powers: float  # sum of the p-th powers of the persistences in that unit
-
-
-@compiled
-def death_sums(weights: Vector, scale: float, p: float, counted: bool) -> DeathSums:
-    """Divide by the scale, and sum up."""
-    if weights[0] == 0:
-        return DeathSums(np.ones_like(weights), 0.0, 1.0, 0.0)
-    deaths = weights / scale
-    largest = 1.0 if counted else 1.0 - deaths[-1]
-    unit = largest if largest > 0 else 1.0
-    totals, powers = np.zeros(SUM_LANES), np.zeros(SUM_LANES)
-    for start in range(0, len(deaths), SUM_LANES):
-        for lane in range(min(SUM_LANES, len(deaths) - start)):
-            persistence = 1.0 - deaths[start + lane]
-            relative = persistence / unit
-            totals[lane] += persistence
-            powers[lane] += relative * relative if p == 2 else relative**p
-    more = 1.0 if counted else 0.0
-    return DeathSums(deaths, totals.sum() + more, unit, powers.sum() + more)
