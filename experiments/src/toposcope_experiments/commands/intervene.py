@@ -72,12 +72,16 @@ def intervene(ctx: click.Context, /, out: Path, quick: bool, workers: int | None
     """
     from toposcope_experiments.interventions.experiment import run_experiment
     from toposcope_experiments.interventions.page import first_line, write_page
+    from toposcope_experiments.interventions.push import refresh_warning
 
     if quick:
         given = {name for name in QUICK if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
         options |= {name: value for name, value in QUICK.items() if name not in given}
     with bad_use():
         design = _design(**options)
+    for statistic in design.statistics:
+        if warning := refresh_warning(statistic, design.refresh_of(statistic)):
+            click.echo(f"note: {warning}", err=True)
     with progress_bars() as progress:
         run_experiment(design, out, workers=workers, progress=progress)
     page = write_page(out)
