@@ -3,7 +3,7 @@
     python benchmarks/weight_variance.py SERIES...
 
 Over the checkpoints of each run, layer by layer: Spearman's correlation of persistence with the variance of
-|w| / max|w| and with the persistence of twins, the mean over 5 permutations of the entries of each layer; both also
+|w| / max|w| and with the persistence of twins, the mean over 20 permutations of the entries of each layer; both also
 given the step, and of the changes from checkpoint to checkpoint. The excess is persistence less that of the twins at
 the last checkpoint; "sd" counts it in standard deviations over the twins. Medians over layers; in brackets the weakest.
 """
@@ -22,7 +22,7 @@ from toposcope.probes.deep_graph import chain_matrices, predecessors
 from toposcope.probes.placebo_twin import permuted
 
 Matrices = list[NDArray[np.float64]]
-TWINS = 5
+TWINS = 20
 MEASURES: dict[str, Callable[[Matrices], float]] = {
     "neural persistence": lambda matrices: neural_persistence(matrices[-1]).mean,
     "deep graph persistence": lambda matrices: deep_graph_persistence(matrices).mean,

@@ -109,6 +109,14 @@ def test_equal_dose_alone_does_not_tell_topology_from_what_moves_it(trained: Tra
     assert FOLLOWS not in rates(trained, H0_ALONE, 91, 3, own=False)
 
 
+def test_what_pushes_of_results_changed_is_read_back(trained: Trained) -> None:
+    table = table_of(trained, NULL)
+    found = Trained.of(StatisticRuns(STATISTIC_NAME, table.with_columns(diverged=(pl.col("seed") == 7).cast(pl.Int64))))
+    for key, changes in trained.changes.items():
+        for name, values in changes.items():
+            np.testing.assert_array_equal(found.changes[key][name], np.delete(values[:60], 7))
+
+
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 30), st.integers(0, 2**32 - 1))
 def test_estimates_are_those_of_a_paired_test(n: int, seed: int) -> None:

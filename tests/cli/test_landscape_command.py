@@ -1,6 +1,7 @@
 """``toposcope landscape``: what it prints, writes and refuses."""
 
 import json
+import math
 import shutil
 from itertools import pairwise
 from pathlib import Path
@@ -49,6 +50,10 @@ def test_random_planes(run: Path) -> None:
     ranges = found["statistics"]["range"]
     assert ranges["planes"] == 2
     assert all(ranges[f"noise_{what}"] > 0 for what in ("planes", "batches", "resolution"))
+    # for each token 64 functions of GELU, 128 + 2 of the head, 3 of norms; entries and rows of attention
+    assert found["bound"]["digits"] == pytest.approx(
+        math.log10(2) * (197 + 65) ** 2 / 2 * found["n_tokens"] ** 2, rel=0.05
+    )
     again = called("landscape", run / "checkpoints", "--step", "10", "--text", run / "text.txt", *OPTIONS, "--json")
     assert again.out == done.out
 
@@ -60,6 +65,7 @@ def test_what_is_said(run: Path) -> None:
     assert "2 planes of 9 x 9 points along random filter-normalised directions, span 1" in done.out
     assert STATISTIC_NAMES["range"] in done.out
     assert "between two planes: bottleneck" in done.out
+    assert "by Khovanskii's theorem a loss of this architecture on " in done.out
     assert "Traceback" not in done.err
 
 

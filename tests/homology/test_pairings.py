@@ -21,13 +21,15 @@ from toposcope.homology import (
     neural_persistence,
     neural_persistence_pairing,
     neural_persistence_pairing_batch,
+    plane_loops,
     rips,
     rips_pairings,
     rips_pairings_batch,
 )
+from toposcope.homology.point_cloud import Euclidean
 from toposcope.typing import Indices
 
-thorough = examples(200)
+thorough = examples(100)
 moderate = examples(60)
 
 
@@ -53,6 +55,9 @@ def assert_pairs(points: Array, metric: Any = "euclidean", *, rtol: float, atol:
     assert_allclose(lengths_of(points, h0, metric), pairs0.pairs[:, 1], rtol=rtol, atol=atol)
     assert_allclose(lengths_of(points, h1[:, :2], metric), pairs1.pairs[:, 0], rtol=rtol, atol=atol)
     assert_allclose(lengths_of(points, h1[:, 2:], metric), pairs1.pairs[:, 1], rtol=rtol, atol=atol)
+    if metric == "euclidean":  # to the last bit, as the engine measures them
+        matrix = Euclidean.of(points, "points").distances(np.arange(len(points)))
+        assert_array_equal(matrix[h1[:, 0::2], h1[:, 1::2]], pairs1.pairs)
     assert h0.dtype == h1.dtype == np.int64
     assert h1.shape == (len(pairs1.pairs), 4)
     assert_array_equal(rips_pairings(points, metric=metric, max_dimension=0)[0], h0)
@@ -106,6 +111,19 @@ def test_trees_of_middle_sized_clouds(kind: str) -> None:
         assert is_tree(ends, n)
         deaths = rips(points, max_dimension=0)[0].pairs[:, 1]
         assert_allclose(lengths_of(points, ends, "euclidean"), deaths, rtol=1e-13, atol=0)
+
+
+def test_clouds_of_the_plane_need_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plane_loops, "MIN_TREE_POINTS", 50)
+    points = np.random.default_rng(0).integers(0, 9, (150, 2)) / 4
+    assert rips(points)[1].engine == "boxes"
+    (h0, h1), (pairs0, pairs1) = rips_pairings(points), rips(points)
+    assert is_tree(h0, 150)
+    assert_array_equal(lengths_of(points, h0, "euclidean"), pairs0.pairs[:, 1])
+    for ends, values in ((h1[:, :2], pairs1.pairs[:, 0]), (h1[:, 2:], pairs1.pairs[:, 1])):
+        assert_array_equal(lengths_of(points, ends, "euclidean"), values)
+    monkeypatch.setattr(plane_loops, "MAX_VISITS_PER_PAIR", 0)
+    assert_array_equal(lengths_of(points, rips_pairings(points)[1][:, 2:], "euclidean"), pairs1.pairs[:, 1])
 
 
 def test_float32_far_from_the_origin() -> None:

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from property_examples import examples
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, memory, plane_loops, rips
+from toposcope.homology import memory, plane_loops, rips
 from toposcope.homology.loops import loop_diagram
-from toposcope.homology.plane_loops import is_plane, plane_diagram
+from toposcope.homology.plane_loops import PlaneBars, is_plane, plane_bars
 from toposcope.homology.point_cloud import Euclidean
 from toposcope.typing import Matrix
 
@@ -59,8 +61,8 @@ def clouds(draw: st.DrawFn) -> Matrix:
     return points * draw(st.sampled_from([1.0, 1.0, 1e-150, 1e150, 3e-300]))
 
 
-def without_matrix(points: Matrix, threshold: float = np.inf) -> tuple[Matrix, Diagram]:
-    found = plane_diagram(Euclidean.of(points, "points"), threshold, matrix_fits=False)
+def without_matrix(points: Matrix, threshold: float = np.inf) -> PlaneBars:
+    found = plane_bars(Euclidean.of(points, "points"), threshold, matrix_fits=False)
     assert found is not None
     return found
 
@@ -71,9 +73,12 @@ def test_diagrams_are_those_of_the_matrix(points: Matrix, data: st.DataObject) -
     matrix = Euclidean.of(points, "points").distances(np.arange(len(points)))
     is_small = Euclidean.of(points, "points").exponent < plane_loops.MIN_EXPONENT
     threshold = data.draw(st.sampled_from([np.inf, np.inf, *([] if is_small else matrix[0, :5].tolist())]))
-    tree, found = without_matrix(points, threshold)
+    tree, edges, found, ends = without_matrix(points, threshold)
     expected = loop_diagram(matrix, threshold)
     assert_array_equal(found.pairs, expected.pairs)
+    assert_array_equal(matrix[ends[:, 0::2], ends[:, 1::2]], expected.pairs)
+    assert_allclose(matrix[edges[:, 0], edges[:, 1]], tree, rtol=1e-15)
+    assert connected_components(csr_matrix((tree + 1, edges.T), matrix.shape))[0] == 1
     assert found.n_truncated == expected.n_truncated + expected.n_essential
     assert_array_equal(tree, Euclidean.of(points, "points").tree()[0])
 
@@ -86,7 +91,7 @@ def test_diagrams_are_those_of_the_simplex_tree(points: Matrix) -> None:
     simplices.compute_persistence(homology_coeff_field=2, min_persistence=0, persistence_dim_max=True)
     bars = simplices.persistence_intervals_in_dimension(1).reshape(-1, 2)
     bars = bars[bars[:, 1] > bars[:, 0]]
-    found = without_matrix(points)[1].pairs
+    found = without_matrix(points).h1.pairs
     assert_array_equal(found[np.lexsort(found.T)], bars[np.lexsort(bars.T)])
 
 
@@ -107,9 +112,9 @@ def test_a_budget_that_is_spent_leaves_the_cloud_to_the_matrix(monkeypatch: pyte
 @pytest.mark.parametrize("at_once", [0, 50])
 def test_a_walk_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     points = np.random.default_rng(0).standard_normal((300, 2))
-    tree, whole = without_matrix(points)
+    tree, _, whole, _ = without_matrix(points)
     monkeypatch.setattr(plane_loops, "VISITS_AT_ONCE", at_once)
-    tree_in_parts, in_parts = without_matrix(points)
+    tree_in_parts, _, in_parts, _ = without_matrix(points)
     assert_array_equal(tree_in_parts, tree)
     assert_array_equal(in_parts.pairs, whole.pairs)
 
@@ -117,7 +122,7 @@ def test_a_walk_in_parts_is_the_same(monkeypatch: pytest.MonkeyPatch, at_once: i
 def test_work_that_is_no_visit_is_counted() -> None:
     points = np.random.default_rng(0).standard_normal((1500, 2))
     points[0] = 1e300  # beside it all other distances are too small to be told apart, and no point refutes another
-    assert plane_diagram(Euclidean.of(points, "points"), np.inf, matrix_fits=True) is None
+    assert plane_bars(Euclidean.of(points, "points"), np.inf, matrix_fits=True) is None
 
 
 def test_few_distinct_points_need_no_matrix() -> None:
@@ -130,7 +135,7 @@ def test_few_distinct_points_need_no_matrix() -> None:
 
 def test_what_refuses_more_dimensions_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_memory", lambda: 1 << 20)
-    monkeypatch.setattr(rips_module, "plane_diagram", lambda *_, **__: pytest.fail("H1 was computed first"))
+    monkeypatch.setattr(rips_module, "plane_bars", lambda *_, **__: pytest.fail("H1 was computed first"))
     with pytest.raises(ToposcopeError, match="H2 and up of 2000 points"):
         rips(np.random.default_rng(0).standard_normal((3000, 2)), max_dimension=2)
 
@@ -145,7 +150,7 @@ def test_only_large_clouds_of_the_plane_and_space_go_without_a_matrix() -> None:
 def test_a_cloud_that_is_large(d: int) -> None:
     random = np.random.default_rng(1)
     points = np.concatenate([random.standard_normal((4000, d)), random.uniform(5, 6, (1000, d))])
-    tree, found = without_matrix(points)
+    tree, _, found, _ = without_matrix(points)
     matrix = Euclidean.of(points, "points").distances(np.arange(len(points)))
     assert_array_equal(found.pairs, loop_diagram(matrix).pairs)
     assert_array_equal(tree, Euclidean.of(points, "points").tree()[0])
@@ -153,5 +158,5 @@ def test_a_cloud_that_is_large(d: int) -> None:
 
 def test_a_threshold_among_lengths_that_are_rounded_is_left_to_the_matrix() -> None:
     cloud = Euclidean.of(np.random.default_rng(0).standard_normal((100, 2)) * 1e-322, "points")
-    assert plane_diagram(cloud, 2e-322, matrix_fits=False) is None
-    assert plane_diagram(cloud, np.inf, matrix_fits=False) is not None
+    assert plane_bars(cloud, 2e-322, matrix_fits=False) is None
+    assert plane_bars(cloud, np.inf, matrix_fits=False) is not None

@@ -91,6 +91,7 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Diagram.landscape": (BAR.landscape, {}),
     "Diagram.persistence_image": (BAR.persistence_image, {}),
     "Moments": (Moments, {"dimension": 3}),
+    "PfaffianFormat": (homology.PfaffianFormat, {"n": 2, "alpha": 1, "beta": 1, "length": 1}),
     "SpectralDensity.share": (DENSITY.share, {"low": 0.0, "high": 1.0}),
     "SpectralDensity.smoothed": (DENSITY.smoothed, {"grid": np.array(GRID), "width": 0.1}),
     "betti_curve": (betti_curve, {"diagram": BAR, "at": GRID}),
@@ -113,6 +114,7 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "longest_loops": (homology.longest_loops, {"points": POINTS}),
     "measures_of_singular_values": (homology.measures_of_singular_values, {"sigma": GRID}),
     "metric_scaling": (homology.metric_scaling, {"distances": MATRIX}),
+    "mlp_format": (homology.mlp_format, {"widths": [2, 1], "samples": 1}),
     "nearest_neighbour_edges": (homology.nearest_neighbour_edges, {"points": POINTS, "k": 2}),
     "neural_persistence": (neural_persistence, {"W": POINTS}),
     "neural_persistence_pairing": (homology.neural_persistence_pairing, {"W": POINTS}),
@@ -143,6 +145,10 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         homology.sublevel_points,
         {"values": POINTS[:, 0], "points": POINTS[:, :2], "graph": "nearest"},
     ),
+    "transformer_format": (
+        homology.transformer_format,
+        {"layers": 1, "width": 2, "heads": 1, "context": 4, "vocabulary": 2, "tokens": 3},
+    ),
     "two_nn": (homology.two_nn, {"points": POINTS}),
 }
 COUNTS = (True, np.True_, -1, -(2**70), 2.5, np.nan, "3", [1], 1j)
@@ -166,7 +172,9 @@ def mistakes() -> list[Any]:
             elif isinstance(valid.get(parameter), (np.ndarray, list)) and parameter not in MAY_BE_EMPTY:
                 values = (np.array(valid[parameter])[:0],)
             for value in values:
-                is_valid = (parameter in MAY_BE_NAN and value is np.nan) or (parameter == "alpha" and value == [1.0])
+                is_valid = (parameter in MAY_BE_NAN and value is np.nan) or (
+                    parameter in ("alpha", "tokens") and value == [1]
+                )
                 if not is_valid:
                     found.append(pytest.param(name, parameter, value, id=f"{name}-{parameter}-{value!r:.20}"))
     return found
@@ -186,7 +194,13 @@ def test_the_same_calls_are_valid_without_a_mistake(name: str) -> None:
 
 
 def test_every_public_function_is_among_them() -> None:
-    takes_no_number = {"average_persistence", "bottleneck", "critical_points_of_triangles", "cross_barcode"}
+    takes_no_number = {
+        "average_persistence",
+        "betti_bound",
+        "bottleneck",
+        "critical_points_of_triangles",
+        "cross_barcode",
+    }
     takes_no_number |= {"diagram_distances", "matching", "saddle_minimum_distance", "statistics", "unrolled"}
     takes_no_number |= {"vineyard", "wasserstein", "weight_variance"}
     functions = {name for name in homology.__all__ if inspect.isfunction(getattr(homology, name))}

@@ -190,6 +190,8 @@ FAULTS: dict[str, Callable[[], object]] = {
     "scale: expected 'layer' or a number of at least max|W|": lambda: tt.neural_persistence(POINTS, scale=0.1),
     "scale: expected 'layer' or a number": lambda: tt.neural_persistence(POINTS, scale="network"),
     "diagram: expected a TensorDiagram, got list": lambda: tt.total(tt.rips(POINTS)),
+    "diagram: expected a TensorDiagram, got Diagram": lambda: tt.wasserstein(*ts.rips(POINTS)),
+    "target: expected a Diagram, got Tensor": lambda: tt.wasserstein(tt.rips(POINTS)[0], POINTS),
     "order: expected 1 or 2, got 3": lambda: tt.wasserstein(*tt.rips(POINTS, 0) * 2, order=3),
     "diagrams: dimensions 0 and 1 differ": lambda: tt.wasserstein(*tt.rips(POINTS)),
     "n_layers: expected a whole number of at least 1": lambda: tt.landscape(tt.rips(POINTS)[0], [1.0], 0),

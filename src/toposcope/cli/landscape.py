@@ -138,4 +138,6 @@ def _print(report: LandscapeReport) -> None:
     print_table(columns, rows, "nats per token, counts and shares")
     for name, value in () if report.is_one_minimum else report.between.items():
         click.echo(f"between two planes: {name} {value:.3g} nats")
+    if bound := report.bound_line():
+        click.echo(bound)
     print_notes(report.remarks())

@@ -13,6 +13,7 @@ from toposcope.homology.basins import (
     profile_grid,
     saddle_minimum_distance,
 )
+from toposcope.homology.betti_bounds import BettiBound, PfaffianFormat, betti_bound
 from toposcope.homology.deep_graph import deep_graph_persistence
 from toposcope.homology.diagram import Diagram, betti_curve, landscape, persistence_image
 from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
@@ -40,6 +41,7 @@ from toposcope.homology.multidimensional_scaling import (
     random_walk_shares_of,
     step_cosines,
 )
+from toposcope.homology.network_formats import mlp_format, transformer_format
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
 from toposcope.homology.pairings import (
     neural_persistence_pairing,
@@ -68,6 +70,7 @@ from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
 from toposcope.homology.weight_views import qkv_rows, unrolled
 
 __all__ = [
+    "BettiBound",
     "CriticalPoints",
     "Diagram",
     "DiagramDistances",
@@ -80,6 +83,7 @@ __all__ = [
     "Moments",
     "NeuralPersistence",
     "PHDimension",
+    "PfaffianFormat",
     "Profile",
     "Scaling",
     "SpectralDensity",
@@ -90,6 +94,7 @@ __all__ = [
     "TwoNN",
     "Vine",
     "average_persistence",
+    "betti_bound",
     "betti_curve",
     "bottleneck",
     "classical_scaling",
@@ -112,6 +117,7 @@ __all__ = [
     "matching",
     "measures_of_singular_values",
     "metric_scaling",
+    "mlp_format",
     "nearest_neighbour_edges",
     "neural_persistence",
     "neural_persistence_pairing",
@@ -138,6 +144,7 @@ __all__ = [
     "sublevel_graph",
     "sublevel_grid",
     "sublevel_points",
+    "transformer_format",
     "two_nn",
     "unrolled",
     "vineyard",

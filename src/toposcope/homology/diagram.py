@@ -228,6 +228,12 @@ def sorted_pairs(pairs: Matrix) -> Matrix:
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
 
 
+def bar_order(pairs: Matrix) -> NDArray[np.int64]:
+    """Return which points are of positive length, in the order of `sorted_pairs`."""
+    positive = np.flatnonzero(pairs[:, 1] > pairs[:, 0])
+    return positive[np.lexsort((pairs[positive, 1], pairs[positive, 0]))]
+
+
 def betti_curve(diagram: Diagram, at: ArrayLike) -> NDArray[np.int64]:
     """Count the bars alive at given filtration values; a bar is half-open, [birth, death).
 

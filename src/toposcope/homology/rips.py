@@ -13,7 +13,7 @@ from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram, without_death
 from toposcope.homology.memory import check_fits, may_not_fit, total_memory
-from toposcope.homology.plane_loops import is_plane, plane_diagram
+from toposcope.homology.plane_loops import is_plane, plane_bars
 from toposcope.homology.point_cloud import (
     Cloud,
     DeviceEuclidean,
@@ -116,16 +116,18 @@ def rips(
     in_plane = chosen is None and max_dimension > 0 and (max_points is None or max_points >= n) and is_plane(cloud)
     found = None
     if in_plane:
-        found = plane_diagram(cast(Euclidean, cloud), threshold, matrix_fits=points_for_loops(n) == n)
+        found = plane_bars(cast(Euclidean, cloud), threshold, matrix_fits=points_for_loops(n) == n)
     if max_dimension > 0 and found is None:
         hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
         check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     lengths, births = None, None
     if found is None and max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
         lengths, births = tree_and_births(cloud) or (None, None)
-    diagrams = [_component_diagram(found[0], threshold, "boxes") if found else _components(cloud, lengths, threshold)]
+    diagrams = [
+        _component_diagram(found.lengths, threshold, "boxes") if found else _components(cloud, lengths, threshold)
+    ]
     if found:
-        diagrams.append(found[1])
+        diagrams.append(found.h1)
     elif max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
     if max_dimension > 1:

@@ -11,8 +11,10 @@ sum that of Knuth (The Art of Computer Programming 2, 4.2.2).
 import numpy as np
 
 from toposcope.kernels.compiled import compiled, inlined
-from toposcope.typing import Vector
+from toposcope.typing import Indices, Vector
 
+PAIR, LEFT, RIGHT = 0, 1, 2
+"""What a path does at a cell: match both points, or leave that of the first or second sequence alone."""
 UNREACHED = 1e300  # cost of a prefix that no path reaches; finite, so that it can be added to and compared
 
 
@@ -59,6 +61,56 @@ def cheapest_matching(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, or
         )
     end = k - n - low
     return float(sums[end % 2, end // 2 + 1] + rests[end % 2, end // 2 + 1])
+
+
+@compiled
+def cheapest_partners_on_line(x: Vector, y: Vector, x_alone: Vector, y_alone: Vector, order: int) -> Indices:
+    """Return the place in `y` of the partner of each of `x` in such a matching; -1 for those that stay alone.
+
+    O(kl) time at worst and as many bytes, for the choice at every cell of the band.
+    """
+    k, n = len(x), len(y)
+    low, high = _band(x, y, x_alone, y_alone, order)
+    choices = np.zeros((k + 1, high - low + 1), np.int8)
+    sums, rests = np.empty((2, n + 1)), np.zeros((2, n + 1))
+    sums[:] = UNREACHED
+    for i in range(k + 1):
+        here, above, first = i % 2, 1 - i % 2, max(0, i - high)
+        if first > 0:
+            sums[here, first - 1] = UNREACHED  # of two rows ago
+        for j in range(first, min(n, i - low) + 1):
+            best, rest, choice = (0.0 if i + j == 0 else 2 * UNREACHED), 0.0, PAIR
+            if i > 0:
+                best, rest = _added(sums[above, j], rests[above, j], x_alone[i - 1])
+                choice = LEFT
+            if j > 0:
+                total, lost = _added(sums[here, j - 1], rests[here, j - 1], y_alone[j - 1])
+                if i == 0 or (total - best) + (lost - rest) <= 0:
+                    best, rest, choice = total, lost, RIGHT
+            if i > 0 and j > 0:
+                gap = abs(x[i - 1] - y[j - 1])
+                total, lost = _added(sums[above, j - 1], rests[above, j - 1], gap * gap if order == 2 else gap)
+                if (total - best) + (lost - rest) < 0:
+                    best, rest, choice = total, lost, PAIR
+            sums[here, j], rests[here, j], choices[i, j - i + high] = best, rest, choice
+    partners = np.empty(k, np.int64)
+    i, j = k, n
+    while i > 0:
+        choice = choices[i, j - i + high]
+        if choice != LEFT:
+            j -= 1
+        if choice != RIGHT:
+            i -= 1
+            partners[i] = j if choice == PAIR else -1
+    return partners
+
+
+@inlined
+def _added(before: float, rest: float, cost: float) -> tuple[float, float]:
+    """Return a sum and the rest that rounding took from it, as of `_fill`."""
+    total = before + cost
+    added = total - before
+    return total, rest + ((before - (total - added)) + (cost - added))
 
 
 @compiled

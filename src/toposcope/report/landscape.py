@@ -45,7 +45,13 @@ def losses_frame(report: LandscapeReport) -> pl.DataFrame:
 
 def _planes(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     note = paragraph("The losses of all points: ", csv_link("losses"), ".", note=True)
-    return (paragraph(sentence(data.report.planes_line())), *pictures, note)
+    bound = data.report.bound_line()
+    return (
+        paragraph(sentence(data.report.planes_line())),
+        *pictures,
+        paragraph(sentence(bound), note=True) if bound else None,
+        note,
+    )
 
 
 def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:

@@ -10,10 +10,12 @@ import msgspec
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.homology import BettiBound, betti_bound, transformer_format
 from toposcope.probes.landscape import NO_FINITE_BAR, LandscapeProbe
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
+    from toposcope.family.run import ModelSize
     from toposcope.models.loss_planes import Estimate, Plane
     from toposcope.typing import Matrix, Vector
 
@@ -65,6 +67,8 @@ class LandscapeReport:
     path, path_steps, path_share : array of shape (n, 2), sequence of int, float
         The checkpoints of the path in their plane, this one included, and how much of the squared distances to them
         the plane holds.
+    bound : BettiBound or None
+        Of the number of basins, by the architecture; of models of the family alone.
     """
 
     location: str
@@ -82,6 +86,7 @@ class LandscapeReport:
     path_steps: Sequence[int] = ()
     path_share: float | None = None
     unit: str = "nats per token"
+    bound: BettiBound | None = None
 
     def __repr__(self) -> str:
         return f"LandscapeReport({self.headline()!r})"
@@ -109,8 +114,10 @@ class LandscapeReport:
         return f"{self.name}: {self._minima()} on {self._where()}{lost}; {self._border()}{deepest}{spread}"
 
     def _minima(self) -> str:
-        counts = [round(plane.shape.statistics["minima"]) for plane in self.planes]
-        return f"{_interval(counts)} minima"
+        return f"{self._counts()} minima"
+
+    def _counts(self) -> str:
+        return _interval([round(plane.shape.statistics["minima"]) for plane in self.planes])
 
     def _border(self) -> str:
         """Say on how many planes the lowest point lies on the border, so that its basin goes on outside."""
@@ -189,6 +196,10 @@ class LandscapeReport:
         planes = "a plane" if n == 1 else f"{n} planes"
         return f"{planes} of {side} x {side} points along {what}, span {self.probe.span:g}"
 
+    def bound_line(self) -> str:
+        """Say how many basins the architecture allows; nothing of a function that is not known."""
+        return bound_line(self.bound, f"{self.n_tokens:,}", self._counts()) if self.bound and self.planes else ""
+
     def remarks(self) -> list[str]:
         """Return what is to be known before the numbers are used, one line each."""
         remarks = [flag for flag in self.flags if not (self.is_one_minimum and flag.startswith(NO_FINITE_BAR))]
@@ -236,8 +247,31 @@ class LandscapeReport:
             },
             "between_planes": self.between,
             "path_share": self.path_share,
+            "bound": None if self.bound is None else {"log10": self.bound.log10, "digits": self.bound.digits},
             "remarks": self.remarks(),
         }
+
+
+def basin_bound(size: ModelSize, windows: Sequence[int], *, n: int) -> BettiBound:
+    """Bound the number of basins of the loss of a model of the family with n weights, by the tokens of each window."""
+    form = transformer_format(
+        layers=size.layers,
+        width=size.hidden,
+        heads=size.heads,
+        context=size.context,
+        vocabulary=size.vocabulary,
+        tokens=windows,
+    )
+    return betti_bound(replace(form, n=n))
+
+
+def bound_line(bound: BettiBound, tokens: str, minima: str) -> str:
+    """Say how many basins an architecture allows, how little that is, and how many were found."""
+    verb = "was" if minima == "1" else "were"
+    return (
+        f"by Khovanskii's theorem a loss of this architecture on {tokens} tokens has fewer than 10^{bound.digits:,} "
+        f"basins, a number of that many digits, which says nothing: {minima} {verb} found on a plane"
+    )
 
 
 def _interval(values: Sequence[float] | Vector) -> str:

@@ -14,17 +14,19 @@ from toposcope.errors import ToposcopeError
 from toposcope.extras import require
 from toposcope.integrity.finding import short_steps
 from toposcope.models import Origin, Reader, Text
-from toposcope.models.loading import model_key
+from toposcope.models.family_model import is_of_family, size_of
+from toposcope.models.loading import load_tokenizer, model_key
 from toposcope.models.texts import text_key
 from toposcope.probes.landscape import LandscapeProbe
 from toposcope.probes.needs.inputs import load_loss
 from toposcope.progress import Progress, silent
-from toposcope.study.landscape_report import Directions, LandscapeReport
+from toposcope.study.landscape_report import Directions, LandscapeReport, basin_bound
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from toposcope.checkpoints import Access, Checkpoint, Series
+    from toposcope.homology import BettiBound
     from toposcope.models.loss_planes import Axes, Unfinished
     from toposcope.models.own_loss import Loss
     from toposcope.models.summed_loss import SummedLoss
@@ -204,7 +206,17 @@ def landscape_report(
         path_steps=steps if path is not None else (),
         path_share=share,
         unit="nats per token",
+        bound=_bound(checkpoint, origin, loss),
     )
+
+
+def _bound(checkpoint: Checkpoint, origin: Origin, loss: SummedLoss) -> BettiBound | None:
+    """Bound the number of basins of the loss of a model of the family."""
+    if not is_of_family(checkpoint):
+        return None
+    n_prefix = len(load_tokenizer(checkpoint, origin).prefix)
+    windows = [count + n_prefix for count in loss.counts if count]
+    return basin_bound(size_of(checkpoint, origin), windows, n=len(loss.point))
 
 
 def _report(

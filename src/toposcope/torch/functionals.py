@@ -9,7 +9,7 @@ from torch import Tensor
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_positive
-from toposcope.homology.diagram import Diagram, as_edges, as_sequence
+from toposcope.homology.diagram import Diagram, as_diagram, as_edges, as_sequence
 from toposcope.homology.distances import matching
 from toposcope.torch.diagrams import TensorDiagram, norms
 from toposcope.typing import Indices
@@ -145,7 +145,7 @@ def wasserstein(diagram: TensorDiagram, target: Diagram | TensorDiagram, order: 
     The cheapest matching is found by `toposcope.homology.matching` in float64, and held fixed. Equal diagrams have
     distance 0 and gradient 0.
     """
-    partners = matching(_detached(diagram), _detached(target), order)
+    partners = matching(_detached(_of(diagram)), _detached(target), order)
     other = target.pairs if isinstance(target, TensorDiagram) else torch.as_tensor(target.pairs)
     pairs = diagram.pairs.sort(dim=1).values
     others = other.to(pairs).sort(dim=1).values
@@ -184,6 +184,6 @@ def _ends(diagram: TensorDiagram) -> tuple[Tensor, Tensor]:
 
 def _detached(diagram: Any) -> Diagram:
     """Return a diagram without gradients, its points in the same order."""
-    if isinstance(diagram, Diagram):
-        return diagram
-    return Diagram(_of(diagram).pairs.detach().cpu().double().numpy(), diagram.dimension, diagram.n_essential)
+    if isinstance(diagram, TensorDiagram):
+        return Diagram(diagram.pairs.detach().cpu().double().numpy(), diagram.dimension, diagram.n_essential)
+    return as_diagram(diagram, "target")

@@ -51,7 +51,7 @@ def _chart(found: StatisticVerdict, effects: pl.DataFrame) -> Chart:
     there = set(rows["push"])
     scale = alt.Scale(domain=[word for word in WORDS if word in there])
     shapes = alt.Scale(domain=scale.domain, range=[s for s, w in zip(SHAPES, WORDS, strict=True) if w in there])
-    axis = alt.Axis(labelLimit=110, ticks=False)
+    axis = alt.Axis(labelLimit=125, ticks=False)
     base = alt.Chart(rows).encode(
         y=alt.Y("arm:N", title=None, sort=order, axis=axis),
         yOffset=alt.YOffset("push:N", sort=list(WORDS)),

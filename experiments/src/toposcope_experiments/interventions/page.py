@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.extend import Tables, ToposcopeError, counted, joined, plain, signed
+from toposcope.extend import LEVEL, Tables, ToposcopeError, counted, joined, plain, signed
 from toposcope_experiments.interventions.effects import Estimate, effect_of_direction
 from toposcope_experiments.interventions.placebos import PlaceboComparison
 from toposcope_experiments.interventions.results import (
     DOWN,
     PLAIN,
+    RANDOM,
     RESULTS,
     STATISTIC,
     UP,
@@ -33,6 +34,8 @@ from toposcope_experiments.interventions.verdict import (
 
 STRENGTH = (FOLLOWS, EXPLAINED, NO_EFFECT)  # the sentence at the top is that of the strongest verdict
 TITLE = "Pushing topology"
+PAIRED, HALVED, BEYOND_PLACEBO = "one direction less base", "half of up less down", "the same less a placebo's"
+"""Differences whose power is shown."""
 NOTHING_YET = "No run of a statistic's push has ended yet"
 
 
@@ -118,7 +121,10 @@ def verdict_line(found: StatisticVerdict) -> str:
         assert placebo is not None
         return f"{pushed}; {_compared(found, placebo)}: {found.words}"
     if found.verdict == NO_EFFECT:
-        return f"Pushing the topology ({found.name}) up or down does not move the loss: {found.words}"
+        bound = mnat(found.bound)
+        return (
+            f"Pushing the topology ({found.name}) up rather than down moves the loss by at most {bound}: {found.words}"
+        )
     return f"Whether the loss follows the topology ({found.name}) cannot be told: {found.reason}"
 
 
@@ -182,6 +188,38 @@ def _left_over(found: StatisticVerdict) -> str:
         f"Not all of it: at equal change of {name}, pushing {found.name} still does {mnat(own.mean)} more "
         f"({plain(own.low, 2)} to {plain(own.high, 2)})."
     )
+
+
+def caution(data: InterventionData) -> list[str]:
+    """Say what points to early speed: an effect that fades, and a gain from pushes in random directions."""
+    rows = data.tables["conditions"]
+    sentences = [
+        f"Caution: the effect was {mnat(row['half'])} at half of training, {mnat(row['effect'])} at the end. "
+        "It fades, as speed early in training does, which is no better model in the end."
+        for row in (rows.head(1).to_dicts() if rows.width else [])
+        if row["course"] in ("fades", "reverses")
+    ]
+    for found in data.main.verdicts[:1]:
+        up, down = (effect_of_direction(found.runs, RANDOM, way) for way in (UP, DOWN))
+        drift = Estimate.of((up + down) / 2)
+        if drift.p < LEVEL and drift.mean < 0:
+            sentences.append(
+                f"Caution: a push in a random direction, and its opposite, lower the loss by {mnat(-drift.mean)} too: "
+                "any drift helps, as it does weights that start small, so what pushing up gains is no evidence alone."
+            )
+    return sentences
+
+
+def power_lead(data: InterventionData) -> list[str]:
+    """Say which effects the design finds."""
+    rows = data.tables["powers"].filter(comparison=HALVED).head(1).to_dicts()
+    if not rows or not np.isfinite(rows[0]["one"] or np.nan):
+        return []
+    row = rows[0]
+    corrected = f", {mnat(row['holm'])} after Holm" if len(data.main.verdicts) > 1 else ""
+    against = data.tables["powers"].filter(statistic=row["statistic"], comparison=BEYOND_PLACEBO)["all_placebos"]
+    beyond = f", and beating every placebo that often takes {mnat(against[0])}" if len(against) else ""
+    return [f"{counted(row['n'], 'seed')} find an effect of {mnat(row['one'])} 4 times in 5{corrected}{beyond}."]
 
 
 def first_line(folder: Path) -> str:

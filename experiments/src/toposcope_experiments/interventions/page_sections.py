@@ -33,10 +33,9 @@ from toposcope.extend import (
     word,
 )
 from toposcope_experiments.interventions.charts import arm_charts
-from toposcope_experiments.interventions.page import Condition, InterventionData, lead, mnat
+from toposcope_experiments.interventions.page import Condition, InterventionData, caution, lead, power_lead
 from toposcope_experiments.interventions.results import STATISTIC
 from toposcope_experiments.interventions.tables import (
-    HALVED,
     comparison_table,
     condition_table,
     effect_table,
@@ -56,31 +55,6 @@ OPTIONS = (
     "corpus",
 )  # fmt: skip
 """What ``design.json`` declares that is an option of the command."""
-
-
-def caution(data: InterventionData) -> list[str]:
-    """Say whether the effect fades in the second half of training: early speed, not quality."""
-    rows = data.tables["conditions"]
-    sentences = []
-    for row in rows.head(1).to_dicts() if rows.width else []:
-        if row["course"] in ("fades", "reverses"):
-            sentences.append(
-                f"Caution: the effect was {mnat(row['half'])} at half of training, {mnat(row['effect'])} at the end. "
-                "It fades, as speed early in training does, which is no better model in the end."
-            )
-    return sentences
-
-
-def power_lead(data: InterventionData) -> list[str]:
-    """Say which effects the design finds."""
-    rows = data.tables["powers"].filter(comparison=HALVED).head(1).to_dicts()
-    if not rows or not np.isfinite(rows[0]["one"] or np.nan):
-        return []
-    row = rows[0]
-    corrected = f", {mnat(row['holm'])} after Holm" if len(data.main.verdicts) > 1 else ""
-    last = data.tables["powers"].row(-1, named=True)["all_placebos"]
-    beyond = f", and beating every placebo that often takes {mnat(last)}" if last else ""
-    return [f"{counted(row['n'], 'seed')} find an effect of {mnat(row['one'])} 4 times in 5{corrected}{beyond}."]
 
 
 def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Iterable[Block | None]:

@@ -1,12 +1,14 @@
 """Planted truths: matrices trained under the pushes, with a loss that depends on what is planted, for the verdicts.
 
-``python -m toposcope_experiments.interventions.planted`` prints how often each verdict is reached.
+``python -m toposcope_experiments.interventions.planted`` prints how often each verdict is reached; with a folder of
+results, on the changes that their pushes made.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 
 from toposcope.extend import Matrix, Vector, derive_seed
 from toposcope_experiments.interventions.results import (
+    ARMS,
     BASE,
     CHAOS,
     COLUMNS,
@@ -28,6 +31,8 @@ from toposcope_experiments.interventions.results import (
     UNDIRECTED,
     UP,
     StatisticRuns,
+    read_results,
+    statistics_of,
 )
 from toposcope_experiments.interventions.verdict import judge
 
@@ -118,14 +123,23 @@ QUANTITIES = {STATISTIC: h0, SPREAD: spread, RANK: rank, NEIGHBOURS: neighbours}
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """The quantities at the end of every run, and the share of the gradient that pushed."""
+    """What every push changed at the end, and the share of the gradient that pushed."""
 
-    logs: dict[tuple[str, int], dict[str, Vector]]  # by arm and direction, then by quantity
+    # logarithms of quantities over those of the base run of the seed; by arm and direction, then by quantity
+    changes: dict[tuple[str, int], dict[str, Vector]]
     shares: dict[str, float]
 
-    def change(self, key: tuple[str, int], quantity: str) -> Vector:
-        """Return the logarithmic change of a quantity from the base, by seed."""
-        return self.logs[key][quantity] - self.logs[BASE, UNDIRECTED][quantity]
+    @classmethod
+    def of(cls, runs: StatisticRuns) -> "Trained":
+        """Return what the pushes of results changed, in the seeds of which all runs ended."""
+        columns = {STATISTIC: "dose", **OWN_DOSES}
+        keys = [(arm, way) for arm in ARMS for way in runs.directions(arm)]
+        changes = {key: {name: runs.values(column, *key) for name, column in columns.items()} for key in keys}
+        every = np.array([list(of.values()) for of in changes.values()])
+        known = np.isfinite(every).all(axis=(0, 1))
+        shares = {arm: np.array([runs.values("share", arm, way) for way in runs.directions(arm)]) for arm in ARMS}
+        means = {arm: float(np.nanmean(each)) for arm, each in shares.items() if np.isfinite(each).any()}
+        return cls({key: {name: v[known] for name, v in of.items()} for key, of in changes.items()}, means)
 
 
 def train(n_seeds: int, seed: int = 0) -> Trained:
@@ -147,7 +161,10 @@ def train(n_seeds: int, seed: int = 0) -> Trained:
     for arm, share in shares.items():
         for way in (UP, DOWN):
             ends[arm, way] = _train(n_seeds, seed, arm, way, share)
-    return Trained({key: {name: of(end)[0] for name, of in QUANTITIES.items()} for key, end in ends.items()}, shares)
+    logs = {key: {name: of(end)[0] for name, of in QUANTITIES.items()} for key, end in ends.items()}
+    base = logs[BASE, UNDIRECTED]
+    changes = {key: {name: log - base[name] for name, log in of.items()} for key, of in logs.items()}
+    return Trained(changes, shares)
 
 
 def _train(n_seeds: int, seed: int, arm: str, way: int, share: float) -> Stack:
@@ -190,8 +207,7 @@ def _push(arm: str, weights: Stack, direction: Stack, order: NDArray[np.int64]) 
 
 def planted_loss(trained: Trained, truth: str) -> dict[tuple[str, int], Vector]:
     """Return what the loss of every run is by a truth, in mnat, scaled so that pushing the statistic has `EFFECT`."""
-    names = list(QUANTITIES)
-    changes = {key: np.array([trained.change(key, name) for name in names]) for key in trained.logs}
+    changes = {key: np.array([of[name] for name in QUANTITIES]) for key, of in trained.changes.items()}
     if truth in (NULL, COST):
         cost = EFFECT if truth == COST else 0.0
         return {key: np.full(len(change[0]), cost * abs(key[1])) for key, change in changes.items()}
@@ -223,23 +239,23 @@ def results_of(
     """Return the table of results of some seeds, with noise of their own."""
     places, n, keys = np.asarray(seeds), len(seeds), list(loss)
 
-    def of_runs(values: Callable[[tuple[str, int]], Vector]) -> Vector:
-        return np.concatenate([values(key)[places] for key in keys])
+    def changes(name: str) -> Vector:
+        return np.concatenate([trained.changes[key][name][places] for key in keys])
 
     noise = NOISE * rng.standard_normal(n * len(keys))
-    losses = 2 + (of_runs(lambda key: loss[key]) + noise) / 1000
+    losses = 2 + (np.concatenate([loss[key][places] for key in keys]) + noise) / 1000
     columns = {
         "statistic": STATISTIC_NAME,
         "arm": [arm for arm, _ in keys for _ in seeds],
         "direction": [way for _, way in keys for _ in seeds],
         "seed": np.tile(np.arange(n), len(keys)),
         "share": [trained.shares.get(arm) for arm, _ in keys for _ in seeds],
-        "dose": of_runs(lambda key: trained.change(key, STATISTIC)),
+        "dose": changes(STATISTIC),
         "target_dose": None,
         "loss": losses,
         "loss_half": losses,
         "diverged": 0,
-        **{column: of_runs(partial(trained.change, quantity=name)) for name, column in OWN_DOSES.items()},
+        **{column: changes(name) for name, column in OWN_DOSES.items()},
     }
     return pl.DataFrame(columns, schema_overrides=COLUMNS)
 
@@ -258,13 +274,15 @@ def rates(trained: Trained, truth: str, n_seeds: int, n_repetitions: int, *, own
     return found
 
 
-def print_rates(n_trained: int = 600, n_repetitions: int = 200) -> None:
+def print_rates(trained: Trained, n_repetitions: int = 200) -> None:
     """Print how often each verdict is reached, without the changes of plain quantities too where they matter."""
     from toposcope.extend import joined, print_table
 
-    trained, rows = train(n_trained), []
+    rows = []
     for truth, own in [*((truth, True) for truth in TRUTHS), (H0_ALONE, False)]:
         for n in (24, 91):
+            if n > len(trained.changes[BASE, UNDIRECTED][STATISTIC]):
+                continue
             found = rates(trained, truth, n, n_repetitions, own=own)
             listed = [f"{verdict} {count / n_repetitions:.1%}" for verdict, count in found.most_common()]
             rows.append([truth if own else f"{truth}, at equal dose only", n, joined(listed)])
@@ -272,4 +290,7 @@ def print_rates(n_trained: int = 600, n_repetitions: int = 200) -> None:
 
 
 if __name__ == "__main__":
-    print_rates()
+    if sys.argv[1:]:
+        print_rates(Trained.of(next(statistics_of(read_results(Path(sys.argv[1]))[0]))))
+    else:
+        print_rates(train(600))

@@ -15,12 +15,18 @@ from toposcope_experiments.interventions.effects import (
     effect_rows,
     seeds_needed,
 )
-from toposcope_experiments.interventions.page import Condition, InterventionData, by_strength
-from toposcope_experiments.interventions.placebos import COMPARED
+from toposcope_experiments.interventions.page import (
+    BEYOND_PLACEBO,
+    HALVED,
+    PAIRED,
+    Condition,
+    InterventionData,
+    by_strength,
+)
+from toposcope_experiments.interventions.placebos import COMPARED, PlaceboComparison
 from toposcope_experiments.interventions.results import STATISTIC, UP
 from toposcope_experiments.interventions.verdict import ARM_NAMES, EFFECT_THAT_MATTERS, StatisticVerdict
 
-PAIRED, HALVED, BEYOND_PLACEBO = "one direction less base", "half of up less down", "the same less a placebo's"
 VERDICTS: dict[str, type[pl.DataType]] = {
     "statistic": pl.String,
     "n": pl.Int64,
@@ -52,11 +58,17 @@ def _verdict_row(found: StatisticVerdict) -> dict[str, Any]:
 def comparison_table(data: InterventionData) -> pl.DataFrame:
     """Return a row for each statistic and placebo, as `PlaceboComparison.row`."""
     rows = [
-        {"statistic": found.name, **each.row(), "placebo": ARM_NAMES[each.arm]}
+        {"statistic": found.name, **each.row(), **_words(found, each)}
         for found in by_strength(data.main.verdicts)
         for each in found.comparisons
     ]
     return pl.DataFrame(rows, schema=COMPARED)
+
+
+def _words(found: StatisticVerdict, placebo: PlaceboComparison) -> dict[str, Any]:
+    """Return the name of a placebo, and that there is nothing to explain where the statistic has no effect."""
+    name = {"placebo": ARM_NAMES[placebo.arm]}
+    return name if found.p_effect < LEVEL else {**name, "explained": None, "outcome": "no effect to explain"}
 
 
 def effect_table(data: InterventionData) -> pl.DataFrame:

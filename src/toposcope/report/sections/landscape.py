@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.probes.feature import NETWORK
+from toposcope.probes.landscape import LandscapeProbe
 from toposcope.probes.probe import NOISE
 from toposcope.report.charts.planes import stored_plane_chart
 from toposcope.report.charts.series import training_chart
@@ -13,6 +15,7 @@ from toposcope.report.document import Block, Picture, Terms, csv_link, folded, p
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, plain, table, text_of, whole
+from toposcope.study.landscape_report import basin_bound, bound_line
 
 PROBE, TABLE = "landscape", "landscape"
 SPREAD_TITLES = {
@@ -124,11 +127,27 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         *(number_of(title, column, plain) for column, title in SPREAD_TITLES.items()),
     )
     caption = "Planes of the last checkpoint of each run, with the spread of each statistic"
+    bound = _bound_line(data, last)
     return (
         *pictures,
+        paragraph(bound, note=True) if bound else None,
         folded(table(TABLE, caption, specs, last.to_dicts())),
         paragraph("All checkpoints and probes: ", csv_link(TABLE), ".", note=True),
     )
+
+
+def _bound_line(data: StudyData, last: pl.DataFrame) -> str:
+    """Say how many basins the smallest model of the family may have by its architecture, and how many it has."""
+    found = dict(last.filter(statistic="minima").select("run", "value").iter_rows())
+    runs = [run for run in data.declaration.resolved_runs() if run.name in found]
+    if not runs:
+        return ""
+    run = min(runs, key=lambda run: run.size.n_parameters)
+    options = data.labels.filter(probe=PROBE, label=last.get_column("probe")[0]).get_column("options")[0]
+    probe = msgspec.json.decode(options, type=LandscapeProbe)
+    windows = [min(probe.length, run.size.context) - 1] * probe.sequences
+    bound = basin_bound(run.size, windows, n=run.size.n_parameters)
+    return f"{run.name}: {bound_line(bound, f'up to {sum(windows):,}', f'{found[run.name]:.3g}')}."
 
 
 SECTION = ReportSection(
