@@ -173,7 +173,7 @@ def test_pairings_that_are_kept_too_long_warn(name: str, refresh: int, warned: b
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         TopologyPush(network(0), name, refresh=refresh)
-    assert [f"refresh = {refresh}: pairings of the" in str(each.message) for each in caught] == [True] * warned
+    assert [f"refresh = {refresh}: a pairing of the" in str(each.message) for each in caught] == [True] * warned
 
 
 @pytest.mark.parametrize(

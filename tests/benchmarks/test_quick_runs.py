@@ -9,7 +9,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 QUICK = (
     *("activations", "checkpoints", "gpu", "hidden_states", "intrinsic_dimension", "models", "point_clouds"),
-    *("population", "population_measuring", "whole_commands", "whole_model"),
+    *("gradients", "population", "population_measuring", "whole_commands", "whole_model"),
 )
 
 

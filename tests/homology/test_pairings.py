@@ -151,6 +151,8 @@ def test_refusals() -> None:
             rips_pairings_batch([points, points], lengths=lengths)
     with pytest.raises(ToposcopeError, match=r"^stack: expected several matrices of one shape, \(b, n, d\), got"):
         rips_pairings_batch(points)
+    with pytest.raises(ToposcopeError, match=r"^stack: expected \(b, n, n\) distances, got shape \(2, 3, 5\)$"):
+        rips_pairings_batch(np.zeros((2, 3, 5)), metric="precomputed")
     with pytest.raises(ToposcopeError, match="NaN or infinite"):
         rips_pairings_batch(np.full((2, 3, 3), np.nan))
     with pytest.raises(ToposcopeError, match="NaN or infinite"):

@@ -110,6 +110,8 @@ def rips_pairings_batch(
     max_dimension = _as_dimension(max_dimension)
     clouds = _as_stack(stack, "stack")
     counts = _as_lengths(lengths, clouds)
+    if metric == "precomputed" and clouds.shape[1] != clouds.shape[2]:
+        raise ToposcopeError(f"stack: expected (b, n, n) distances, got shape {clouds.shape}")
     if metric == "euclidean" and max_dimension == 0 and (edges := _trees(clouds, counts)) is not None:
         return [edges]
     pairings = [

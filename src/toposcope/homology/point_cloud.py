@@ -358,13 +358,14 @@ def _whole_rows(points: Matrix) -> Matrix | None:
         least = size.min(axis=1, where=size > 0, initial=np.inf)
         whole = np.ldexp(part, 27 - np.frexp(size.max(axis=1))[1][:, None])
         rest = np.flatnonzero((whole != np.rint(whole)).any(axis=1))
-        for factor in range(1, MAX_LEAST_ENTRY + 1):
+        factors = np.arange(1.0, MAX_LEAST_ENTRY + 1)
+        # Most clouds end here: some entries of one row fit no factor.
+        if len(rest) and not _whole_multiples(size[rest[:1], :64], least[rest[:1]], factors[:, None])[1].any():
+            return None
+        for factor in factors.tolist():
             if not len(rest):
                 break
-            with np.errstate(over="ignore"):
-                multiple = np.abs(part[rest]) / least[rest, None] * factor
-                nearest = np.rint(np.minimum(multiple, MAX_SQUARED_NORM))
-            fits = (np.abs(multiple - nearest) <= 4 * np.finfo(np.float64).eps * nearest).all(axis=1)
+            nearest, fits = _whole_multiples(size[rest], least[rest], factor)
             whole[rest[fits]] = np.copysign(nearest[fits], part[rest[fits]])
             rest = rest[~fits]
         if len(rest):
@@ -374,6 +375,16 @@ def _whole_rows(points: Matrix) -> Matrix | None:
             return None
         rows[begin:end] = whole
     return rows
+
+
+def _whole_multiples(rows: Matrix, least: Vector, factor: Any) -> tuple[Matrix, NDArray[np.bool_]]:
+    """Return multiples of rows over their least entries, rounded, and which are whole to 4 units in the last place."""
+    from toposcope.kernels.whole_cosines import MAX_SQUARED_NORM
+
+    with np.errstate(over="ignore"):
+        multiple = rows / least[:, None] * factor
+        nearest = np.rint(np.minimum(multiple, MAX_SQUARED_NORM))
+        return nearest, (np.abs(multiple - nearest) <= 4 * np.finfo(np.float64).eps * nearest).all(axis=1)
 
 
 @dataclass(frozen=True, eq=False)

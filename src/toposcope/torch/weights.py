@@ -167,7 +167,7 @@ def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool) -> Tensor
     divisor = (
         largest if isinstance(scale, str) and scale == "layer" else _as_scale(scale, float(largest.detach()), weights)
     )
-    deaths = torch.where(divisor == 0, 1.0, weights / torch.where(divisor == 0, 1.0, divisor))
+    deaths = weights / divisor if divisor.item() else 1 + 0 * weights
     return TensorNeuralPersistence(deaths.to(W.dtype), divisor.to(W.dtype), places)
 
 

@@ -13,7 +13,7 @@ from toposcope.extend import bad_use, progress_bars, workers_option
 if TYPE_CHECKING:
     from toposcope_experiments.interventions.design import Design
 
-QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 4, "steps": 80}
+QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 6, "steps": 80}
 
 
 @click.command()
@@ -55,7 +55,7 @@ QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 4, "steps": 80}
 )
 @click.option("--initial-scale", type=float, default=1.0, show_default=True, help="Factor of the initial weights.")
 @click.option("--corpus", default="python-docs", show_default=True, help="Text to train on, as of a study.")
-@click.option("--quick", is_flag=True, help="A trial of a minute: tiny-3k, 4 seeds, 80 steps, unless given.")
+@click.option("--quick", is_flag=True, help="A trial of a minute: tiny-3k, 6 seeds, 80 steps, unless given.")
 @workers_option
 @click.pass_context
 def intervene(ctx: click.Context, /, out: Path, quick: bool, workers: int | None, **options: Any) -> None:
@@ -72,12 +72,16 @@ def intervene(ctx: click.Context, /, out: Path, quick: bool, workers: int | None
     """
     from toposcope_experiments.interventions.experiment import run_experiment
     from toposcope_experiments.interventions.page import first_line, write_page
+    from toposcope_experiments.interventions.push import refresh_warning
 
     if quick:
         given = {name for name in QUICK if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
         options |= {name: value for name, value in QUICK.items() if name not in given}
     with bad_use():
         design = _design(**options)
+    for statistic in design.statistics:
+        if warning := refresh_warning(statistic, design.refresh_of(statistic)):
+            click.echo(f"note: {warning}", err=True)
     with progress_bars() as progress:
         run_experiment(design, out, workers=workers, progress=progress)
     page = write_page(out)

@@ -31,16 +31,15 @@ def run_experiment(design: Design, folder: Path, *, workers: int | None = None, 
     prepare(Corpus(source=design.corpus), corpus)
     packs = design.packs()
     tasks = [(pack, corpus, folder / TRAINING) for pack in packs]
+    steps = dict.fromkeys((pack.name for pack in packs), 0)
+
+    def advance(name: str, step: int, _: int) -> None:
+        steps[name] = step
+        progress("train", sum(steps.values()), len(packs) * design.steps)
+
+    progress("train", 0, len(packs) * design.steps)
     with Workers(min(workers or processors(), len(tasks))) as engine:
-        progress("packs", 0, len(tasks))
-        logs = run_all(
-            engine,
-            train_pack,
-            tasks,
-            lambda task: task[0].name,
-            progress,
-            lambda n_done: progress("packs", n_done, len(tasks)),
-        )
+        logs = run_all(engine, train_pack, tasks, lambda task: task[0].name, advance)
     for name, tables in {RESULTS: map(result_table, packs, logs), PUSHES: map(push_table, packs, logs)}.items():
         write_bytes(folder / name, to_csv(pl.concat(tables)))
 

@@ -151,8 +151,9 @@ STATISTICS: Mapping[str, MatrixStatistic] = {
         "mean distance to the nearest row over the norm", nearest_neighbours, nearest_mean
     ),
 }
-"""What can be pushed. Pairings of H0 and of neural persistence change slowly: after 5 and 20 steps the cosine between
-the gradient with the kept pairing and the exact one is .95 and .99; that of H1 is .90 after a single step."""
+"""What can be pushed. A gradient along a pairing kept for 5 steps (H0) or 20 (neural persistence) has a median cosine
+of .94 and .99 with the exact one, in training a GPT of 7,000 parameters (``benchmarks/gradients.py``); that of H1 has
+.94 after a single step and .78 after five."""
 
 
 def find_statistic(name: str) -> MatrixStatistic:
