@@ -132,6 +132,13 @@ def test_float32_far_from_the_origin() -> None:
     assert_array_equal(rips_pairings(points)[0], rips_pairings(points.astype(np.float64))[0])
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_points_of_every_format(format: str) -> None:
+    points = FORMATS[format](np.random.default_rng(0).normal(size=(40, 3)))
+    for ends, expected in zip(rips_pairings(points), rips_pairings(widened(points)), strict=True):
+        assert_array_equal(ends, expected)
+
+
 def test_infinite_distances_leave_bars_out() -> None:
     distances = np.abs(np.subtract.outer(np.arange(6.0), np.arange(6.0)))
     distances[:2, 2:] = distances[2:, :2] = np.inf
