@@ -182,7 +182,24 @@ FAULTS: dict[str, Callable[[], object]] = {
     "pairing[0]: expected whole numbers of shape (k, 2), got float64": lambda: tt.rips(POINTS, 0, pairing=[np.eye(2)]),
     "pairing[0]: its numbers go from 0 to 7, beyond": lambda: tt.rips(POINTS, 0, pairing=[np.array([[0, 7]])]),
     "pairing[0]: 5 bars of 5 points": lambda: tt.rips(POINTS, 0, pairing=[np.zeros((5, 2), int)]),
-    "pairing: expected one of each of the 1 clouds, got 2": lambda: tt.rips([POINTS], pairing=[0, 0]),
+    "pairing[0]: 3 bars of 5 points, which have 4": lambda: tt.rips(POINTS, 0, pairing=tt.rips(POINTS[:4])),
+    "pairing: expected a list, one of each of the 1 clouds, got 2": lambda: tt.rips([POINTS], pairing=[0, 0]),
+    "pairing: expected a list, one of each of the 1 matrices, got TensorNeuralPersistence": lambda: (
+        tt.neural_persistence([POINTS], pairing=tt.neural_persistence(POINTS))
+    ),
+    "points[1]: is empty, shape (0, 2)": lambda: tt.rips([POINTS, POINTS[:0]]),
+    "points: expected a dense tensor, got a torch.sparse_coo one": lambda: tt.rips(POINTS.to_sparse()),
+    "points: expected a dense tensor, got a meta one": lambda: tt.rips(POINTS.to("meta")),
+    "points: its numbers are out of reach within transforms of torch.func": lambda: torch.func.grad(
+        lambda points: tt.total(tt.rips(points)[0])
+    )(POINTS),
+    "points: 1 of 1 lengths are infinite or NaN in torch.float32": lambda: tt.rips(torch.tensor([[3e38], [-3e38]])),
+    "W: some entries are NaN or infinite": lambda: tt.neural_persistence(
+        POINTS * torch.nan, pairing=tt.neural_persistence(POINTS)
+    ),
+    "diagram: the norm of the points or distances is infinite in torch.float64; take": lambda: tt.total(
+        *tt.rips(torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]).double(), 0, "precomputed"), scale_free=True
+    ),
     "W: expected a torch.Tensor": lambda: tt.neural_persistence(np.eye(3)),
     "pairing: 2 entries of a matrix of shape (5, 2), whose tree has 6": lambda: tt.neural_persistence(
         POINTS, pairing=np.zeros((2, 2), int)

@@ -140,6 +140,43 @@ def test_an_all_zero_matrix() -> None:
     assert not W.grad.any()
 
 
+def test_a_total_beyond_the_range_of_16_bits() -> None:
+    points = torch.tensor(normal(300, 20) * 100).half().requires_grad_()
+    (h0,) = tt.rips(points, max_dimension=0)
+    (same,) = tt.rips(points.double(), max_dimension=0)
+    assert tt.total(same) > torch.finfo(torch.float16).max
+    for function in (lambda h: tt.total(h, scale_free=True), tt.entropy):
+        assert function(h0).item() == pytest.approx(function(same).item(), rel=2e-3)
+        (found,), (exact,) = (
+            torch.autograd.grad(1024 * function(h), points, retain_graph=True) for h in (h0, same)
+        )  # as losses are scaled
+        assert (found - exact).norm() < 0.01 * exact.norm()
+
+
+def test_second_derivatives_at_any_scale() -> None:
+    def curvature(unit: float) -> object:
+        points = torch.tensor(normal(12, 3) * unit, requires_grad=True)
+        h0, h1 = tt.rips(points)
+        value = tt.total(h0, scale_free=True) + tt.total(h1, scale_free=True) + tt.entropy(h0)
+        (slope,) = torch.autograd.grad(value, points, create_graph=True)
+        (second,) = torch.autograd.grad((slope * unit).square().sum() / 2, points)
+        return second * unit
+
+    usual = curvature(1 / 2)
+    for exponent in (-450, -300, 300, 450):
+        torch.testing.assert_close(curvature(2.0**exponent), usual, rtol=1e-9, atol=1e-12)
+
+
+def test_within_a_compiled_function() -> None:
+    W = torch.tensor(normal(4, 3), requires_grad=True)
+
+    def value(W: object) -> object:
+        return 2 * tt.neural_persistence(W).mean + tt.total(*tt.rips(W, 0), scale_free=True)
+
+    (compiled,), (exact,) = (torch.autograd.grad(f(W), W) for f in (torch.compile(value, backend="eager"), value))
+    assert torch.equal(compiled, exact)
+
+
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e25])
 def test_far_from_the_origin_in_float32(scale: float) -> None:
     points = (normal(50, 10) * scale).astype(np.float32)

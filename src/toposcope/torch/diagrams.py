@@ -1,5 +1,6 @@
 """Diagrams whose births and deaths are tensors with gradients, and what their values are gathered with."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +12,8 @@ from torch import Tensor
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array
 from toposcope.typing import Indices
+
+compiler: Any = torch.compiler  # has no types
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +41,7 @@ class TensorDiagram:
     lifetimes : torch.Tensor, shape (k,)
         Length of every bar; with a pairing that was kept too long, one of H1 may be negative.
     norm : torch.Tensor, shape ()
-        Frobenius norm of the points or distances; 1 where scaling them changes no bar.
+        Frobenius norm of the points or distances, in 32 bits at least; 1 where scaling them changes no bar.
     """
 
     births: Tensor
@@ -66,17 +69,18 @@ class TensorDiagram:
     def norm(self) -> Tensor:
         """Frobenius norm of what the diagram is of."""
         if self.source is None:
-            return self.deaths.new_ones(())
-        return norms(widened(self.source).reshape(-1)).to(self.source.dtype)
+            return widened(self.deaths.new_ones(()))
+        return norms(widened(self.source).reshape(-1))
 
 
 def norms(rows: Tensor) -> Tensor:
     """Return the Euclidean norms along the last axis; where it is 0, so are its first and second derivatives."""
     squares = rows.square().sum(-1)
     limits = torch.finfo(squares.dtype)
-    if not squares.numel() or _all_between(squares.detach(), limits.tiny / limits.eps, limits.max):
+    # Second derivatives of the root take its fourth power.
+    if not squares.numel() or _all_between(squares.detach(), math.sqrt(limits.tiny), math.sqrt(limits.max)):
         return squares.sqrt()
-    # Divided by a power of two, rows have no square beyond the range of the dtype.
+    # Divided by a power of two, rows have no power beyond the range of the dtype.
     largest = rows.detach().abs().amax(-1, keepdim=True)
     is_zero = largest == 0
     unit = torch.where(is_zero, 1.0, largest / (2 * torch.frexp(largest).mantissa))
@@ -100,8 +104,31 @@ def check_tensor(values: Any, name: str, function: str) -> None:
         raise ToposcopeError(
             f"{name}: expected a torch.Tensor, got {type(values).__name__}; toposcope.{function} takes arrays"
         )
+    if values.is_nested or values.layout != torch.strided or values.is_meta:
+        kind = "a nested" if values.is_nested else "a meta" if values.is_meta else f"a {values.layout}"
+        raise ToposcopeError(f"{name}: expected a dense tensor, got {kind} one; pass one with all its entries")
     if not values.dtype.is_floating_point:
         raise ToposcopeError(f"{name}: expected floating-point entries, got {values.dtype}; convert with .float()")
+
+
+def on_host(values: Tensor, name: str) -> Tensor:
+    """Return what is paired, without gradients."""
+    host = values.detach().cpu()
+    try:
+        host.data_ptr()
+    except RuntimeError as fault:  # torch.func.grad and vmap
+        raise ToposcopeError(
+            f"{name}: its numbers are out of reach within transforms of torch.func; use torch.autograd, give a pairing "
+            "found outside, or pass the batch instead of vmap"
+        ) from fault
+    return host
+
+
+def check_count(pairing: Any, n: int, what: str) -> None:
+    """Refuse pairings that are not one of each of n clouds or matrices."""
+    if not isinstance(pairing, (list, tuple)) or len(pairing) != n:
+        got = len(pairing) if isinstance(pairing, (list, tuple)) else type(pairing).__name__
+        raise ToposcopeError(f"pairing: expected a list, one of each of the {n} {what}, got {got}")
 
 
 def as_places(values: Any, name: str, width: int, bounds: tuple[int, ...]) -> Indices:

@@ -11,7 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_positive
 from toposcope.homology.diagram import Diagram, as_diagram, as_edges, as_sequence
 from toposcope.homology.distances import matching
-from toposcope.torch.diagrams import TensorDiagram, norms
+from toposcope.torch.diagrams import TensorDiagram, norms, widened
 from toposcope.typing import Indices
 
 MAX_DEVIATIONS = 40.0
@@ -33,8 +33,16 @@ def total(diagram: TensorDiagram, scale_free: bool = False) -> Tensor:
     -------
     torch.Tensor, shape ()
     """
-    sum_of_all = _of(diagram).lifetimes.sum()
-    return sum_of_all / torch.where(diagram.norm == 0, 1.0, diagram.norm) if scale_free else sum_of_all
+    lifetimes = _of(diagram).lifetimes
+    if not scale_free:
+        return lifetimes.sum()
+    # in 32 bits at least, as the total may be beyond the range of 16
+    norm = diagram.norm
+    if not norm.isfinite():
+        raise ToposcopeError(
+            f"diagram: the norm of the points or distances is infinite in {norm.dtype}; take scale_free=False"
+        )
+    return (widened(lifetimes).sum() / torch.where(norm == 0, 1.0, norm)).to(lifetimes.dtype)
 
 
 def entropy(diagram: TensorDiagram) -> Tensor:
@@ -45,11 +53,11 @@ def entropy(diagram: TensorDiagram) -> Tensor:
     torch.Tensor, shape ()
     """
     lifetimes = _of(diagram).lifetimes
-    positive = lifetimes[lifetimes > 0]
+    positive = widened(lifetimes[lifetimes > 0])
     if not len(positive):
         return lifetimes.sum() * 0
     shares = positive / positive.sum()
-    return -(shares * shares.log()).sum()
+    return -(shares * shares.log()).sum().to(lifetimes.dtype)
 
 
 def landscape(diagram: TensorDiagram, at: ArrayLike | Tensor, n_layers: int = 5) -> Tensor:
@@ -158,7 +166,7 @@ def wasserstein(diagram: TensorDiagram, target: Diagram | TensorDiagram, order: 
             _to_diagonal(others, far),
         ]
     )
-    return norms(costs) if order == 2 and len(costs) else costs.sum()
+    return norms(widened(costs)).to(costs.dtype) if order == 2 and len(costs) else costs.sum()
 
 
 def _of(diagram: Any) -> TensorDiagram:

@@ -11,7 +11,16 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
 from toposcope.homology.pairings import rips_pairings, rips_pairings_batch
 from toposcope.homology.point_cloud import Metric
-from toposcope.torch.diagrams import TensorDiagram, as_places, check_tensor, norms, widened
+from toposcope.torch.diagrams import (
+    TensorDiagram,
+    as_places,
+    check_count,
+    check_tensor,
+    compiler,
+    norms,
+    on_host,
+    widened,
+)
 from toposcope.typing import Indices
 
 R = TypeVar("R")
@@ -90,6 +99,8 @@ def rips(
     >>> points.grad.tolist()
     [[-0.6000000238418579, -0.800000011920929], [0.6000000238418579, 0.800000011920929]]
     """
+    if compiler.is_compiling():  # the search cannot be traced
+        return compiler.disable(rips)(points, max_dimension, metric, pairing, mask=mask)
     max_dimension = as_count(max_dimension, "max_dimension", 0)
     if max_dimension > 1:
         raise ToposcopeError(f"max_dimension: expected 0 or 1, got {max_dimension}; gradients are of H0 and H1")
@@ -98,17 +109,17 @@ def rips(
         found = (
             rips_pairings(_on_host(points, max_dimension, metric), max_dimension=max_dimension, metric=metric)
             if pairing is None
-            else _kept(pairing, len(points), max_dimension, "pairing")
+            else _kept(pairing, len(points), max_dimension, metric, "pairing")
         )
         return _diagrams([points], [found], metric)[0]
     clouds = _masked(points, mask, metric) if mask is not None else points
-    if pairing is not None and len(pairing) != len(clouds):
-        raise ToposcopeError(f"pairing: expected one of each of the {len(clouds)} clouds, got {len(pairing)}")
+    if pairing is not None:
+        check_count(pairing, len(clouds), "clouds")
 
     def of_stack(stack: Tensor, places: list[int]) -> list[list[TensorDiagram]]:
         same = stack.unbind()
         if pairing is not None:
-            kept = [_kept(pairing[k], len(same[0]), max_dimension, f"pairing[{k}]") for k in places]
+            kept = [_kept(pairing[k], len(same[0]), max_dimension, metric, f"pairing[{k}]") for k in places]
             return _diagrams(same, kept, metric)
         batches = rips_pairings_batch(
             _on_host(stack, max_dimension, metric), max_dimension=max_dimension, metric=metric
@@ -130,7 +141,10 @@ def by_shape(
             raise ToposcopeError(
                 f"{name}: expected a matrix or several, shape (b, rows, columns), got {tuple(matrices.shape)}"
             )
-        return function(matrices, list(range(len(matrices)))) if len(matrices) else []
+        if not len(matrices):
+            return []
+        _check_not_empty(matrices, name)
+        return function(matrices, list(range(len(matrices))))
     if not isinstance(matrices, (list, tuple)):
         check_tensor(matrices, name, counterpart)
     groups: dict[object, list[int]] = {}
@@ -138,12 +152,18 @@ def by_shape(
         check_tensor(matrix, f"{name}[{k}]", counterpart)
         if matrix.ndim != 2:
             raise ToposcopeError(f"{name}[{k}]: expected a matrix, got shape {tuple(matrix.shape)}")
+        _check_not_empty(matrix, f"{name}[{k}]")
         groups.setdefault((matrix.shape, matrix.dtype, matrix.device), []).append(k)
     results: dict[int, R] = {}
     for places in groups.values():
         stack = torch.stack([matrices[k] for k in places])
         results.update(zip(places, function(stack, places), strict=True))
     return [results[k] for k in range(len(matrices))]
+
+
+def _check_not_empty(matrix: Tensor, name: str) -> None:
+    if not matrix.numel():
+        raise ToposcopeError(f"{name}: is empty, shape {tuple(matrix.shape)}; leave it out")
 
 
 def _masked(points: Any, mask: Any, metric: Metric) -> list[Tensor]:
@@ -162,7 +182,7 @@ def _masked(points: Any, mask: Any, metric: Metric) -> list[Tensor]:
     return [cloud[chosen] for cloud, chosen in zip(points, mask, strict=True)]
 
 
-def _kept(pairing: Any, n: int, max_dimension: int, name: str) -> list[Indices]:
+def _kept(pairing: Any, n: int, max_dimension: int, metric: Metric, name: str) -> list[Indices]:
     """Check the pairings of one cloud of n points that a user kept."""
     if not isinstance(pairing, (list, tuple)) or len(pairing) <= max_dimension:
         raise ToposcopeError(f"{name}: expected a list of pairings, one per dimension up to {max_dimension}")
@@ -170,8 +190,9 @@ def _kept(pairing: Any, n: int, max_dimension: int, name: str) -> list[Indices]:
         as_places(getattr(pairing[k], "pairing", pairing[k]), f"{name}[{k}]", WIDTHS[k], (n,) * WIDTHS[k])
         for k in range(max_dimension + 1)
     ]
-    if len(kept[0]) >= n:
-        raise ToposcopeError(f"{name}[0]: {len(kept[0])} bars of {n} points, which have at most {n - 1}")
+    if len(kept[0]) >= n or (len(kept[0]) < n - 1 and metric != "precomputed"):
+        most = "at most " if metric == "precomputed" else ""
+        raise ToposcopeError(f"{name}[0]: {len(kept[0])} bars of {n} points, which have {most}{n - 1}")
     return kept
 
 
@@ -181,7 +202,7 @@ def _on_host(points: Tensor, max_dimension: int, metric: Metric) -> Tensor:
         raise ToposcopeError(
             "points: some distances are infinite, of which there are gradients of H0 alone; take max_dimension=0"
         )
-    return points.detach().cpu()
+    return on_host(points, "points")
 
 
 def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: Metric) -> list[list[TensorDiagram]]:
@@ -190,7 +211,9 @@ def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: M
     edges = [each.reshape(-1, 2) for pairing in pairings for each in pairing]
     counts = [sum(each.size // 2 for each in pairing) for pairing in pairings]
     lengths = _lengths(clouds, np.concatenate(edges).T, np.repeat(np.arange(len(clouds)), counts), metric)
-    parts = iter(torch.split(lengths.to(clouds[0].dtype), [len(each) for each in edges]))
+    lengths = lengths.to(clouds[0].dtype)
+    _check_lengths(lengths.detach())
+    parts = iter(torch.split(lengths, [len(each) for each in edges]))
     diagrams = []
     for cloud, pairing in zip(clouds, pairings, strict=True):
         deaths = next(parts)
@@ -201,6 +224,15 @@ def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: M
             births, deaths = next(parts).reshape(-1, 2).unbind(1)
             diagrams[-1].append(TensorDiagram(births, deaths, pairing[1], 1, source=source))
     return diagrams
+
+
+def _check_lengths(lengths: Tensor) -> None:
+    n_lost = int((~lengths.isfinite()).sum())
+    if n_lost:
+        raise ToposcopeError(
+            f"points: {n_lost} of {len(lengths)} lengths are infinite or NaN in {lengths.dtype}; pass points.double(), "
+            "unless the points were not finite"
+        )
 
 
 def _lengths(clouds: Sequence[Tensor], ends: Indices, cloud_of: Indices, metric: Metric) -> Tensor:

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.pairings import neural_persistence_pairing, neural_persistence_pairing_batch
-from toposcope.torch.diagrams import TensorDiagram, as_places, check_tensor, norms, widened
+from toposcope.torch.diagrams import (
+    TensorDiagram,
+    as_places,
+    check_count,
+    check_tensor,
+    compiler,
+    norms,
+    on_host,
+    widened,
+)
 from toposcope.torch.point_clouds import by_shape
 from toposcope.typing import Indices
 
@@ -116,17 +125,19 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
     >>> W.grad.tolist()
     [[0.125, 0.25]]
     """
+    if compiler.is_compiling():  # the search cannot be traced
+        return compiler.disable(neural_persistence)(W, pairing, scale)
     if isinstance(W, Tensor) and W.ndim == 2:
         check_tensor(W, "W", "neural_persistence")
-        places = neural_persistence_pairing(W.detach().cpu()) if pairing is None else _kept(pairing, W, "pairing")
+        places = neural_persistence_pairing(on_host(W, "W")) if pairing is None else _kept(pairing, W, "pairing")
         return _of_tree(W, places, scale, is_exact=pairing is None)
     matrices = W.unbind() if isinstance(W, Tensor) else W
-    if pairing is not None and len(pairing) != len(matrices):
-        raise ToposcopeError(f"pairing: expected one of each of the {len(matrices)} matrices, got {len(pairing)}")
+    if pairing is not None:
+        check_count(pairing, len(matrices), "matrices")
 
     def of_stack(stack: Tensor, places: list[int]) -> list[TensorNeuralPersistence]:
         found = (
-            neural_persistence_pairing_batch(stack.detach().cpu())
+            neural_persistence_pairing_batch(on_host(stack, "W"))
             if pairing is None
             else [_kept(pairing[k], stack[0], f"pairing[{k}]") for k in places]
         )
@@ -151,6 +162,8 @@ def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool) -> Tensor
     entries = torch.as_tensor(places[:, 0] * W.shape[1] + places[:, 1], device=W.device)
     weights = widened(W.reshape(-1).index_select(0, entries)).abs()
     largest = weights[0] if is_exact else widened(W).abs().max()  # the heaviest entry is in every tree
+    if not is_exact and not largest.isfinite():
+        raise ToposcopeError("W: some entries are NaN or infinite; what is measured is defined for finite entries only")
     divisor = (
         largest if isinstance(scale, str) and scale == "layer" else _as_scale(scale, float(largest.detach()), weights)
     )
