@@ -107,5 +107,9 @@ def test_what_cannot_be_measured_is_refused() -> None:
     ):
         with pytest.raises(ToposcopeError, match=words):
             deep_graph_persistence(matrices)
+    with pytest.raises(ToposcopeError, match="matrices: expected a list of matrices, got NoneType"):
+        deep_graph_persistence(None)  # type: ignore[arg-type]
+    with pytest.raises(ToposcopeError, match="names: expected one of each of the 1 matrices, got 2"):
+        deep_graph_persistence([W], names=["first", "second"])
     with pytest.raises(ToposcopeError, match="essential"):
         deep_graph_persistence([W], essential="keep")  # type: ignore[arg-type]

@@ -167,6 +167,14 @@ def test_second_derivatives_at_any_scale() -> None:
         torch.testing.assert_close(curvature(2.0**exponent), usual, rtol=1e-9, atol=1e-12)
 
 
+def test_autocast_changes_nothing() -> None:
+    points = torch.tensor(normal(20, 3)).float()
+    edges = [0.0, 0.5, 2.0]
+    expected = tt.image(tt.rips(points)[0], edges, edges, 0.3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(tt.image(tt.rips(points)[0], edges, edges, 0.3), expected)
+
+
 def test_within_a_compiled_function() -> None:
     W = torch.tensor(normal(4, 3), requires_grad=True)
 

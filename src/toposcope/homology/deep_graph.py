@@ -75,9 +75,13 @@ def deep_graph_persistence(
     [1.0, 0.8]
     """
     p = check_sums(p, essential)
+    if not hasattr(matrices, "__len__"):
+        raise ToposcopeError(f"matrices: expected a list of matrices, got {type(matrices).__name__}")
     if not len(matrices):
         raise ToposcopeError("matrices: expected at least one, got none")
     names = names or [f"matrices[{k}]" for k in range(len(matrices))]
+    if len(names) != len(matrices):
+        raise ToposcopeError(f"names: expected one of each of the {len(matrices)} matrices, got {len(names)}")
     layers = [_magnitudes(W, name, standardize) for W, name in zip(matrices, names, strict=True)]
     for (first, one), (second, other) in pairwise(zip(layers, names, strict=True)):
         if first.shape[1] != second.shape[0]:

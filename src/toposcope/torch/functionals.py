@@ -126,7 +126,8 @@ def image(
 
     lifetimes = high - low
     masses = mass(lifetime_edges, "lifetime_edges", lifetimes), mass(birth_edges, "birth_edges", low)
-    return (masses[0] * lifetimes).matmul(masses[1].T)
+    with torch.autocast(lifetimes.device.type, enabled=False):  # in the dtype of the points
+        return (masses[0] * lifetimes).matmul(masses[1].T)
 
 
 def wasserstein(diagram: TensorDiagram, target: Diagram | TensorDiagram, order: Literal[1, 2] = 2) -> Tensor:
