@@ -153,6 +153,13 @@ def test_a_total_beyond_the_range_of_16_bits() -> None:
         assert (found - exact).norm() < 0.01 * exact.norm()
 
 
+def test_a_total_beyond_the_range_of_32_bits() -> None:
+    near, far = (tt.rips(torch.tensor(normal(30, 4)).float() * unit, 0)[0] for unit in (1, 2.0**124))
+    assert tt.total(far).isinf()
+    for function in (lambda h: tt.total(h, scale_free=True), tt.entropy):
+        assert function(far).item() == pytest.approx(function(near).item(), rel=1e-5)
+
+
 def test_second_derivatives_at_any_scale() -> None:
     def curvature(unit: float) -> object:
         points = torch.tensor(normal(12, 3) * unit, requires_grad=True)

@@ -463,7 +463,7 @@ def as_distances(values: ArrayLike | Any, name: str, *, infinite: bool = False) 
     if matrix.diagonal().any():
         raise ToposcopeError(
             f"{wanted}, got {np.count_nonzero(matrix.diagonal())} entries other than 0 on the diagonal of shape "
-            f"{matrix.shape}; np.fill_diagonal removes what rounding left"
+            f"{matrix.shape}; np.fill_diagonal, of tensors D.fill_diagonal_(0), removes what rounding left"
         )
     if (uneven := matrix != matrix.T).any():
         raise ToposcopeError(

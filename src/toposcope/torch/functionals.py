@@ -42,7 +42,7 @@ def total(diagram: TensorDiagram, scale_free: bool = False) -> Tensor:
         raise ToposcopeError(
             f"diagram: the norm of the points or distances is infinite in {norm.dtype}; take scale_free=False"
         )
-    return (widened(lifetimes).sum() / torch.where(norm == 0, 1.0, norm)).to(lifetimes.dtype)
+    return (widened(lifetimes) / torch.where(norm == 0, 1.0, norm)).sum().to(lifetimes.dtype)
 
 
 def entropy(diagram: TensorDiagram) -> Tensor:
@@ -56,6 +56,7 @@ def entropy(diagram: TensorDiagram) -> Tensor:
     positive = widened(lifetimes[lifetimes > 0])
     if not len(positive):
         return lifetimes.sum() * 0
+    positive = positive / positive.detach().max()  # the sum of huge ones is infinite
     shares = positive / positive.sum()
     return -(shares * shares.log()).sum().to(lifetimes.dtype)
 
