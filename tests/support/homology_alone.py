@@ -20,7 +20,7 @@ def results() -> dict[str, object]:
     grid, edges = rng.standard_normal((9, 9)), homology.nearest_neighbour_edges(points, 4)
     heights, triangles = rng.standard_normal(4), [[0, 1, 2], [1, 3, 2]]
     tree = homology.sublevel_grid(grid)
-    A = W @ W.T
+    A, form = W @ W.T, homology.mlp_format([2, 3, 1], samples=10)
 
     def product(v: Vector) -> Vector:
         return A @ v
@@ -30,6 +30,7 @@ def results() -> dict[str, object]:
 
     return {
         "average_persistence": homology.average_persistence(tree),
+        "betti_bound": homology.betti_bound(form),
         "betti_curve": homology.betti_curve(h1, [0.5, 1.0]),
         "bottleneck": homology.bottleneck(h1, later),
         "classical_scaling": homology.classical_scaling(distances),
@@ -54,6 +55,7 @@ def results() -> dict[str, object]:
         "matching": homology.matching(h1, later),
         "measures_of_singular_values": homology.measures_of_singular_values([3.0, 2.0, 1.0]),
         "metric_scaling": homology.metric_scaling(distances),
+        "mlp_format": form,
         "nearest_neighbour_edges": edges,
         "neural_persistence": homology.neural_persistence(W),
         "neural_persistence_pairing": homology.neural_persistence_pairing(W),
@@ -80,6 +82,9 @@ def results() -> dict[str, object]:
         "sublevel_graph": homology.sublevel_graph(points[:, 0], edges),
         "sublevel_grid": tree,
         "sublevel_points": homology.sublevel_points(points[:, 2], points[:, :2]),
+        "transformer_format": homology.transformer_format(
+            layers=1, width=8, heads=1, context=8, vocabulary=8, tokens=16
+        ),
         "two_nn": homology.two_nn(points),
         "unrolled": homology.unrolled(rng.standard_normal((4, 3, 2, 2))),
         "vineyard": homology.vineyard([h1, later]),

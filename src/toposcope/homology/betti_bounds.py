@@ -86,7 +86,7 @@ def betti_bound(form: PfaffianFormat) -> BettiBound:
     Notes
     -----
     O(1). Source: Khovanskii's bound of the nondegenerate solutions of n Pfaffian equations, applied to the gradient of
-    f + e |x - a|^2 (Morse theory); the constants are explicit. It holds for {f <= c} where c is a regular value.
+    ``f + e |x - a|^2`` (Morse theory); the constants are explicit. It holds for {f <= c} where c is a regular value.
 
     Examples
     --------

@@ -77,7 +77,7 @@ def clustering_coefficient(W: ArrayLike | Any, *, name: str = "W") -> float:
 
 
 def weight_variance(matrices: Sequence[ArrayLike | Any], *, names: Sequence[str] | None = None) -> float:
-    """Return the variance (population) of |w| / max|w| over all weights of some matrices; 0 if all are zero.
+    """Return the variance (population) of ``|w| / max|w|`` over all weights of some matrices; 0 if all are zero.
 
     Neural persistence follows it, by Girrbach et al. 2023 (arXiv:2307.10865).
     """
