@@ -202,6 +202,18 @@ def test_the_command_ends_with_a_verdict_whatever_the_workers(text: Path, tmp_pa
     assert rows.group_by("arm", "direction").len()["len"].to_list() == [3] * 14
 
 
+@pytest.mark.slow
+def test_conditions_are_trained_within_the_folder(text: Path, tmp_path: Path) -> None:
+    options = ["--quick", "--seeds", "2", "--steps", "4", "--context", "16", "--corpus", str(text / "text.txt")]
+    arms = ["--batch-size", "2", "--arm", "pairwise_spread", "--conditions", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(intervene, [*options, *arms])
+    assert done.exit_code == 0, done.output
+    folders = {path.parent.name for path in (tmp_path / "out").glob(f"*/{RESULTS}")}
+    assert folders == {"med", "large-initial-weights", "pushed-for-half", "sgd", "long", "long-sgd"}
+    page = (tmp_path / "out" / "report.md").read_text(encoding="utf-8")
+    assert all(f"| {name} |" in page for name in folders)
+
+
 def test_mistakes_on_the_command_line_exit_with_2(tmp_path: Path) -> None:
     for wrong in (["--statistic", "h0"], ["--seeds", "1"], ["--size", "big"]):
         done = CliRunner().invoke(intervene, [*wrong, "--out", str(tmp_path)])

@@ -11,6 +11,7 @@ from click.core import ParameterSource
 from toposcope.extend import bad_use, progress_bars, workers_option
 
 if TYPE_CHECKING:
+    from toposcope.extend import Progress
     from toposcope_experiments.interventions.design import Design
 
 QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 6, "steps": 80}
@@ -55,10 +56,18 @@ QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 6, "steps": 80}
 )
 @click.option("--initial-scale", type=float, default=1.0, show_default=True, help="Factor of the initial weights.")
 @click.option("--corpus", default="python-docs", show_default=True, help="Text to train on, as of a study.")
+@click.option(
+    "--conditions",
+    is_flag=True,
+    help="Also train other sizes, six times as long, by SGD, from larger weights, pushed for half of the time, with up "
+    "to 24 seeds each, in folders within DIR: hours.",
+)
 @click.option("--quick", is_flag=True, help="A trial of a minute: tiny-3k, 6 seeds, 80 steps, unless given.")
 @workers_option
 @click.pass_context
-def intervene(ctx: click.Context, /, out: Path, quick: bool, workers: int | None, **options: Any) -> None:
+def intervene(
+    ctx: click.Context, /, out: Path, conditions: bool, quick: bool, workers: int | None, **options: Any
+) -> None:
     """Push the topology of weights while networks train, and test whether the loss follows.
 
     Trains small networks with a push on a topological statistic, up and down, and with placebos that change it as much
@@ -69,6 +78,7 @@ def intervene(ctx: click.Context, /, out: Path, quick: bool, workers: int | None
     Example:
       toposcope intervene --quick --out trial
       toposcope intervene --out causal
+      toposcope intervene --out causal --conditions
     """
     from toposcope_experiments.interventions.experiment import run_experiment
     from toposcope_experiments.interventions.page import first_line, write_page
@@ -84,9 +94,16 @@ def intervene(ctx: click.Context, /, out: Path, quick: bool, workers: int | None
             click.echo(f"note: {warning}", err=True)
     with progress_bars() as progress:
         run_experiment(design, out, workers=workers, progress=progress)
+        for name, other in design.conditions().items() if conditions else ():
+            run_experiment(other, out / name, workers=workers, progress=_within(progress, name))
     page = write_page(out)
     click.echo(first_line(out))
     click.echo(f"page: {page.resolve()}")
+
+
+def _within(progress: Progress, condition: str) -> Progress:
+    """Return progress whose stages bear the name of a condition."""
+    return lambda stage, done, total: progress(f"{stage} {condition}", done, total)
 
 
 def _design(kinds: tuple[str, ...], **options: Any) -> Design:

@@ -15,6 +15,8 @@ RATES = {"adamw": 3e-3, "sgd": 0.3}  # peak learning rates, on the losses of sma
 N_MEASUREMENTS = 40  # of the statistic in a run, at each of which placebos are steered
 WARMUP_SHARE = 8  # the learning rate rises over a part of the steps: one in so many
 MAX_SHARE = 1.0
+LONGER = 6  # times as many steps, to where the loss of small-7k is nearly flat
+MAX_CONDITION_SEEDS = 24
 SEEDS_PER_PACK = 2
 """A pack holds all arms of so many seeds. It does not depend on the workers, and neither do results."""
 
@@ -103,6 +105,22 @@ class Design:
             for statistic in self.statistics
             for first in firsts
         ]
+
+    def conditions(self) -> "dict[str, Design]":
+        """Return further conditions by folder, in which the verdict may be another; none that is this one."""
+        longer = {"steps": LONGER * self.steps}
+        changes: dict[str, dict[str, Any]] = {
+            "tiny": {"size": "tiny-3k"},
+            "med": {"size": "med-21k"},
+            "large-initial-weights": {"initial_scale": 4.0},
+            "pushed-for-half": {"push_until": 0.5},
+            "sgd": {"optimizer": "sgd"},
+            "long": longer,
+            "long-sgd": {**longer, "optimizer": "sgd"},
+        }
+        designs = {name: replace(self, **change) for name, change in changes.items()}
+        seeds = min(self.seeds, MAX_CONDITION_SEEDS)
+        return {name: replace(design, seeds=seeds) for name, design in designs.items() if design != self}
 
     def refresh_of(self, statistic: str) -> int:
         """Return for how many steps pairings of a statistic are kept."""
