@@ -53,6 +53,11 @@ def compiled_sums(function: Function) -> Function:
     return _compiled(function, fastmath=SUMS_IN_ANY_ORDER)
 
 
+def compiled_fused(function: Function) -> Function:
+    """Compile a function whose products are added without being rounded first, in the order that is written."""
+    return _compiled(function, fastmath={"contract"})
+
+
 def inlined(function: Function) -> Function:
     """Compile a function as a part of the one function that calls it, which is quicker than compiling it by itself."""
     kernel: Any = numba.njit(inline="always")(function)

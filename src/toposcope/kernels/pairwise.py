@@ -44,6 +44,19 @@ def pair_distance(points: Matrix, a: int, b: int) -> float:
     return float(np.sqrt(_sixteen_squares(p, p, p, p, q, q, q, q)[0]))
 
 
+@compiled
+def edge_squares(points: Matrix, ends: Indices, squares: Vector) -> None:
+    """Write the squared lengths of edges, shape (m, 2), of which the roots are those of `distance_matrix`."""
+    last = len(ends) - 1
+    for a in range(0, last + 1, 4):
+        b, c, d = min(a + 1, last), min(a + 2, last), min(a + 3, last)
+        begins = points[ends[a, 0]], points[ends[b, 0]], points[ends[c, 0]], points[ends[d, 0]]
+        lengths = _sixteen_squares(
+            *begins, points[ends[a, 1]], points[ends[b, 1]], points[ends[c, 1]], points[ends[d, 1]]
+        )
+        squares[a], squares[b], squares[c], squares[d] = lengths[0], lengths[5], lengths[10], lengths[15]
+
+
 @compiled_sums
 def _sixteen_squares(
     a: Vector, b: Vector, c: Vector, d: Vector, w: Vector, x: Vector, y: Vector, z: Vector

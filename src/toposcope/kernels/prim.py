@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, compiled_sums, inlined
+from toposcope.kernels.compiled import compiled, compiled_fused, compiled_sums, inlined
+from toposcope.kernels.pairwise import edge_squares
 from toposcope.kernels.tuning import MAX_PRIM_COLUMNS
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -22,7 +23,7 @@ NO_LENGTH = np.int64(np.iinfo(np.int64).max)  # above the bits of all lengths, i
 class Tree(NamedTuple):
     """A minimum spanning tree."""
 
-    squares: Vector  # shape (n - 1,); squared lengths of the edges, in the order they were added
+    squares: Vector  # shape (n - 1,); squared lengths of the edges, to the last bit those of all pairs
     ends: Indices  # shape (n - 1, 2); of each edge, the smaller first
 
 
@@ -58,7 +59,7 @@ def _four_squares(a: Vector, b: Vector, c: Vector, d: Vector, e: Vector) -> tupl
     return to_a, to_b, to_c, to_d
 
 
-@compiled_sums
+@compiled_fused
 def _grow(points: Matrix, n: int, squares: Vector, ends: Indices) -> None:
     """Write the tree of the first n points."""
     d = points.shape[1]
@@ -71,7 +72,7 @@ def _grow(points: Matrix, n: int, squares: Vector, ends: Indices) -> None:
         outside[o], nearest[o] = o, NO_LENGTH
         for t in range(n_columns):
             columns[t, o] = points[o, t]
-    offers, found, closest = fresh.view(np.int64), squares.view(np.int64), 0
+    offers, closest = fresh.view(np.int64), 0
     for k in range(n - 1):
         last, own = n - 1 - k, outside[closest]
         outside[closest], nearest[closest], source[closest] = outside[last], nearest[last], source[last]
@@ -97,8 +98,8 @@ def _grow(points: Matrix, n: int, squares: Vector, ends: Indices) -> None:
             nearest[o] = min(nearest[o], offers[o])
             shortest = min(shortest, nearest[o])
         closest = _place(nearest, shortest)
-        found[k] = shortest
         put_edge(ends, k, source[closest], outside[closest])
+    edge_squares(points, ends[: max(n - 1, 0)], squares)
 
 
 @inlined
