@@ -104,9 +104,9 @@ def mnat(value: float) -> str:
     return f"{plain(value, 2) if abs(value) < 10 else f'{value:.0f}'} mnat"
 
 
-def percent_change(dose: float) -> str:
-    """Write a logarithmic change in percent, without its sign."""
-    return f"{100 * abs(np.expm1(dose)):.0f}%" if np.isfinite(dose) else "–"
+def percent_change(dose: float | None) -> str:
+    """Write a logarithmic change in percent, with its sign."""
+    return "–" if dose is None or not np.isfinite(dose) else f"{100 * np.expm1(dose):+.0f}%".replace("-", "−")
 
 
 def verdict_line(found: StatisticVerdict) -> str:
@@ -168,8 +168,8 @@ def _each_direction(found: StatisticVerdict) -> list[str]:
         effect = Estimate.of(effect_of_direction(found.runs, STATISTIC, direction))
         doses = found.runs.values("dose", STATISTIC, direction)
         if effect.n > 1:
-            dose, numbers = percent_change(float(np.nanmean(doses))), (effect.mean, effect.low, effect.high)
-            mean, low, high = (signed(value, 1) for value in numbers)
+            dose = percent_change(float(np.nanmean(doses))).lstrip("+−")
+            mean, low, high = (signed(value, 1) for value in (effect.mean, effect.low, effect.high))
             what = "the loss changes by" if not parts else "by"
             parts.append(f"{word} by {dose} {what} {mean} mnat ({low} to {high})")
     if not parts:
