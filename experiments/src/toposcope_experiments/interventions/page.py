@@ -18,7 +18,6 @@ from toposcope_experiments.interventions.results import (
     RESULTS,
     STATISTIC,
     UP,
-    Declared,
     missing_runs,
     read_results,
     statistics_of,
@@ -45,7 +44,7 @@ class Condition:
 
     name: str
     frame: pl.DataFrame
-    declared: Declared
+    declared: Mapping[str, Any]  # what ``design.json`` says of the runs
     verdicts: list[StatisticVerdict]
 
     @property

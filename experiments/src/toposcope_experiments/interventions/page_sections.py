@@ -242,7 +242,7 @@ GLOSSARY = (
 
 
 def _declared(data: InterventionData) -> Mapping[str, Any]:
-    return {name: value for name, value in data.main.declared.values.items() if value is not None}
+    return {name: value for name, value in data.main.declared.items() if value is not None}
 
 
 def _command(condition: Condition) -> str:

@@ -1,6 +1,7 @@
 """The sections of the experiment's page, with their tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -37,17 +38,7 @@ from toposcope_experiments.regularisation.stopping import CALLED, barycentre_tab
 from toposcope_experiments.regularisation.training import LOGGED
 from toposcope_experiments.small_networks.page_tables import P_VALUES, measurement_table, reasons
 
-
-def three_digits(value: float | None) -> str:
-    """Write a number to three significant digits."""
-    return plain(value, 3)
-
-
-def signed_two(value: float | None) -> str:
-    """Write a number with its sign to two decimals."""
-    return signed(value, 2)
-
-
+three_digits, signed_two = partial(plain, digits=3), partial(signed, digits=2)
 PAIR: tuple[Spec, ...] = (
     text_of("condition", "condition", names_row=True),
     text_of("compared with", "beside", names_row=True),
