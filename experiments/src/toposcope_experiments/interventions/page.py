@@ -147,17 +147,9 @@ def first_sentence(data: InterventionData) -> str:
 def lead(data: InterventionData) -> list[str]:
     """Return the sentences at the top of the page."""
     verdicts = by_strength(data.main.verdicts)
-    return [
-        first_sentence(data),
-        *_missing(data.main),
-        *(
-            text
-            for found in verdicts[:1]
-            for text in (_left_over(found), _advice(found), METHOD, _each_direction(found))
-            if text
-        ),
-        *(f"{verdict_line(found)}." for found in verdicts[1:]),
-    ]
+    of_first = [text for found in verdicts[:1] for text in (_left_over(found), _advice(found), METHOD, _doses(found))]
+    others = [f"{verdict_line(found)}." for found in verdicts[1:]]
+    return [first_sentence(data), *_missing(data.main), *filter(None, of_first), *others]
 
 
 def _missing(condition: Condition) -> list[str]:
@@ -168,15 +160,15 @@ def _missing(condition: Condition) -> list[str]:
     return [f"Not finished: {n:,} of {n + there:,} runs are missing; the verdict is that of the runs so far."]
 
 
-def _each_direction(found: StatisticVerdict) -> str:
+def _doses(found: StatisticVerdict) -> str:
     """Say the effect of each direction with its interval."""
     parts: list[str] = []
     for direction, word in ((UP, "up"), (DOWN, "down")):
         effect = Estimate.of(effect_of_direction(found.runs, STATISTIC, direction))
         doses = found.runs.values("dose", STATISTIC, direction)
         if effect.n > 1:
-            dose, numbers = percent_change(float(np.nanmean(doses))), (effect.mean, effect.low, effect.high)
-            mean, low, high = (signed(value, 1) for value in numbers)
+            dose = percent_change(float(np.nanmean(doses)))
+            mean, low, high = (signed(value, 1) for value in (effect.mean, effect.low, effect.high))
             what = "by" if parts else "changes the loss by"
             parts.append(f"{word} by {dose} {what} {mean} mnat ({low} to {high})")
     if not parts:

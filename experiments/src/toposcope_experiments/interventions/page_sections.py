@@ -19,7 +19,6 @@ from toposcope.extend import (
     details,
     folded,
     interval_of,
-    joined,
     makers_of,
     number_of,
     p_value,
@@ -192,13 +191,10 @@ def _caution_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Bl
         interval_of("95%", "low", "high", 1, group="effect (mnat)"),
         text_of("from half to end", "course"),
     )
-    wanted = [
-        "a longer run, to where the loss is flat",
-        "larger initial weights",
-        "pushes that end at half of training",
-        "another optimizer",
-    ]
-    alone = f"Not tried yet, --conditions trains them: {joined(wanted)}. " if len(data.conditions) == 1 else ""
+    more = (
+        "Not tried yet: longer runs, larger initial weights, pushes that end at half, another optimizer; --conditions "
+    )
+    alone = f"{more}trains them. " if len(data.conditions) == 1 else ""
     note = paragraph(
         "An effect may be one on early speed alone: weights that start small gain from any drift. Such an effect fades "
         f"from half of training to its end, in longer runs, and with larger initial weights. {alone}“Fades”, “grows”: "
