@@ -90,7 +90,20 @@ def norms(rows: Tensor) -> Tensor:
 
 def _all_between(values: Tensor, low: float, high: float) -> bool:
     least, most = values.aminmax()
-    return low < least.item() and most.item() <= high
+    return low < number(least) and number(most) <= high
+
+
+def number(value: Tensor) -> float:
+    """Return what a tensor of one entry holds."""
+    try:
+        return float(value.item())
+    except RuntimeError as fault:
+        if "vmap" not in str(fault):
+            raise
+        raise ToposcopeError(
+            "numbers are out of reach within torch.func.vmap; pass the batch in its place, with a list of pairings if "
+            "they are kept"
+        ) from fault
 
 
 def widened(values: Tensor) -> Tensor:
@@ -116,10 +129,10 @@ def on_host(values: Tensor, name: str) -> Tensor:
     host = values.detach().cpu()
     try:
         host.data_ptr()
-    except RuntimeError as fault:  # torch.func.grad and vmap
+    except RuntimeError as fault:
         raise ToposcopeError(
-            f"{name}: its numbers are out of reach within transforms of torch.func; use torch.autograd, give a pairing "
-            "found outside, or pass the batch instead of vmap"
+            f"{name}: its numbers are out of reach within transforms of torch.func and torch.export; pass the batch in "
+            "place of vmap, else use torch.autograd or give a pairing found outside"
         ) from fault
     return host
 

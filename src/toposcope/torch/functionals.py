@@ -11,7 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_positive
 from toposcope.homology.diagram import Diagram, as_diagram, as_edges, as_sequence
 from toposcope.homology.distances import matching
-from toposcope.torch.diagrams import TensorDiagram, norms, widened
+from toposcope.torch.diagrams import TensorDiagram, norms, on_host, widened
 from toposcope.typing import Indices
 
 MAX_DEVIATIONS = 40.0
@@ -195,5 +195,6 @@ def _ends(diagram: TensorDiagram) -> tuple[Tensor, Tensor]:
 def _detached(diagram: Any) -> Diagram:
     """Return a diagram without gradients, its points in the same order."""
     if isinstance(diagram, TensorDiagram):
-        return Diagram(diagram.pairs.detach().cpu().double().numpy(), diagram.dimension, diagram.n_essential)
+        pairs = on_host(diagram.pairs, "diagram").double().numpy()
+        return Diagram(pairs, diagram.dimension, diagram.n_essential)
     return as_diagram(diagram, "target")

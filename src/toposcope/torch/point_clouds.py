@@ -18,6 +18,7 @@ from toposcope.torch.diagrams import (
     check_tensor,
     compiler,
     norms,
+    number,
     on_host,
     widened,
 )
@@ -86,6 +87,9 @@ def rips(
     derivatives are those of the lengths: between changes of the pairing they are exact. Clouds of one shape are paired
     in one call. Of points on a GPU the pairing is found on the host, and the lengths are gathered on the GPU.
 
+    To a type checker a tensor is one cloud; ``stack.unbind()`` has the type of several. Within ``torch.compile``
+    diagrams are computed outside of the graph; ``torch.func.grad`` and its like need a pairing; no ``vmap``.
+
     Cost: that of `toposcope.rips`, and O(nd) for the gradient.
 
     Examples
@@ -99,7 +103,7 @@ def rips(
     >>> points.grad.tolist()
     [[-0.6000000238418579, -0.800000011920929], [0.6000000238418579, 0.800000011920929]]
     """
-    if compiler.is_compiling():  # the search cannot be traced
+    if compiler.is_dynamo_compiling():  # the search cannot be traced
         return compiler.disable(rips)(points, max_dimension, metric, pairing, mask=mask)
     max_dimension = as_count(max_dimension, "max_dimension", 0)
     if max_dimension > 1:
@@ -107,26 +111,27 @@ def rips(
     if isinstance(points, Tensor) and points.ndim == 2 and mask is None:
         check_tensor(points, "points", "rips")
         found = (
-            rips_pairings(_on_host(points, max_dimension, metric), max_dimension=max_dimension, metric=metric)
+            rips_pairings(
+                _on_host(points, max_dimension, metric, ["points"]), max_dimension=max_dimension, metric=metric
+            )
             if pairing is None
             else _kept(pairing, len(points), max_dimension, metric, "pairing")
         )
-        return _diagrams([points], [found], metric)[0]
+        return _diagrams([points], [found], metric, ["points"])[0]
     clouds = _masked(points, mask, metric) if mask is not None else points
     if pairing is not None:
         check_count(pairing, len(clouds), "clouds")
 
     def of_stack(stack: Tensor, places: list[int]) -> list[list[TensorDiagram]]:
-        same = stack.unbind()
+        same, names = stack.unbind(), [f"points[{k}]" for k in places]
         if pairing is not None:
             kept = [_kept(pairing[k], len(same[0]), max_dimension, metric, f"pairing[{k}]") for k in places]
-            return _diagrams(same, kept, metric)
-        batches = rips_pairings_batch(
-            _on_host(stack, max_dimension, metric), max_dimension=max_dimension, metric=metric
-        )
+            return _diagrams(same, kept, metric, names)
+        host = _on_host(stack, max_dimension, metric, names)
+        batches = rips_pairings_batch(host, max_dimension=max_dimension, metric=metric, names=names)
         found = zip(*batches, strict=True)
         # -1 stands behind the last bar of a cloud
-        return _diagrams(same, [[bars[bars[:, 0] >= 0] for bars in cloud] for cloud in found], metric)
+        return _diagrams(same, [[bars[bars[:, 0] >= 0] for bars in cloud] for cloud in found], metric, names)
 
     return by_shape(clouds, of_stack, "points", "rips")
 
@@ -196,23 +201,29 @@ def _kept(pairing: Any, n: int, max_dimension: int, metric: Metric, name: str) -
     return kept
 
 
-def _on_host(points: Tensor, max_dimension: int, metric: Metric) -> Tensor:
+def _on_host(points: Tensor, max_dimension: int, metric: Metric, names: Sequence[str]) -> Tensor:
     """Return what is paired; refuse what has loops that never die, which are not counted here."""
-    if metric == "precomputed" and max_dimension > 0 and points.isinf().any():
-        raise ToposcopeError(
-            "points: some distances are infinite, of which there are gradients of H0 alone; take max_dimension=0"
-        )
-    return on_host(points, "points")
+    host = on_host(points, "points")
+    if metric == "precomputed" and max_dimension > 0:
+        for cloud, name in zip(host.reshape(len(names), -1), names, strict=True):
+            if cloud.isinf().any():
+                raise ToposcopeError(
+                    f"{name}: some distances are infinite, of which there are gradients of H0 alone; take "
+                    "max_dimension=0"
+                )
+    return host
 
 
-def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: Metric) -> list[list[TensorDiagram]]:
+def _diagrams(
+    clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: Metric, names: Sequence[str]
+) -> list[list[TensorDiagram]]:
     """Gather the lengths of all edges of all clouds of one shape at once, and return the diagrams of each cloud."""
     n = len(clouds[0])
     edges = [each.reshape(-1, 2) for pairing in pairings for each in pairing]
     counts = [sum(each.size // 2 for each in pairing) for pairing in pairings]
-    lengths = _lengths(clouds, np.concatenate(edges).T, np.repeat(np.arange(len(clouds)), counts), metric)
-    lengths = lengths.to(clouds[0].dtype)
-    _check_lengths(lengths.detach())
+    cloud_of = np.repeat(np.arange(len(clouds)), counts)
+    lengths = _lengths(clouds, np.concatenate(edges).T, cloud_of, metric).to(clouds[0].dtype)
+    _check_lengths(lengths.detach(), cloud_of, names)
     parts = iter(torch.split(lengths, [len(each) for each in edges]))
     diagrams = []
     for cloud, pairing in zip(clouds, pairings, strict=True):
@@ -226,13 +237,15 @@ def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: M
     return diagrams
 
 
-def _check_lengths(lengths: Tensor) -> None:
-    n_lost = int((~lengths.isfinite()).sum())
-    if n_lost:
-        raise ToposcopeError(
-            f"points: {n_lost} of {len(lengths)} lengths are infinite or NaN in {lengths.dtype}; pass points.double(), "
-            "unless the points were not finite"
-        )
+def _check_lengths(lengths: Tensor, cloud_of: Indices, names: Sequence[str]) -> None:
+    if number(lengths.isfinite().all()):
+        return
+    lost = cloud_of[~lengths.isfinite().cpu().numpy()]
+    of_first = lost[0]
+    raise ToposcopeError(
+        f"{names[of_first]}: {np.count_nonzero(lost == of_first)} of {np.count_nonzero(cloud_of == of_first)} lengths "
+        f"are infinite or NaN in {lengths.dtype}; pass it in .double(), unless it was not finite"
+    )
 
 
 def _lengths(clouds: Sequence[Tensor], ends: Indices, cloud_of: Indices, metric: Metric) -> Tensor:
@@ -248,5 +261,6 @@ def _lengths(clouds: Sequence[Tensor], ends: Indices, cloud_of: Indices, metric:
     gathered = rows.index_select(0, torch.as_tensor(places.ravel(), device=rows.device))
     begin, end = widened(gathered).reshape(2, -1, *rows.shape[1:]).unbind()
     if metric == "precomputed":
-        return begin / 2 + end / 2
+        means = begin / 2 + end / 2
+        return torch.where(means == 0, 0.0, means)
     return (begin - end).square().sum(1) / 2 if metric == "cosine" else norms(begin - end)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import not_finite
 from toposcope.homology.pairings import neural_persistence_pairing, neural_persistence_pairing_batch
 from toposcope.torch.diagrams import (
     TensorDiagram,
@@ -19,6 +20,7 @@ from toposcope.torch.diagrams import (
     check_tensor,
     compiler,
     norms,
+    number,
     on_host,
     widened,
 )
@@ -112,7 +114,8 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
     Notes
     -----
     Where magnitudes are equal, the gradient is one of several valid ones. An all-zero matrix has persistence 0 and
-    gradient 0. Source: Rieck et al. 2019, section 3; see ``docs/methods/gradients.md``.
+    gradient 0. Types, ``torch.compile`` and ``torch.func`` are as for `toposcope.torch.rips`. Source: Rieck et al.
+    2019, section 3; see ``docs/methods/gradients.md``.
 
     Examples
     --------
@@ -125,23 +128,25 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
     >>> W.grad.tolist()
     [[0.125, 0.25]]
     """
-    if compiler.is_compiling():  # the search cannot be traced
+    if compiler.is_dynamo_compiling():  # the search cannot be traced
         return compiler.disable(neural_persistence)(W, pairing, scale)
     if isinstance(W, Tensor) and W.ndim == 2:
         check_tensor(W, "W", "neural_persistence")
         places = neural_persistence_pairing(on_host(W, "W")) if pairing is None else _kept(pairing, W, "pairing")
-        return _of_tree(W, places, scale, is_exact=pairing is None)
+        return _of_tree(W, places, scale, pairing is None, "W")
     matrices = W.unbind() if isinstance(W, Tensor) else W
     if pairing is not None:
         check_count(pairing, len(matrices), "matrices")
 
     def of_stack(stack: Tensor, places: list[int]) -> list[TensorNeuralPersistence]:
+        names = [f"W[{k}]" for k in places]
         found = (
-            neural_persistence_pairing_batch(on_host(stack, "W"))
+            neural_persistence_pairing_batch(on_host(stack, "W"), names=names)
             if pairing is None
             else [_kept(pairing[k], stack[0], f"pairing[{k}]") for k in places]
         )
-        return [_of_tree(matrices[k], tree, scale, pairing is None) for k, tree in zip(places, found, strict=True)]
+        trees = zip(places, found, names, strict=True)
+        return [_of_tree(matrices[k], tree, scale, pairing is None, name) for k, tree, name in trees]
 
     return by_shape(W, of_stack, "W", "neural_persistence")
 
@@ -158,16 +163,14 @@ def _kept(pairing: Any, W: Tensor, name: str) -> Indices:
     return places
 
 
-def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool) -> TensorNeuralPersistence:
+def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool, name: str) -> TensorNeuralPersistence:
     entries = torch.as_tensor(places[:, 0] * W.shape[1] + places[:, 1], device=W.device)
     weights = widened(W.reshape(-1).index_select(0, entries)).abs()
     largest = weights[0] if is_exact else widened(W).abs().max()  # the heaviest entry is in every tree
-    if not is_exact and not largest.isfinite():
-        raise ToposcopeError("W: some entries are NaN or infinite; what is measured is defined for finite entries only")
-    divisor = (
-        largest if isinstance(scale, str) and scale == "layer" else _as_scale(scale, float(largest.detach()), weights)
-    )
-    deaths = weights / divisor if divisor.item() else 1 + 0 * weights
+    if not is_exact and not math.isfinite(number(largest)):
+        raise not_finite(name, int((~W.isfinite()).sum()), W.numel(), W.shape)
+    divisor = largest if isinstance(scale, str) and scale == "layer" else _as_scale(scale, number(largest), weights)
+    deaths = weights / divisor if number(divisor) else 1 + 0 * weights
     return TensorNeuralPersistence(deaths.to(W.dtype), divisor.to(W.dtype), places)
 
 
