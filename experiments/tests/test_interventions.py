@@ -146,6 +146,9 @@ def test_results_do_not_depend_on_what_else_is_trained(text: Path, tmp_path: Pat
     assert json.loads((tmp_path / "few" / DESIGN).read_text())["seeds"] == 4
     with pytest.raises(ToposcopeError, match=r"share is 0\.02 there and 0\.1 here; choose another folder"):
         run_experiment(replace(design, share=0.1), tmp_path / "few", workers=1)
+    with pytest.raises(ToposcopeError, match=r"corpus .*absent\.txt"):
+        run_experiment(replace(design, corpus=str(tmp_path / "absent.txt")), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_run_that_diverges_is_marked_and_changes_no_other(whole: dict[str, np.ndarray], text: Path) -> None:
@@ -161,7 +164,7 @@ def test_a_run_that_diverges_is_marked_and_changes_no_other(whole: dict[str, np.
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"statistics": ("pairwise_spread",)}, "is a placebo"), ({"kinds": ("base",)}, "base and statistic are needed"),
+    [({"statistics": ("pairwise_spread",)}, "of topology"), ({"kinds": ("base",)}, "base and statistic are needed"),
      ({"kinds": (*KINDS, "x")}, "arm 'x' is not known"), ({"size": "huge"}, "size 'huge' is not known"),
      ({"seeds": 1}, "seeds is 1"), ({"push_until": 0.0}, "push_until is 0.0"), ({"optimizer": "lion"}, "'lion'")],
 )  # fmt: skip

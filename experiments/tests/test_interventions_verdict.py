@@ -153,7 +153,7 @@ def test_diverged_runs_are_counted_and_not_compared(trained: Trained) -> None:
     ("change", "reason"),
     [
         (pl.col("seed") < 4, "4 seeds with a run up and a run down that ended; at least 6 are needed"),
-        (pl.col("arm") != TWIN, "a placebo has no runs yet: the same of permuted weights"),
+        (pl.col("arm") != TWIN, "a placebo has no runs yet: permuted weights"),
         ((pl.col("arm") != STATISTIC) | (pl.col("direction") != DOWN), "the statistic was not pushed both up and down"),
     ],
 )

@@ -25,9 +25,10 @@ DIGITS = 6  # significant ones, in the log of pushes
 
 def run_experiment(design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent) -> None:
     """Train all runs, or go on where it was interrupted, and write the results, the log of pushes and the design."""
-    _declare(design, folder)
+    declared = _declared(design, folder)
     corpus = folder / CORPUS
     prepare(Corpus(source=design.corpus), corpus)
+    write_bytes(folder / DESIGN, json.dumps(declared, indent=2).encode() + b"\n")
     packs = design.packs()
     tasks = [(pack, corpus, folder / TRAINING) for pack in packs]
     steps = dict.fromkeys((pack.name for pack in packs), 0)
@@ -48,8 +49,8 @@ def train_pack(task: tuple[Pack, Path, Path]) -> dict[str, Matrix]:
     return train(*task, progress=report)
 
 
-def _declare(design: Design, folder: Path) -> None:
-    """Write the design, unless the folder belongs to another."""
+def _declared(design: Design, folder: Path) -> dict[str, Any]:
+    """Return the declaration of the design, unless the folder belongs to another."""
     path = folder / DESIGN
     declared = declaration(design)
     if path.exists():
@@ -63,7 +64,7 @@ def _declare(design: Design, folder: Path) -> None:
                 f"{path}: {other[0]} is {before[other[0]]!r} there and {declared[other[0]]!r} here; choose another "
                 "folder with --out"
             )
-    write_bytes(path, json.dumps(declared, indent=2).encode() + b"\n")
+    return declared
 
 
 def declaration(design: Design) -> dict[str, Any]:
