@@ -36,12 +36,6 @@ class TensorDiagram:
         Whether bars die below their birth, as in neural persistence.
     source : torch.Tensor or None
         The points or distances, which the diagram grows with; None where scaling them changes no bar.
-    pairs : torch.Tensor, shape (k, 2)
-        Births and deaths.
-    lifetimes : torch.Tensor, shape (k,)
-        Length of every bar; with a pairing that was kept too long, one of H1 may be negative.
-    norm : torch.Tensor, shape ()
-        Frobenius norm of the points or distances, in 32 bits at least; 1 where scaling them changes no bar.
     """
 
     births: Tensor
@@ -62,12 +56,12 @@ class TensorDiagram:
 
     @cached_property
     def lifetimes(self) -> Tensor:
-        """Length of every bar, shape (k,)."""
+        """Length of every bar, shape (k,); with a pairing that was kept too long, one of H1 may be negative."""
         return self.births - self.deaths if self.descending else self.deaths - self.births
 
     @cached_property
     def norm(self) -> Tensor:
-        """Frobenius norm of what the diagram is of."""
+        """Frobenius norm of the points or distances, in 32 bits at least; 1 where scaling them changes no bar."""
         if self.source is None:
             return widened(self.deaths.new_ones(()))
         return norms(widened(self.source).reshape(-1))

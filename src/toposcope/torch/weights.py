@@ -32,20 +32,16 @@ Scale = Literal["layer"] | float | Tensor
 
 @dataclass(frozen=True, eq=False)
 class TensorNeuralPersistence:
-    """Neural persistence of one m x n matrix, with gradients; N = m + n.
+    """Neural persistence of one m x n matrix, with gradients; N = m + n, p = 2.
 
     Attributes
     ----------
-    mean, norm, normalized : torch.Tensor, shape ()
-        As of `toposcope.neural_persistence`, with p = 2.
     deaths : torch.Tensor, shape (N - 1,)
         Weights of the maximum spanning tree, divided by the scale, in the order of `pairing`.
     scale : torch.Tensor, shape ()
         What ``|W|`` was divided by.
     pairing : ndarray, shape (N - 1, 2), int64
         Row and column of each of these weights, the heaviest first.
-    diagram : TensorDiagram
-        The points (1, death), from the lightest.
     """
 
     deaths: Tensor

@@ -7,7 +7,7 @@ import polars as pl
 from toposcope.charts import Chart
 from toposcope.extend import zero_line
 from toposcope_experiments.interventions.effects import BOTH
-from toposcope_experiments.interventions.page import InterventionData, by_strength, mnat
+from toposcope_experiments.interventions.page import InterventionData, by_strength, mnat, percent_change
 from toposcope_experiments.interventions.placebos import MIN_DOSE_SHARE
 from toposcope_experiments.interventions.results import CHAOS, PLACEBOS, STATISTIC
 from toposcope_experiments.interventions.verdict import ARM_LABELS, ARM_NAMES, StatisticVerdict
@@ -78,6 +78,5 @@ def _dose(arm: str, dose: float | None, target: float | None) -> str:
     """Write the dose next to an arm, and whether it is that of the statistic."""
     if arm == CHAOS or dose is None or not np.isfinite(dose):
         return ""
-    written = f"{100 * np.expm1(dose):+.0f}%".replace("-", "−")
     missed = arm != STATISTIC and target is not None and dose / (target or np.nan) < MIN_DOSE_SHARE
-    return f"only {written}" if missed else written
+    return f"only {percent_change(dose)}" if missed else percent_change(dose)

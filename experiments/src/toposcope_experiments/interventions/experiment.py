@@ -1,7 +1,6 @@
 """All packs of an intervention, trained or read from disk, and the tables of what came of them."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -86,7 +85,7 @@ def result_table(pack: Pack, log: dict[str, Matrix]) -> pl.DataFrame:
     """Return a row for each run of a pack: its dose and its losses in nats."""
     n_seeds = len(pack.seeds)
     doses = doses_of(log[VALUE], n_seeds)[-1]
-    of_statistic = {pack.design.arms[i].direction: i for i in _places(pack, STATISTIC)}
+    of_statistic = {arm.direction: i for i, arm in enumerate(pack.design.arms) if arm.kind == STATISTIC}
     half = pack.design.measured_steps.index(pack.design.steps // 2)
     rows = []
     for i, arm in enumerate(pack.design.arms):
@@ -137,10 +136,6 @@ def doses_of(values: Matrix, n_seeds: int) -> Matrix:
         logs = np.log(values)
         doses: Matrix = logs - np.tile(logs[:, :n_seeds], (1, logs.shape[1] // n_seeds))
     return doses
-
-
-def _places(pack: Pack, kind: str) -> Sequence[int]:
-    return [i for i, arm in enumerate(pack.design.arms) if arm.kind == kind]
 
 
 def _mean(values: Vector) -> float:

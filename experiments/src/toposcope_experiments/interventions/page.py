@@ -19,7 +19,6 @@ from toposcope_experiments.interventions.results import (
     RESULTS,
     STATISTIC,
     UP,
-    Declared,
     missing_runs,
     read_results,
     statistics_of,
@@ -51,7 +50,7 @@ class Condition:
 
     name: str
     frame: pl.DataFrame
-    declared: Declared
+    declared: Mapping[str, Any]  # what ``design.json`` says of the runs
     verdicts: list[StatisticVerdict]
 
     @property
@@ -110,9 +109,9 @@ def mnat(value: float) -> str:
     return f"{plain(value, 2) if abs(value) < 10 else f'{value:.0f}'} mnat"
 
 
-def percent_change(dose: float) -> str:
-    """Write a logarithmic change in percent, without its sign."""
-    return f"{100 * abs(np.expm1(dose)):.0f}%" if np.isfinite(dose) else "–"
+def percent_change(dose: float | None) -> str:
+    """Write a logarithmic change in percent, with its sign."""
+    return "–" if dose is None or not np.isfinite(dose) else f"{100 * np.expm1(dose):+.0f}%".replace("-", "−")
 
 
 def verdict_line(found: StatisticVerdict) -> str:
@@ -167,7 +166,7 @@ def _doses(found: StatisticVerdict) -> str:
         effect = Estimate.of(effect_of_direction(found.runs, STATISTIC, direction))
         doses = found.runs.values("dose", STATISTIC, direction)
         if effect.n > 1:
-            dose = percent_change(float(np.nanmean(doses)))
+            dose = percent_change(float(np.nanmean(doses))).lstrip("+−")
             mean, low, high = (signed(value, 1) for value in (effect.mean, effect.low, effect.high))
             what = "by" if parts else "changes the loss by"
             parts.append(f"{word} by {dose} {what} {mean} mnat ({low} to {high})")

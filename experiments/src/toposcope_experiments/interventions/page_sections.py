@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
+import polars as pl
 
 from toposcope.extend import (
     LEVEL,
@@ -32,7 +32,14 @@ from toposcope.extend import (
     word,
 )
 from toposcope_experiments.interventions.charts import arm_charts
-from toposcope_experiments.interventions.page import Condition, InterventionData, caution, lead, power_lead
+from toposcope_experiments.interventions.page import (
+    Condition,
+    InterventionData,
+    caution,
+    lead,
+    percent_change,
+    power_lead,
+)
 from toposcope_experiments.interventions.results import STATISTIC
 from toposcope_experiments.interventions.tables import (
     comparison_table,
@@ -48,12 +55,17 @@ from toposcope_experiments.interventions.verdict import (
     statistic_name,
 )
 
-one_digit = partial(signed, digits=1)
+one_digit, two_digits, three_digits = partial(signed, digits=1), partial(plain, digits=2), partial(plain, digits=3)
 OPTIONS = (
     "size", "context", "optimizer", "steps", "batch_size", "seeds", "share", "refresh", "push_until", "initial_scale",
     "corpus",
 )  # fmt: skip
 """What ``design.json`` declares that is an option of the command."""
+
+
+def _statistic(rows: pl.DataFrame, title: str = "pushed") -> Sequence[Spec]:
+    """Return the column that names the statistic, if there are several."""
+    return () if rows["statistic"].n_unique() == 1 else (text_of(title, "statistic", names_row=True),)
 
 
 def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -62,7 +74,7 @@ def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Itera
     verdicts: tuple[Spec, ...] = (
         text_of("pushed", "statistic", names_row=True),
         number_of("seeds", "n", whole),
-        number_of("dose", "dose", lambda value: _percent(np.expm1(value))),
+        number_of("dose", "dose", percent_change),
         number_of("effect (mnat)", "effect", one_digit),
         interval_of("95%", "low", "high", 1),
         number_of("p", "p", p_value),
@@ -72,7 +84,7 @@ def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Itera
         *([text_of("why", "reason", prose=True)] if UNDETERMINED in set(data.tables["verdicts"]["verdict"]) else []),
     )
     placebos: tuple[Spec, ...] = (
-        *(() if single else (text_of("pushed", "statistic", names_row=True),)),
+        *_statistic(comparisons),
         text_of("placebo", "placebo", names_row=True),
         text_of("outcome", "outcome"),
         number_of("dose reached", "reached", _share),
@@ -101,15 +113,16 @@ def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Itera
 
 
 def _effect_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    effects = data.tables["effects"]
+    if effects.is_empty():
+        return ()
     rows = [
         {
             **row,
             "arm": statistic_name(row["statistic"]) if row["arm"] == STATISTIC else ARM_NAMES[row["arm"]],
             "statistic": statistic_name(row["statistic"]),
-            "dose": np.expm1(row["dose"]) if row["dose"] is not None else None,
-            "target_dose": np.expm1(row["target_dose"]) if row["target_dose"] is not None else None,
         }
-        for row in data.tables["effects"].to_dicts()
+        for row in effects.to_dicts()
     ]
     diverged: tuple[Spec, ...] = (
         number_of("pushed", "n_diverged", whole, group="diverged"),
@@ -117,13 +130,13 @@ def _effect_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Blo
         number_of("p", "p_diverged", p_value, group="diverged"),
     )
     specs: tuple[Spec, ...] = (
-        *(() if len(data.main.verdicts) == 1 else (text_of("statistic", "statistic", names_row=True),)),
+        *_statistic(effects, "statistic"),
         text_of("pushed", "arm", names_row=True),
         text_of("direction", "direction", names_row=True),
         number_of("pairs", "n", whole),
-        number_of("dose", "dose", _percent),
-        number_of("aimed at", "target_dose", _percent),
-        number_of("share of gradient", "share", lambda value: plain(value, 2)),
+        number_of("dose", "dose", percent_change),
+        number_of("aimed at", "target_dose", percent_change),
+        number_of("share of gradient", "share", two_digits),
         number_of("mean", "effect", one_digit, group="loss at the end (mnat)"),
         interval_of("95%", "effect_low", "effect_high", 1, group="loss at the end (mnat)"),
         number_of("p", "effect_p", p_value, group="loss at the end (mnat)"),
@@ -137,27 +150,23 @@ def _effect_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Blo
         "adjusted. ",
         csv_link("effects"), ".", note=True,
     )  # fmt: skip
-    shown = folded(table("effects", "Effects of all pushes", specs, rows), "Effects of all pushes", max_rows=24)
-    return (shown, note) if rows else ()
+    return (folded(table("effects", "Effects of all pushes", specs, rows), "Effects of all pushes", max_rows=24), note)
 
 
 def _share(value: float | None) -> str:
     return share(value).replace("-", "−")
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None or not np.isfinite(value) else f"{100 * value:+.0f}%".replace("-", "−")
-
-
 def _power_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    found = "found 4 times in 5 (mnat)"
     specs: tuple[Spec, ...] = (
-        *(() if len(data.main.verdicts) == 1 else (text_of("statistic", "statistic", names_row=True),)),
+        *_statistic(data.tables["verdicts"], "statistic"),
         text_of("difference by seed", "comparison", names_row=True),
         number_of("seeds", "n", whole),
-        number_of("SD (mnat)", "sd", lambda value: plain(value, 3)),
-        number_of("one comparison", "one", lambda value: plain(value, 2), group="found 4 times in 5 (mnat)"),
-        number_of("after Holm", "holm", lambda value: plain(value, 2), group="found 4 times in 5 (mnat)"),
-        number_of("of all placebos", "all_placebos", lambda value: plain(value, 2), group="found 4 times in 5 (mnat)"),
+        number_of("SD (mnat)", "sd", three_digits),
+        number_of("one comparison", "one", two_digits, group=found),
+        number_of("after Holm", "holm", two_digits, group=found),
+        number_of("of all placebos", "all_placebos", two_digits, group=found),
         number_of(f"seeds for {EFFECT_THAT_MATTERS:g} mnat", "seeds", whole),
     )
     m = len(data.main.verdicts)
@@ -172,13 +181,11 @@ def _power_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Bloc
 
 def _caution_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
     rows = data.tables["conditions"]
+    if not rows.width:
+        return ()
     specs: tuple[Spec, ...] = (
         text_of("condition", "condition", names_row=True),
-        *(
-            ()
-            if rows.width and rows["statistic"].n_unique() == 1
-            else (text_of("pushed", "statistic", names_row=True),)
-        ),
+        *_statistic(rows),
         text_of("verdict", "verdict", prose=True),
         text_of("model", "size"),
         number_of("steps", "steps", whole),
@@ -200,7 +207,7 @@ def _caution_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Bl
         f"from half of training to its end, in longer runs, and with larger initial weights. {alone}“Fades”, “grows”: "
         "the difference by seed is significant, not adjusted. ", csv_link("conditions"), ".", note=True,
     )  # fmt: skip
-    return (table("conditions", "Conditions", specs, rows.to_dicts()), note) if rows.width else ()
+    return (table("conditions", "Conditions", specs, rows.to_dicts()), note)
 
 
 def _design_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -237,7 +244,7 @@ GLOSSARY = (
 
 
 def _declared(data: InterventionData) -> Mapping[str, Any]:
-    return {name: value for name, value in data.main.declared.values.items() if value is not None}
+    return {name: value for name, value in data.main.declared.items() if value is not None}
 
 
 def _command(condition: Condition) -> str:
@@ -259,33 +266,27 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="answer",
         title="What the loss follows",
-        position=10,
         tables={"verdicts": verdict_table, "comparisons": comparison_table},
         charts=(arm_charts,),
         blocks=_answer_blocks,
         summary=lead,
-        summary_position=10,
     ),
     Section(
         anchor="early-speed",
         title="Early speed or a better model",
-        position=20,
         tables={"conditions": condition_table},
         blocks=_caution_blocks,
         summary=caution,
-        summary_position=20,
     ),
     Section(
         anchor="power",
         title="Power",
-        position=30,
         tables={"powers": power_table},
         blocks=_power_blocks,
         summary=power_lead,
-        summary_position=30,
     ),
-    Section(anchor="effects", title="Every push", position=40, tables={"effects": effect_table}, blocks=_effect_blocks),
-    Section(anchor="design", title="Design", position=50, blocks=_design_blocks),
+    Section(anchor="effects", title="Every push", tables={"effects": effect_table}, blocks=_effect_blocks),
+    Section(anchor="design", title="Design", blocks=_design_blocks),
 )
 
 
