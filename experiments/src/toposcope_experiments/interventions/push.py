@@ -57,19 +57,14 @@ class BatchedPush:
         """
         # Where updates are made there are often no gradients, and around training there is autocast.
         with torch.enable_grad(), torch.autocast(shares.device.type, enabled=False):
-            return self._add(matrices, gradients, shares)
-
-    def _add(self, matrices: Sequence[Tensor], gradients: Sequence[Tensor], shares: Tensor) -> Pushed:
-        leaves = [matrix.detach().float().requires_grad_() for matrix in matrices]
-        is_new = self._age == 0
-        if is_new:
-            with torch.no_grad():
-                self._pairings = [s.pair(leaf) for s, leaf in zip(self.statistics, leaves, strict=True)]
-        self._age = (self._age + 1) % self.refresh
-        value = torch.stack(
-            [s.value(leaf, pairing) for s, leaf, pairing in zip(self.statistics, leaves, self._pairings, strict=True)]
-        ).mean(0)
-        slopes = torch.autograd.grad(value.sum(), leaves)
+            leaves = [matrix.detach().float().requires_grad_() for matrix in matrices]
+            is_new = self._age == 0
+            if is_new:
+                self._pairings = [s.pair(leaf.detach()) for s, leaf in zip(self.statistics, leaves, strict=True)]
+            self._age = (self._age + 1) % self.refresh
+            each = zip(self.statistics, leaves, self._pairings, strict=True)
+            value = torch.stack([statistic.value(leaf, pairing) for statistic, leaf, pairing in each]).mean(0)
+            slopes = torch.autograd.grad(value.sum(), leaves)
         # Along a kept pairing it is a bound of the statistic only.
         return add_at_share(slopes, gradients, shares, value.detach() if is_new else torch.full_like(shares, torch.nan))
 

@@ -188,13 +188,9 @@ def _run_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable[Bloc
         ),
     )
     note = paragraph(
-        "Means over runs at the last step. ",
-        csv_link("runs"),
-        ", all measurements: ",
-        csv_link("features"),
-        ".",
+        "Means over runs at the last step. ", csv_link("runs"), ", all measurements: ", csv_link("features"), ".",
         note=True,
-    )
+    )  # fmt: skip
     return (table("runs", "Conditions", specs, rows), note)
 
 
