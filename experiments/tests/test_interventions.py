@@ -10,9 +10,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, prepare, train
-from toposcope_experiments.commands.intervene import intervene
 from toposcope_experiments.interventions.arms import CHAOS_SHARE, KINDS, STEERED
 from toposcope_experiments.interventions.design import Design, Optimizer, Pack
 from toposcope_experiments.interventions.dose import steered
@@ -190,7 +190,9 @@ def test_the_command_ends_with_a_verdict_whatever_the_workers(text: Path, tmp_pa
     ]
     printed = []
     for name, workers in (("one", "1"), ("one", "1"), ("two", "2")):
-        done = CliRunner().invoke(intervene, [*options, "--out", str(tmp_path / name / "out"), "--workers", workers])
+        done = CliRunner().invoke(
+            toposcope, ["intervene", *options, "--out", str(tmp_path / name / "out"), "--workers", workers]
+        )
         assert done.exit_code == 0, done.output
         printed.append(done.stdout.replace(str(tmp_path / name), ""))
     assert printed[0] == printed[1] == printed[2]
@@ -209,7 +211,7 @@ def test_the_command_ends_with_a_verdict_whatever_the_workers(text: Path, tmp_pa
 def test_conditions_are_trained_within_the_folder(text: Path, tmp_path: Path) -> None:
     options = ["--quick", "--seeds", "2", "--steps", "4", "--context", "16", "--corpus", str(text / "text.txt")]
     arms = ["--batch-size", "2", "--arm", "pairwise_spread", "--conditions", "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(intervene, [*options, *arms])
+    done = CliRunner().invoke(toposcope, ["intervene", *options, *arms])
     assert done.exit_code == 0, done.output
     folders = {path.parent.name for path in (tmp_path / "out").glob(f"*/{RESULTS}")}
     assert folders == {"med", "large-initial-weights", "pushed-for-half", "sgd", "long", "long-sgd"}
@@ -219,7 +221,7 @@ def test_conditions_are_trained_within_the_folder(text: Path, tmp_path: Path) ->
 
 def test_mistakes_on_the_command_line_exit_with_2(tmp_path: Path) -> None:
     for wrong in (["--statistic", "h0"], ["--seeds", "1"], ["--size", "big"]):
-        done = CliRunner().invoke(intervene, [*wrong, "--out", str(tmp_path)])
+        done = CliRunner().invoke(toposcope, ["intervene", *wrong, "--out", str(tmp_path)])
         assert done.exit_code == 2
         assert done.output.count("\n") == 1
     assert not list(tmp_path.iterdir())
