@@ -205,7 +205,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "pairing[0]: its numbers go from 0 to 7, beyond": lambda: tt.rips(POINTS, 0, pairing=[np.array([[0, 7]])]),
     "pairing[0]: 5 bars of 5 points": lambda: tt.rips(POINTS, 0, pairing=[np.zeros((5, 2), int)]),
     "pairing[0]: 3 bars of 5 points, which have 4": lambda: tt.rips(POINTS, 0, pairing=tt.rips(POINTS[:4])),
-    "pairing: expected a list, one of each of the 1 clouds, got 2": lambda: tt.rips([POINTS], pairing=[0, 0]),
+    "pairing: expected a list, one of each of the 1 matrices, got 2": lambda: tt.rips([POINTS], pairing=[0, 0]),
     "pairing: expected a list, one of each of the 1 matrices, got TensorNeuralPersistence": lambda: (
         tt.neural_persistence([POINTS], pairing=tt.neural_persistence(POINTS))
     ),
@@ -246,6 +246,9 @@ FAULTS: dict[str, Callable[[], object]] = {
     "diagram: the norm of the points or distances is infinite in torch.float64; take": lambda: tt.total(
         *tt.rips(torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]).double(), 0, "precomputed"), scale_free=True
     ),
+    "W: expected a matrix or several, shape (b, rows, columns), got ()": lambda: tt.neural_persistence(POINTS[0, 0]),
+    "points: expected a torch.Tensor, got NoneType": lambda: tt.rips(None, pairing=[KEPT]),
+    "metric: expected 'euclidean', 'cosine' or 'precomputed', got tensor(": lambda: tt.rips([POINTS], metric=POINTS),
     "W: expected a torch.Tensor": lambda: tt.neural_persistence(np.eye(3)),
     "pairing: 2 entries of a matrix of shape (5, 2), whose tree has 6": lambda: tt.neural_persistence(
         POINTS, pairing=np.zeros((2, 2), int)

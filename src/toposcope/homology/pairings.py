@@ -16,6 +16,7 @@ from toposcope.homology.point_cloud import (
     Euclidean,
     Metric,
     as_cloud,
+    check_metric,
     is_large,
     outlasts_rounding,
     spanning_trees,
@@ -114,9 +115,10 @@ def rips_pairings_batch(
         As of `rips_pairings`, or if `lengths` does not fit the stack.
     """
     max_dimension = _as_dimension(max_dimension)
+    check_metric(metric)
     clouds = _as_stack(stack, "stack")
     counts = _as_lengths(lengths, clouds)
-    names = names or _numbered(clouds)
+    names = _as_names(names, clouds)
     if metric == "precomputed" and clouds.shape[1] != clouds.shape[2]:
         raise ToposcopeError(f"{names[0]}: expected (n, n) distances, got shape {clouds.shape[1:]}")
     if metric == "euclidean" and max_dimension == 0 and (edges := _trees(clouds, counts)) is not None:
@@ -176,7 +178,7 @@ def neural_persistence_pairing_batch(stack: ArrayLike | Any, *, names: Sequence[
     from toposcope.kernels.bipartite_tree import is_small
 
     matrices = np.ascontiguousarray(_as_stack(stack, "stack"))
-    names = names or _numbered(matrices)
+    names = _as_names(names, matrices)
     r, m, n = matrices.shape
     if not is_small(m, n):
         return np.stack([_tree_entries(W, name) for W, name in zip(matrices, names, strict=True)])
@@ -186,8 +188,12 @@ def neural_persistence_pairing_batch(stack: ArrayLike | Any, *, names: Sequence[
     return entries
 
 
-def _numbered(stack: NDArray[Any]) -> list[str]:
-    return [f"stack[{k}]" for k in range(len(stack))]
+def _as_names(names: Sequence[str] | None, stack: NDArray[Any]) -> Sequence[str]:
+    if names is None:
+        return [f"stack[{k}]" for k in range(len(stack))]
+    if len(names) != len(stack):
+        raise ToposcopeError(f"names: expected {len(stack)}, one of each matrix, got {len(names)}")
+    return names
 
 
 def _check_finite(heaviest: float, matrix: NDArray[Any], name: str) -> None:

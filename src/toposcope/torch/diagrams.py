@@ -131,11 +131,11 @@ def on_host(values: Tensor, name: str) -> Tensor:
     return host
 
 
-def check_count(pairing: Any, n: int, what: str) -> None:
+def check_count(pairing: Any, n: int) -> None:
     """Refuse pairings that are not one of each of n clouds or matrices."""
-    if not isinstance(pairing, (list, tuple)) or len(pairing) != n:
-        got = len(pairing) if isinstance(pairing, (list, tuple)) else type(pairing).__name__
-        raise ToposcopeError(f"pairing: expected a list, one of each of the {n} {what}, got {got}")
+    got = len(pairing) if isinstance(pairing, (list, tuple)) else type(pairing).__name__
+    if pairing is not None and got != n:
+        raise ToposcopeError(f"pairing: expected a list, one of each of the {n} matrices, got {got}")
 
 
 def as_places(values: Any, name: str, width: int, bounds: tuple[int, ...]) -> Indices:

@@ -10,7 +10,7 @@ from torch import Tensor
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
 from toposcope.homology.pairings import rips_pairings, rips_pairings_batch
-from toposcope.homology.point_cloud import Metric
+from toposcope.homology.point_cloud import Metric, check_metric
 from toposcope.torch.diagrams import (
     TensorDiagram,
     as_places,
@@ -105,6 +105,7 @@ def rips(
     """
     if compiler.is_dynamo_compiling():  # the search cannot be traced
         return compiler.disable(rips)(points, max_dimension, metric, pairing, mask=mask)
+    check_metric(metric)
     max_dimension = as_count(max_dimension, "max_dimension", 0)
     if max_dimension > 1:
         raise ToposcopeError(f"max_dimension: expected 0 or 1, got {max_dimension}; gradients are of H0 and H1")
@@ -119,8 +120,6 @@ def rips(
         )
         return _diagrams([points], [found], metric, ["points"])[0]
     clouds = _masked(points, mask, metric) if mask is not None else points
-    if pairing is not None:
-        check_count(pairing, len(clouds), "clouds")
 
     def of_stack(stack: Tensor, places: list[int]) -> list[list[TensorDiagram]]:
         same, names = stack.unbind(), [f"points[{k}]" for k in places]
@@ -133,25 +132,34 @@ def rips(
         # -1 stands behind the last bar of a cloud
         return _diagrams(same, [[bars[bars[:, 0] >= 0] for bars in cloud] for cloud in found], metric, names)
 
-    return by_shape(clouds, of_stack, "points", "rips")
+    return by_shape(clouds, of_stack, "points", "rips", pairing)
 
 
 def by_shape(
-    matrices: Tensor | Sequence[Tensor], function: Callable[[Tensor, list[int]], list[R]], name: str, counterpart: str
+    matrices: Tensor | Sequence[Tensor],
+    function: Callable[[Tensor, list[int]], list[R]],
+    name: str,
+    counterpart: str,
+    pairing: Any,
 ) -> list[R]:
-    """Call a function once for all matrices of one shape, with their stack and places; results in the order given."""
+    """Call a function once for all matrices of one shape, with their stack and places; results in the order given.
+
+    Of what was kept, if anything, there has to be one for each matrix.
+    """
     if isinstance(matrices, Tensor):
         check_tensor(matrices, name, counterpart)
         if matrices.ndim != 3:
             raise ToposcopeError(
                 f"{name}: expected a matrix or several, shape (b, rows, columns), got {tuple(matrices.shape)}"
             )
+        check_count(pairing, len(matrices))
         if not len(matrices):
             return []
         _check_not_empty(matrices, name)
         return function(matrices, list(range(len(matrices))))
     if not isinstance(matrices, (list, tuple)):
         check_tensor(matrices, name, counterpart)
+    check_count(pairing, len(matrices))
     groups: dict[object, list[int]] = {}
     for k, matrix in enumerate(matrices):
         check_tensor(matrix, f"{name}[{k}]", counterpart)

@@ -1,6 +1,7 @@
 """Neural persistence of weight matrices with gradients."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,12 +12,11 @@ import torch
 from torch import Tensor
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import not_finite
+from toposcope.homology.arrays import not_finite, shown
 from toposcope.homology.pairings import neural_persistence_pairing, neural_persistence_pairing_batch
 from toposcope.torch.diagrams import (
     TensorDiagram,
     as_places,
-    check_count,
     check_tensor,
     compiler,
     norms,
@@ -130,9 +130,7 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
         check_tensor(W, "W", "neural_persistence")
         places = neural_persistence_pairing(on_host(W, "W")) if pairing is None else _kept(pairing, W, "pairing")
         return _of_tree(W, places, scale, pairing is None, "W")
-    matrices = W.unbind() if isinstance(W, Tensor) else W
-    if pairing is not None:
-        check_count(pairing, len(matrices), "matrices")
+    matrices = W.unbind() if isinstance(W, Tensor) and W.ndim else W
 
     def of_stack(stack: Tensor, places: list[int]) -> list[TensorNeuralPersistence]:
         names = [f"W[{k}]" for k in places]
@@ -144,7 +142,7 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
         trees = zip(places, found, names, strict=True)
         return [_of_tree(matrices[k], tree, scale, pairing is None, name) for k, tree, name in trees]
 
-    return by_shape(W, of_stack, "W", "neural_persistence")
+    return by_shape(W, of_stack, "W", "neural_persistence", pairing)
 
 
 def _kept(pairing: Any, W: Tensor, name: str) -> Indices:
@@ -171,8 +169,10 @@ def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool, name: str
 
 
 def _as_scale(scale: Any, largest: float, weights: Tensor) -> Tensor:
-    value = scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
-    number = float(value) if isinstance(value, Real) else math.nan
-    if not (math.isfinite(number) and number >= largest):
-        raise ToposcopeError(f"scale: expected 'layer' or a number of at least max|W| = {largest:g}, got {scale!r}")
-    return scale.reshape(()).to(weights) if isinstance(scale, Tensor) else weights.new_tensor(number)
+    value: Any = scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
+    is_number = isinstance(value, Real)
+    if not is_number or not largest <= value <= sys.float_info.max:
+        raise ToposcopeError(
+            f"scale: expected 'layer' or a number of at least max|W| = {largest:g}, got {shown(scale)}"
+        )
+    return scale.reshape(()).to(weights) if isinstance(scale, Tensor) else weights.new_tensor(float(value))
