@@ -91,7 +91,7 @@ def condition_chart(data: InterventionData) -> list[Chart]:
             title=None,
             sort=None,
             scale=alt.Scale(paddingInner=0.3),
-            axis=alt.Axis(labelLimit=125, ticks=False),
+            axis=alt.Axis(labelLimit=125, minExtent=135, ticks=False),
         ),
         yOffset=alt.YOffset("arm:N", sort=order),
         color=alt.Color("arm:N", title=None, scale=alt.Scale(domain=order), legend=alt.Legend(orient="top", columns=3)),
