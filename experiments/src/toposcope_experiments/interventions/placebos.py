@@ -43,9 +43,7 @@ class PlaceboComparison:
     placebo: Estimate  # effect of the placebo, in mnat, on this basis
     left: Estimate  # effect of the statistic less that of the placebo
     explained: float  # the placebo's effect over the statistic's
-    does_half: (
-        bool  # at least half of the effect, significantly; of what missed the dose, at equal share of the gradient
-    )
+    does_half: bool  # over half of it, significantly; what missed the dose, at equal share of the gradient
     does_much_more: bool  # over 1.25 of the effect, significantly
     own: Estimate | None  # the same difference at equal change of the placebo's own quantity
 
@@ -139,7 +137,7 @@ def _undirected(runs: StatisticRuns, arm: str, direction: int, gain: Vector) -> 
         return None
     factor = 1.0 if arm == CHAOS else max(1.0, _share_ratio(runs, arm))
     worse = effect * (-1.0 if effect.mean() < 0 else 1.0) * factor
-    return _compared(arm, AS_IS if arm == CHAOS else AT_SHARE, np.nan, gain, worse, None)
+    return _compared(arm, AS_IS if arm == CHAOS else AT_SHARE, np.nan, gain, worse, None, worse)
 
 
 def _compared(
@@ -149,10 +147,9 @@ def _compared(
     gain: Vector,
     placebo: Vector,
     own: Estimate | None,
-    explaining: Vector | None = None,
+    explaining: Vector,
 ) -> PlaceboComparison:
     mean = gain.mean()
-    explaining = placebo if explaining is None else explaining
     return PlaceboComparison(
         arm,
         basis,
