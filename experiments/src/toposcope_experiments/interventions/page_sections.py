@@ -228,7 +228,8 @@ GLOSSARY = (
     ("effect", "half of the loss pushed up less that pushed down, by seed: what pushing costs either way cancels. "
      "Below 0 pushing up lowers the loss"),
     ("dose", "how far a push has changed the topology at the end, against the same run without a push"),
-    ("placebo", "a push of something else, as strong as gives it the dose of topology, if it can reach that"),
+    ("placebo", "a push of something else, as strong as gives it the dose of topology, if it can reach that: up to ten "
+     "times as strong, so that what strength alone costs is part of its effect unless it costs the same up and down"),
     ("scale-free H0", "the rows of a weight matrix are points; the length of the shortest tree that joins them, over "
      "the norm of the matrix. Topologists call it the total persistence of components"),
     ("scale-free H1", "of the same points, how long the loops among them last as each point grows, over the norm"),
