@@ -15,6 +15,7 @@ from toposcope.extend import ToposcopeError, Vector, write_bytes
 
 QUIET = "quiet"
 NETWORK = "network"
+TRACES = ".traces.safetensors"  # how the names of files of traces end
 
 
 @dataclass(frozen=True)
@@ -79,9 +80,9 @@ def read_traces(folder: Path) -> Iterator[Trace]:
     ToposcopeError
         Where the folder holds no file of traces, or one cannot be read.
     """
-    paths = sorted(folder.glob("*.traces.safetensors"))
+    paths = sorted(folder.glob(f"*{TRACES}"))
     if not paths:
-        raise ToposcopeError(f"{folder}: holds no traces (*.traces.safetensors); train the population first")
+        raise ToposcopeError(f"{folder}: holds no traces (*{TRACES}); train the population first")
     for path in paths:
         try:
             with safetensors.safe_open(path, "np") as file:
