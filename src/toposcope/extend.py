@@ -117,8 +117,8 @@ if TYPE_CHECKING:
     from toposcope.logs.evaluations.file import EvaluationFile, RawEvaluations, as_raw
     from toposcope.logs.log import Log
     from toposcope.logs.raw import RawLog
-    from toposcope.models.origin import Origin
     from toposcope.logs.tuning import FALSE_ALARM_RATE
+    from toposcope.models.origin import Origin
     from toposcope.monitor.alerts.noise import Tail
     from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
     from toposcope.monitor.sinks.sink import Sink

@@ -9,7 +9,10 @@ from toposcope.cli.options import BadUse
 from toposcope.errors import ToposcopeError, nearest
 
 MAX_SUMMARY = 200  # characters of the sentence that describes a command in a list
-EXPERIMENTS = {"toposcope": ("grokking", "intervene", "regularisation", "stopping"), "study": ("import",)}
+EXPERIMENTS = {
+    "toposcope": ("early-warnings", "grokking", "intervene", "regularisation", "stopping"),
+    "study": ("import",),
+}
 """Commands of the other distribution, by their group."""
 
 

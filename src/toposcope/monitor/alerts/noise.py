@@ -104,10 +104,11 @@ class Tail:
         largest, fits = self._fits()
         positive = np.maximum(values, SMALLEST)
         record = (largest / positive) ** 2 / self.count
-        pareto = np.max([fit.n_above(values) / self.count for fit in fits], axis=0, initial=0.0)
-        chance = np.minimum(record, pareto) if fits else record
-        seen = positive <= tuning.MIN_OVER_LARGEST * largest
-        return np.minimum(np.where(seen, np.maximum(chance, 1 / self.count), chance), 1.0)
+        if fits:
+            fitted = np.max([fit.n_above(values) / self.count for fit in fits], axis=0)
+            record = np.where(positive > largest, np.minimum(record, fitted), fitted)
+        least = np.where(positive > tuning.MIN_OVER_LARGEST * largest, 0.0, 1 / self.count)
+        return np.clip(record, least, 1.0)
 
     def _fitted(self, probability: float) -> float:
         largest, fits = self._fits()

@@ -1,0 +1,231 @@
+"""What the page of early warnings says, and its sections."""
+
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+
+from toposcope.extend import (
+    FALSE_ALARM_RATE,
+    Block,
+    Page,
+    Picture,
+    ReportSection,
+    Spec,
+    counted,
+    csv_link,
+    details,
+    interval_of,
+    joined,
+    makers_of,
+    number_of,
+    p_value,
+    paragraph,
+    plain,
+    share,
+    signed,
+    table,
+    text_of,
+    whole,
+)
+from toposcope_experiments.early_warnings.charts import lead_chart
+from toposcope_experiments.early_warnings.referee import AFTER, BEFORE, LOSS, MIN_APART, ScoredRun
+from toposcope_experiments.early_warnings.tables import (
+    IN_SOME,
+    LEADS,
+    PER,
+    RULE,
+    UNDETERMINED,
+    EarlyWarningData,
+    kind_table,
+    layer_table,
+    lead_table,
+    precursor_table,
+    rule_table,
+)
+from toposcope_experiments.early_warnings.traces import QUIET
+
+TITLE = "Early warnings"
+
+
+def lead(data: EarlyWarningData) -> list[str]:
+    """Return the sentences at the top of the page."""
+    rows = data.tables["precursors"].filter(pl.col("precursor") != LOSS).to_dicts()
+    if not rows or all(row["verdict"] == UNDETERMINED for row in rows):
+        return ["Whether anything warns before the loss does cannot be told from these runs.", *_why(data)]
+    found = [row for row in rows if row["verdict"] in (LEADS, IN_SOME)]
+    said = [
+        f"{row['precursor'].capitalize()} {row['verdict']}: next to it the first alarm comes {row['saved']:.0f} steps "
+        f"earlier on average ({row['saved_low']:.0f} to {row['saved_high']:.0f}), at the same rate of false alarms"
+        f"{_in_kinds(row['led_kinds']) if row['verdict'] == IN_SOME else ''}."
+        for row in found
+    ]
+    others = [row["precursor"] for row in rows if row not in found]
+    none = "Nothing measured warns before the loss does, at one false alarm in 100,000 steps."
+    rest = f"Not shown to lead it, so not worth their cost: {joined(others)}." if others else ""
+    return [*(said or [none]), *([rest] if rest else [])]
+
+
+def _in_kinds(kinds: str) -> str:
+    return f"; it does so in {joined(kinds.split(', '))}" if kinds else ""
+
+
+def _why(data: EarlyWarningData) -> list[str]:
+    steps = sum(run.steps for run in data.runs if run.quiet)
+    needed = 2 * 2 / FALSE_ALARM_RATE
+    few = f"Thresholds need {needed:,.0f} quiet steps, and there are {steps:,}."
+    return [few] if steps < needed else []
+
+
+def notes(data: EarlyWarningData) -> list[str]:
+    """Return which runs are left out."""
+    disturbed = sum(run.kind == QUIET and run.onset is not None for run in data.runs)
+    calm = sum(run.kind != QUIET and run.onset is None for run in data.runs)
+    said = [
+        (disturbed, f"{counted(disturbed, 'run')} meant to be quiet had an onset: not used."),
+        (calm, f"{counted(calm, 'run')} meant to be troubled had no onset: only what is noticed there is counted."),
+    ]
+    return [text for count, text in said if count]
+
+
+def _tenths(value: float | None) -> str:
+    return signed(value, 1)
+
+
+def _milliseconds(value: float | None) -> str:
+    return plain(None if value is None else 1000 * value, 2)
+
+
+PERFORMANCE: tuple[Spec, ...] = (
+    number_of("runs", "runs", whole),
+    number_of("warned", "warned", share, group="before the onset"),
+    interval_of("95%", "warned_low", "warned_high", 2, group="before the onset"),
+    number_of("median steps", "lead", whole, group="before the onset"),
+    interval_of("95%", "lead_low", "lead_high", 0, group="before the onset"),
+)
+FALSE: tuple[Spec, ...] = (
+    number_of("per 100,000 steps", "rate", plain, group="false alarms"),
+    interval_of("95%", "rate_low", "rate_high", 2, group="false alarms"),
+)
+
+
+def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    specs: tuple[Spec, ...] = (
+        text_of("quantity", "precursor", names_row=True),
+        *PERFORMANCE,
+        number_of("ahead", "ahead", share, group="against the loss"),
+        number_of("behind", "behind", share, group="against the loss"),
+        number_of("median lead", "over_loss", whole, group="against the loss"),
+        number_of("steps saved", "saved", _tenths, group="next to the loss"),
+        interval_of("95%", "saved_low", "saved_high", 1, group="next to the loss"),
+        number_of("p, adjusted", "p_adjusted", p_value, group="next to the loss"),
+        *FALSE,
+        number_of("ms per step", "cost", _milliseconds),
+        text_of("verdict", "verdict", prose=True),
+    )
+    rows = data.tables["precursors"].to_dicts()
+    return (
+        *pictures,
+        table("precursors", "Each quantity, at one false alarm in 100,000 steps", specs, rows),
+        paragraph(
+            "Warned: share of the held-out runs with an alarm before the onset, kinds of trouble counting alike; "
+            "against the loss: how its first alarm compares with that of the loss; steps saved: how much earlier the "
+            "first alarm comes with both watched, each at half of the rate. ", csv_link("precursors"), ", ",
+            csv_link("leads"), ".", note=True,
+        ),
+        details("The rule", paragraph(RULE)),
+    )  # fmt: skip
+
+
+def _kind_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    specs: tuple[Spec, ...] = (
+        text_of("kind of trouble", "kind", names_row=True),
+        text_of("quantity", "precursor", names_row=True),
+        number_of("runs", "runs", whole),
+        number_of("warned", "warned", share),
+        number_of("median steps before", "lead", whole),
+        number_of("steps saved", "saved", _tenths),
+        number_of("first of all", "first", share),
+        text_of("layer", "place"),
+    )
+    rows = data.tables["kinds"].to_dicts()
+    return (
+        table("kinds", "By kind of trouble", specs, rows, sortable=True),
+        paragraph(
+            "First of all: share of the runs in which no other quantity alarms earlier. Layer: the one that most often "
+            "was furthest from its level at the first alarm. ", csv_link("kinds"), ".", note=True,
+        ),
+    )  # fmt: skip
+
+
+def _layer_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    specs: tuple[Spec, ...] = (
+        text_of("quantity", "precursor", names_row=True),
+        text_of("layer", "place", names_row=True),
+        number_of("runs", "runs", whole),
+        number_of("share", "share", share),
+        number_of("median step of the alarm, from the onset", "at", whole),
+    )
+    return (table("layers", "Which layer leads", specs, data.tables["layers"].to_dicts(), sortable=True),)
+
+
+def _rule_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    specs: tuple[Spec, ...] = (
+        text_of("rule", "rule", names_row=True),
+        text_of("threshold", "at", names_row=True),
+        number_of("mean threshold", "threshold", plain),
+        *PERFORMANCE,
+        *FALSE,
+        text_of("source", "source", prose=True),
+    )
+    return (
+        table("rules", "Published rules", specs, data.tables["rules"].to_dicts()),
+        paragraph(
+            "As published, and with the threshold at which they raise one false alarm in 100,000 steps. A rule that "
+            "skips a step or clips a gradient may well act too often; as a warning it is read by somebody. ",
+            csv_link("rules"), ".", note=True,
+        ),
+    )  # fmt: skip
+
+
+def _design_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    quiet = [run for run in data.runs if run.quiet]
+    troubled = [run for run in data.runs if run.kind != QUIET and run.onset is not None]
+    return (
+        paragraph(
+            f"{len(quiet):,} quiet runs of {sum(run.steps for run in quiet):,} steps, and {len(troubled):,} runs with "
+            f"an onset, of {counted(len({run.kind for run in troubled}), 'kind')}. Thresholds come from half of the "
+            "quiet runs; transform (level or rate), aggregation of layers and side from half of the kinds; all is "
+            "scored on the other halves, and then the other way round. Halves: every other name, ordered by SHA-256."
+        ),
+        paragraph(
+            f"An alarm warns if it comes at most {BEFORE} steps before the onset, or after the fault was planted; one "
+            f"more than {AFTER} steps after the onset counts as none. Alarms less than {MIN_APART} steps apart are one."
+        ),
+    )
+
+
+Section = ReportSection[EarlyWarningData]
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        anchor="precursors",
+        title="What warns first",
+        position=10,
+        tables={"precursors": precursor_table, "leads": lead_table},
+        charts=(lead_chart,),
+        blocks=_precursor_blocks,
+        summary=lead,
+        notes=notes,
+    ),
+    Section(anchor="kinds", title="By kind of trouble", position=20, tables={"kinds": kind_table}, blocks=_kind_blocks),
+    Section(
+        anchor="layers", title="Which layer leads", position=30, tables={"layers": layer_table}, blocks=_layer_blocks
+    ),
+    Section(anchor="rules", title="Published rules", position=40, tables={"rules": rule_table}, blocks=_rule_blocks),
+    Section(anchor="design", title="Design", position=50, blocks=_design_blocks),
+)
+assert PER * FALSE_ALARM_RATE == 1  # the page says one in 100,000
+
+
+def early_warning_page(runs: list[ScoredRun]) -> Page[EarlyWarningData]:
+    """Return the page of scored runs."""
+    return Page(SECTIONS, EarlyWarningData(runs, makers_of(SECTIONS)))

@@ -1,0 +1,248 @@
+"""The trial: thresholds from half of the quiet runs, choices from half of the kinds, scores on the other halves.
+
+Two folds: what the first half sets is scored on the second, and the other way round, so that every run is scored once,
+by thresholds and choices that it had no part in. That is what is declared beforehand; nothing is set on all runs.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toposcope.extend import FALSE_ALARM_RATE, Matrix, Vector, derive_seed
+from toposcope_experiments.early_warnings.detector import Alarms, Choice
+from toposcope_experiments.early_warnings.traces import QUIET
+
+LOSS = "loss"
+BEFORE, AFTER = 500, 200
+"""Steps before an onset within which an alarm warns of it, and steps after it until which an alarm counts at all."""
+MIN_APART = 100  # steps between two alarms; closer ones are one
+N_RESAMPLES = 2000
+Half = int  # 0 or 1
+
+
+@dataclass(frozen=True)
+class ScoredRun:
+    """A run as the referee sees it: where its loss is in trouble, and the alarms of everything measured."""
+
+    run: str
+    kind: str
+    steps: int
+    planted: int | None
+    onset: int | None  # from the loss alone
+    alarms: Mapping[str, Mapping[Choice, Alarms]]  # by quantity
+    rules: Mapping[str, Alarms]  # by published rule
+    places: Mapping[str, tuple[str, ...]]  # by quantity
+    costs: Mapping[str, float]  # by quantity, CPU seconds per step
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing was planted and the loss shows nothing."""
+        return self.kind == QUIET and self.onset is None
+
+    @property
+    def start(self) -> int:
+        """First step of which an alarm counts as one of this trouble."""
+        if self.planted is not None:
+            return self.planted
+        return max(0, self.onset - BEFORE) if self.onset is not None else 0
+
+
+def halves(names: Iterable[str]) -> dict[str, Half]:
+    """Return the half of each name: every other one, in the order of the SHA-256 of the names."""
+    ordered = sorted(set(names), key=lambda name: sha256(name.encode()).hexdigest())
+    return {name: place % 2 for place, name in enumerate(ordered)}
+
+
+def count_alarms(alarms: Alarms, threshold: float) -> int:
+    """Return how many alarms a run raises, closer ones than `MIN_APART` steps being one."""
+    steps = alarms.steps[alarms.scores > threshold]
+    return int(len(steps) > 0) + int((np.diff(steps) > MIN_APART).sum())
+
+
+def set_threshold(quiet: Sequence[Alarms], n_steps: int, rate: float) -> float:
+    """Return the threshold that as many other quiet steps are expected to exceed `rate` times each; 0 if none is.
+
+    Of k alarms expected it is the score of the k-th highest, not of the next lower one: that would be exceeded as often
+    here, but k + 1 times elsewhere.
+    """
+    found = [(score, k, step) for k, run in enumerate(quiet) for score, step in zip(run.scores, run.steps, strict=True)]
+    found.sort(key=lambda each: -each[0])
+    raised: dict[int, list[int]] = {}
+    count = 0
+    for score, k, step in found:
+        steps = raised.setdefault(k, [])
+        place = bisect_left(steps, step)
+        left = place > 0 and step - steps[place - 1] <= MIN_APART
+        right = place < len(steps) and steps[place] - step <= MIN_APART
+        merged = left and right and steps[place] - steps[place - 1] <= MIN_APART
+        count += 1 - left - right + merged
+        if count >= max(1, int(rate * n_steps + 1e-9)):
+            return float(score)
+        insort(steps, step)
+    return 0.0
+
+
+def reaction(run: ScoredRun, alarms: Alarms, threshold: float) -> tuple[int, int]:
+    """Return when the first alarm of a trouble comes, in steps from the onset, and its place; `AFTER` and -1 if none.
+
+    Warnings longer than `BEFORE` count as that.
+    """
+    assert run.onset is not None
+    used = (alarms.scores > threshold) & (alarms.steps >= run.start) & (alarms.steps < run.onset + AFTER)
+    if not used.any():
+        return AFTER, -1
+    first = int(np.argmax(used))
+    return max(int(alarms.steps[first]) - run.onset, -BEFORE), int(alarms.places[first])
+
+
+class Fold(NamedTuple):
+    """What one half sets: a choice, the thresholds for it at the rate and at half of it, and the quiet steps used."""
+
+    choice: object
+    threshold: float
+    half_threshold: float
+    quiet_steps: int
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """One held-out run by one contestant: steps from the onset at the rate and at half of it, and where."""
+
+    run: ScoredRun
+    at: int
+    at_half: int
+    place: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One contestant on the runs that it had no part in."""
+
+    name: str
+    folds: tuple[Fold, ...]
+    reactions: Mapping[str, Reaction]  # by run
+    false_alarms: int
+    quiet_steps: int
+    noticed: tuple[int, int]  # planted faults that the loss never shows: alarms within `BEFORE` steps, and of how many
+    cost: float
+
+    @property
+    def rate_can_be_set(self) -> bool:
+        """Whether the quiet runs of each half allow one alarm at half of the rate."""
+        return all(fold.quiet_steps * FALSE_ALARM_RATE / 2 >= 1 for fold in self.folds) and len(self.folds) == 2
+
+
+Contestant = Mapping[str, Mapping[Any, Alarms]]  # by run and choice
+
+
+def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant, fixed: float | None = None) -> Trial:
+    """Set what is to be set on each half, and score on the other; a `fixed` threshold is taken as published."""
+    measured = [run for run in runs if run.run in contestant]
+    quiet, troubled = [r for r in measured if r.quiet], [r for r in measured if r.kind != QUIET]
+    quiet_half = halves(run.run for run in runs if run.quiet)
+    kind_half = halves(run.kind for run in runs if run.kind != QUIET)
+    folds, reactions, n_false, n_steps, n_noticed, n_silent = [], {}, 0, 0, 0, 0
+    for half in (0, 1):
+        own = [run for run in quiet if quiet_half[run.run] == half]
+        seen = [run for run in troubled if kind_half[run.kind] == half and run.onset is not None]
+        options = dict.fromkeys(choice for run in (*own, *seen) for choice in contestant[run.run])
+        fold = max(
+            (_set(contestant, own, choice, fixed) for choice in options),
+            key=lambda option: _gain(contestant, seen, option),
+            default=None,
+        )
+        if fold is None:
+            continue
+        folds.append(fold)
+        for run in quiet:
+            if quiet_half[run.run] != half:
+                n_false += count_alarms(contestant[run.run][fold.choice], fold.threshold)
+                n_steps += run.steps
+        for run in troubled:
+            alarms = contestant[run.run].get(fold.choice)
+            if kind_half[run.kind] == half or alarms is None:
+                continue
+            if run.onset is not None:
+                at, place = reaction(run, alarms, fold.threshold)
+                at_half, _ = reaction(run, alarms, fold.half_threshold)
+                places = run.places.get(name, ())
+                reactions[run.run] = Reaction(run, at, at_half, places[place] if 0 <= place < len(places) else "")
+            elif run.planted is not None:
+                steps = alarms.steps[alarms.scores > fold.threshold]
+                n_noticed += bool(((steps >= run.planted) & (steps < run.planted + BEFORE)).any())
+                n_silent += 1
+    costs = [run.costs[name] for run in measured if name in run.costs]
+    cost = float(np.mean(costs)) if costs else np.nan
+    return Trial(name, tuple(folds), reactions, n_false, n_steps, (n_noticed, n_silent), cost)
+
+
+def _set(contestant: Contestant, quiet: Sequence[ScoredRun], choice: object, fixed: float | None) -> Fold:
+    alarms = [contestant[run.run][choice] for run in quiet]
+    n_steps = sum(run.steps for run in quiet)
+    if fixed is not None:
+        return Fold(choice, fixed, fixed, n_steps)
+    at, half = (set_threshold(alarms, n_steps, rate) for rate in (FALSE_ALARM_RATE, FALSE_ALARM_RATE / 2))
+    return Fold(choice, at, half, n_steps)
+
+
+def _gain(contestant: Contestant, runs: Sequence[ScoredRun], fold: Fold) -> float:
+    """Return how early an option alarms: mean over kinds of the mean steps before the last that counts."""
+    by_kind: dict[str, list[int]] = {}
+    for run in runs:
+        alarms = contestant[run.run].get(fold.choice)
+        by_kind.setdefault(run.kind, []).append(AFTER - reaction(run, alarms, fold.threshold)[0] if alarms else 0)
+    return float(np.mean([np.mean(gains) for gains in by_kind.values()])) if by_kind else 0.0
+
+
+def resample(kinds: Sequence[str]) -> Matrix:
+    """Return weights of runs, shape (1 + N_RESAMPLES, n): all kinds alike; then kinds drawn anew, and runs of each."""
+    names, which = np.unique(np.array(kinds), return_inverse=True)
+    members = [np.flatnonzero(which == k) for k in range(len(names))]
+    rng = np.random.default_rng(derive_seed(44, "early warnings", len(kinds)))
+    weights = np.zeros((1 + N_RESAMPLES, len(kinds)))
+    for places in members:
+        weights[0, places] = 1 / (len(places) * len(names))
+    for row in weights[1:]:
+        for k in rng.integers(len(names), size=len(names)):
+            drawn = rng.choice(members[k], size=len(members[k]))
+            np.add.at(row, drawn, 1 / (len(drawn) * len(names)))
+    return weights
+
+
+class Interval(NamedTuple):
+    """An estimate with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean_interval(values: Vector, weights: Matrix) -> Interval:
+    """Return the mean, kinds counting alike."""
+    means = weights @ values
+    return Interval(float(means[0]), *(float(q) for q in np.quantile(means[1:], (0.025, 0.975))))
+
+
+def median_interval(values: Vector, weights: Matrix, used: NDArray[np.bool_]) -> Interval:
+    """Return the median of those `used`, kinds counting alike; NaN if none is."""
+    order = np.argsort(values[used], kind="stable")
+    ordered, heavy = values[used][order], weights[:, used][:, order]
+    heavy = heavy[heavy.sum(axis=1) > 0]
+    if not len(ordered) or not len(heavy):
+        return Interval(np.nan, np.nan, np.nan)
+    reached = np.cumsum(heavy, axis=1) >= heavy.sum(axis=1, keepdims=True) / 2 - 1e-12
+    medians = ordered[np.argmax(reached, axis=1)]
+    return Interval(float(medians[0]), *(float(q) for q in np.quantile(medians[1:], (0.025, 0.975))))
+
+
+def poisson_interval(count: int) -> tuple[float, float]:
+    """Return the exact 95% interval of the expectation of a Poisson count."""
+    from scipy.stats import chi2
+
+    low = float(chi2.ppf(0.025, 2 * count)) / 2 if count else 0.0
+    return low, float(chi2.ppf(0.975, 2 * count + 2)) / 2

@@ -1,0 +1,68 @@
+"""From the trace of a run to what the referee reads: its onset, and the alarms of everything measured."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from toposcope.engine import TaskFailure, Workers, processors
+from toposcope.extend import Progress, ToposcopeError, Vector, silent
+from toposcope_experiments.early_warnings.detector import quantity_alarms
+from toposcope_experiments.early_warnings.onset import onset
+from toposcope_experiments.early_warnings.precursors import PRECURSORS
+from toposcope_experiments.early_warnings.published_rules import published_alarms
+from toposcope_experiments.early_warnings.referee import LOSS, ScoredRun
+from toposcope_experiments.early_warnings.traces import NETWORK, Quantity, Trace, read_traces
+
+WINDOW = 64  # losses whose variance and skewness are precursors that cost nothing
+VARIANCE, SKEWNESS = "loss variance", "loss skewness"
+
+
+def loss_quantities(loss: Vector) -> dict[str, Quantity]:
+    """Return the loss of every step, and the variance and skewness of the last `WINDOW`."""
+    found = {LOSS: loss}
+    if len(loss) > WINDOW:
+        windows = np.lib.stride_tricks.sliding_window_view(loss, WINDOW)
+        with np.errstate(all="ignore"):
+            centred = windows - windows.mean(axis=1, keepdims=True)
+            variance = (centred**2).mean(axis=1)
+            skewness = (centred**3).mean(axis=1) / np.maximum(variance, 1e-24) ** 1.5
+        for name, values in ((VARIANCE, variance), (SKEWNESS, skewness)):
+            found[name] = np.append(np.full(WINDOW - 1, values[0]), values)
+    return {name: Quantity(1, values[:, None].astype(np.float32), (NETWORK,), 0.0) for name, values in found.items()}
+
+
+def score_trace(trace: Trace) -> ScoredRun:
+    """Return what the referee reads of a run."""
+    measured = loss_quantities(trace.loss) | dict(trace.quantities)
+    quantities = {PRECURSORS[name].title if name in PRECURSORS else name: each for name, each in measured.items()}
+    return ScoredRun(
+        trace.run,
+        trace.kind,
+        trace.steps,
+        trace.planted,
+        onset(trace.loss),
+        {name: dict(quantity_alarms(quantity)) for name, quantity in quantities.items()},
+        published_alarms(measured),
+        {name: quantity.places for name, quantity in quantities.items()},
+        {name: quantity.cost / quantity.cadence for name, quantity in quantities.items()},
+    )
+
+
+def score_population(folder: Path, workers: int | None = None, progress: Progress = silent) -> list[ScoredRun]:
+    """Return the scored runs of a folder, ordered by name.
+
+    Raises
+    ------
+    ToposcopeError
+        If the folder holds no traces, or they cannot be read.
+    """
+    traces: Iterable[Trace] = read_traces(folder)
+    scored = []
+    with Workers(workers or processors()) as engine:
+        for trace, result in engine.run(score_trace, traces):
+            if isinstance(result, TaskFailure):
+                raise ToposcopeError(f"{trace.run}: {result.message}")
+            scored.append(result)
+            progress("score", len(scored), 0)
+    return sorted(scored, key=lambda run: run.run)

@@ -1,0 +1,228 @@
+"""The tables of the trial: each precursor against the loss, by kind of trouble, by layer, and the published rules."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from toposcope.extend import LEVEL, Tables, Vector, adjusted, sign_flip
+from toposcope_experiments.early_warnings.published_rules import RULES
+from toposcope_experiments.early_warnings.referee import (
+    AFTER,
+    BEFORE,
+    LOSS,
+    Interval,
+    Reaction,
+    ScoredRun,
+    Trial,
+    mean_interval,
+    median_interval,
+    poisson_interval,
+    resample,
+    try_contestant,
+)
+
+LEADS, IN_SOME, NOT_SHOWN, UNDETERMINED = "leads the loss", "leads it in some kinds", "not shown to", "cannot be told"
+MIN_RUNS = 6  # held-out troubled runs below which nothing is said
+PER = 100_000  # steps
+UNKNOWN = Interval(np.nan, np.nan, np.nan)
+
+
+class EarlyWarningData:
+    """The scored runs, the trials of everything measured and of the published rules, and the tables of the page."""
+
+    def __init__(
+        self, runs: list[ScoredRun], makers: "Mapping[str, Callable[[EarlyWarningData], pl.DataFrame]]"
+    ) -> None:
+        self.runs = runs
+        self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers)
+
+    @cached_property
+    def trials(self) -> dict[str, Trial]:
+        """The trial of each quantity, the loss first."""
+        names = dict.fromkeys([LOSS, *(name for run in self.runs for name in run.alarms)])
+        return {
+            name: try_contestant(
+                name, self.runs, {run.run: run.alarms[name] for run in self.runs if name in run.alarms}
+            )
+            for name in names
+        }
+
+    def published(self, name: str, threshold: float | None) -> Trial:
+        """Return the trial of a published rule, at its own threshold or at that of the one rate of false alarms."""
+        alarms = {run.run: {name: run.rules[name]} for run in self.runs if name in run.rules}
+        return try_contestant(name, self.runs, alarms, threshold)
+
+    def saved(self, name: str) -> dict[str, int]:
+        """Return the steps by which each run's first alarm comes earlier with a quantity next to the loss.
+
+        Both at half of the rate, against the loss alone at the whole of it: the same rate of false alarms.
+        """
+        loss, own = self.trials[LOSS].reactions, self.trials[name].reactions
+        return {run: loss[run].at - min(own[run].at_half, loss[run].at_half) for run in own if run in loss}
+
+
+def _kinds(reactions: Mapping[str, Reaction]) -> list[str]:
+    return [each.run.kind for each in reactions.values()]
+
+
+def _performance(trial: Trial) -> dict[str, Any]:
+    """Return what a trial shows by itself: warnings, and false alarms."""
+    low, high = poisson_interval(trial.false_alarms)
+    per = PER / trial.quiet_steps if trial.quiet_steps else np.nan
+    row: dict[str, Any] = {
+        "runs": len(trial.reactions), "kinds": len(set(_kinds(trial.reactions))),
+        "false_alarms": trial.false_alarms, "quiet_steps": trial.quiet_steps, "rate": trial.false_alarms * per,
+        "rate_low": low * per, "rate_high": high * per, "noticed": trial.noticed[0], "silent": trial.noticed[1],
+        "cost": trial.cost,
+    }  # fmt: skip
+    if not trial.reactions:
+        return {**row, **_columns("warned"), **_columns("lead")}
+    weights = resample(_kinds(trial.reactions))
+    at = np.array([each.at for each in trial.reactions.values()], np.float64)
+    warned = mean_interval((at < 0).astype(np.float64), weights)
+    return {**row, **_columns("warned", warned), **_columns("lead", median_interval(-at, weights, at < 0))}
+
+
+def _columns(name: str, interval: Interval = UNKNOWN) -> dict[str, float]:
+    return {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+
+
+def precursor_table(data: EarlyWarningData) -> pl.DataFrame:
+    """Return a row for each quantity, that which saves most first, the loss at the end."""
+    rows = [_precursor_row(data, name) for name in data.trials]
+    p = adjusted(np.array([row["p"] for row in rows], np.float64))
+    for row, value in zip(rows, p, strict=True):
+        row["p_adjusted"] = value
+        row["verdict"] = _verdict(row, data.trials[row["precursor"]])
+    rows.sort(key=lambda row: (row["precursor"] == LOSS, -np.nan_to_num(row["saved"], nan=-BEFORE)))
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def _precursor_row(data: EarlyWarningData, name: str) -> dict[str, Any]:
+    trial = data.trials[name]
+    row = {"precursor": name, **_performance(trial)}
+    row |= {f"choice_{k}": str(fold.choice) for k, fold in enumerate(trial.folds, 1)}
+    row |= {
+        "ahead": np.nan,
+        "behind": np.nan,
+        **_columns("over_loss"),
+        **_columns("saved"),
+        "p": np.nan,
+        "led_kinds": "",
+    }
+    saved = data.saved(name)
+    if name == LOSS or not saved:
+        return row
+    own, loss = trial.reactions, data.trials[LOSS].reactions
+    kinds = [own[run].run.kind for run in saved]
+    weights, steps = resample(kinds), np.array(list(saved.values()), np.float64)
+    lead = np.array([loss[run].at - own[run].at for run in saved], np.float64)
+    both = np.array([own[run].at < AFTER and loss[run].at < AFTER for run in saved])
+    ahead = {"ahead": weights[0] @ (lead > 0), "behind": weights[0] @ (lead < 0)}
+    row |= ahead | _columns("over_loss", median_interval(lead, weights, both))
+    row |= _columns("saved", mean_interval(steps, weights))
+    p = sign_flip(steps * weights[0]) if steps.any() else 1.0
+    row["p"] = p / 2 if row["saved"] > 0 else 1 - p / 2
+    row["led_kinds"] = ", ".join(sorted(kind for kind in set(kinds) if _led(steps, kinds, kind)))
+    return row
+
+
+def _led(saved: Vector, kinds: list[str], kind: str) -> bool:
+    """Return whether most runs of a kind gain, and they do on average."""
+    own = saved[np.array(kinds) == kind]
+    return bool((own > 0).mean() > 0.5 and own.mean() > 0)
+
+
+def _verdict(row: Mapping[str, Any], trial: Trial) -> str:
+    """Judge by the rule that the page states."""
+    if row["precursor"] == LOSS:
+        return ""
+    if not trial.rate_can_be_set or row["runs"] < MIN_RUNS or not np.isfinite(row["p"]):
+        return UNDETERMINED
+    if row["p_adjusted"] < LEVEL and row["saved"] > 0:
+        return LEADS if row["saved_low"] > 0 else IN_SOME
+    return NOT_SHOWN
+
+
+RULE = (
+    "A quantity leads the loss if watching it next to the loss, each at half of the rate of false alarms, brings the "
+    "first alarm earlier than the loss alone at the whole rate: steps saved above 0 in the mean over kinds, by sign "
+    "flips of runs, one-sided p below .05 after Holm over the quantities, with a 95% interval above 0 over kinds drawn "
+    "anew and runs within them. If that interval includes 0 it leads in some kinds, which are named: those in which "
+    f"most runs gain. Cannot be told: fewer than {MIN_RUNS} held-out runs, or a half of the quiet runs has fewer than "
+    "200,000 steps."
+)
+
+
+def kind_table(data: EarlyWarningData) -> pl.DataFrame:
+    """Return a row for each kind of trouble and quantity: how often, how early, where, and how often first of all."""
+    rows = []
+    everything = {run for trial in data.trials.values() for run in trial.reactions}
+    first = {run: min(t.reactions[run].at for t in data.trials.values() if run in t.reactions) for run in everything}
+    for name, trial in data.trials.items():
+        saved = data.saved(name)
+        for kind in sorted(set(_kinds(trial.reactions))):
+            own = {run: each for run, each in trial.reactions.items() if each.run.kind == kind}
+            at = np.array([each.at for each in own.values()], np.float64)
+            warned = at < 0
+            places = Counter(each.place for each in own.values() if each.place)
+            rows.append({
+                "kind": kind, "precursor": name, "runs": len(own), "warned": float(warned.mean()),
+                "lead": float(np.median(-at[warned])) if warned.any() else np.nan,
+                "saved": float(np.mean([saved.get(run, np.nan) for run in own])),
+                "first": float(np.mean([each.at < AFTER and each.at == first[run] for run, each in own.items()])),
+                "place": min(places, key=lambda place: (-places[place], place), default=""),
+            })  # fmt: skip
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return frame.sort(["kind", "saved"], descending=[False, True], nulls_last=True) if len(frame) else frame
+
+
+def layer_table(data: EarlyWarningData) -> pl.DataFrame:
+    """Return how often each layer of a quantity is the one furthest from its level at the first alarm."""
+    rows = []
+    for name, trial in data.trials.items():
+        alarmed = [each for each in trial.reactions.values() if each.place and len(each.run.places[name]) > 1]
+        places = Counter(each.place for each in alarmed)
+        for place, count in places.most_common():
+            own = [each.at for each in alarmed if each.place == place]
+            rows.append(
+                {
+                    "precursor": name,
+                    "place": place,
+                    "runs": count,
+                    "share": count / len(alarmed),
+                    "at": float(np.median(own)),
+                }
+            )
+    schema = {"precursor": pl.String, "place": pl.String, "runs": pl.Int64, "share": pl.Float64, "at": pl.Float64}
+    return pl.DataFrame(rows, schema=schema)
+
+
+def rule_table(data: EarlyWarningData) -> pl.DataFrame:
+    """Return two rows for each published rule: at its own threshold, and at the one rate of false alarms."""
+    rows = []
+    for rule in RULES:
+        for at, threshold in (("as published", rule.threshold), ("one in 100,000", None)):
+            trial = data.published(rule.name, threshold)
+            if trial.folds:
+                limits = sorted({fold.threshold for fold in trial.folds})
+                rows.append({
+                    "rule": rule.name, "source": rule.source, "at": at, "threshold": float(np.mean(limits)),
+                    **_performance(trial),
+                })  # fmt: skip
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def lead_table(data: EarlyWarningData) -> pl.DataFrame:
+    """Return a row for each held-out run and quantity: its first alarm, and that of the loss, from the onset."""
+    loss = data.trials[LOSS].reactions
+    rows = [
+        {"precursor": name, "run": run, "kind": each.run.kind, "onset": each.run.onset, "alarm": each.at,
+         "loss_alarm": loss[run].at, "place": each.place}
+        for name, trial in data.trials.items() for run, each in trial.reactions.items() if run in loss
+    ]  # fmt: skip
+    return pl.DataFrame(rows, infer_schema_length=None)
