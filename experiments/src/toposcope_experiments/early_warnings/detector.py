@@ -14,8 +14,8 @@ from scipy.ndimage import rank_filter
 from toposcope.extend import Indices, Matrix, Tail, Vector
 from toposcope_experiments.early_warnings.traces import NETWORK, Quantity
 
-TRANSFORMS = {"level": 7, "rate": 64}
-"""Values before a value from whose median it is measured: few show a jump, many show how far it has moved since."""
+TRANSFORMS = {"level": (1, 7), "rate": (1, 64), "trend": (16, 256)}
+"""Values whose mean is measured, and values before from whose median: a jump, a faster move, and a slow one."""
 LARGEST, MEDIAN = "largest layer", "median layer"
 UP, DOWN, BOTH = "rises", "falls", "either"
 N_NOISE = 64  # differences between consecutive values whose median absolute value is the unit of noise
@@ -59,6 +59,13 @@ def previous_median(values: Vector, window: int) -> Vector:
         origin = (window - 1) // 2  # so that a window ends at its value
         medians[window:] = rank_filter(values, window // 2, size=window, origin=origin)[window - 1 : -1]
     return medians
+
+
+def moving_mean(values: Vector, width: int) -> Vector:
+    """Return the mean of the last `width` values, of fewer at the beginning."""
+    n = np.minimum(np.arange(1, len(values) + 1), width)
+    sums = np.cumsum(np.append(0.0, values))
+    return np.asarray((sums[1:] - sums[np.arange(1, len(values) + 1) - n]) / n)
 
 
 def noise_units(values: Vector, window: int) -> Vector:
@@ -122,8 +129,8 @@ def quantity_alarms(quantity: Quantity) -> Iterator[tuple[Choice, Alarms]]:
     values = quantity.values.astype(np.float64)
     finite = np.isfinite(values).all(axis=1)
     n = len(values) if finite.all() else int(np.argmin(finite))
-    for transform, window in TRANSFORMS.items():
-        units = np.stack([noise_units(column, window) for column in values[:n].T], axis=1)
+    for transform, (width, window) in TRANSFORMS.items():
+        units = np.stack([noise_units(moving_mean(column, width), window) for column in values[:n].T], axis=1)
         for aggregation, columns in aggregations(quantity).items():
             each = {UP: units[:, columns], DOWN: -units[:, columns]}
             one = np.median if aggregation == MEDIAN else np.max

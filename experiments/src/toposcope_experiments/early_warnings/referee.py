@@ -7,6 +7,7 @@ by thresholds and choices that it had no part in. That is what is declared befor
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from toposcope_experiments.early_warnings.detector import Alarms, Choice
 from toposcope_experiments.early_warnings.traces import QUIET
 
 LOSS = "loss"
-BEFORE, AFTER = 500, 200
+BEFORE, AFTER = 200, 200
 """Steps before an onset within which an alarm warns of it, and steps after it until which an alarm counts at all."""
 MIN_APART = 100  # steps between two alarms; closer ones are one
 N_RESAMPLES = 2000
@@ -199,18 +200,18 @@ def _gain(contestant: Contestant, runs: Sequence[ScoredRun], fold: Fold) -> floa
     return float(np.mean([np.mean(gains) for gains in by_kind.values()])) if by_kind else 0.0
 
 
-def resample(kinds: Sequence[str]) -> Matrix:
+@lru_cache(maxsize=32)
+def resample(kinds: tuple[str, ...]) -> Matrix:
     """Return weights of runs, shape (1 + N_RESAMPLES, n): all kinds alike; then kinds drawn anew, and runs of each."""
     names, which = np.unique(np.array(kinds), return_inverse=True)
-    members = [np.flatnonzero(which == k) for k in range(len(names))]
     rng = np.random.default_rng(derive_seed(44, "early warnings", len(kinds)))
+    times = rng.multinomial(len(names), np.full(len(names), 1 / len(names)), size=N_RESAMPLES)
     weights = np.zeros((1 + N_RESAMPLES, len(kinds)))
-    for places in members:
-        weights[0, places] = 1 / (len(places) * len(names))
-    for row in weights[1:]:
-        for k in rng.integers(len(names), size=len(names)):
-            drawn = rng.choice(members[k], size=len(members[k]))
-            np.add.at(row, drawn, 1 / (len(drawn) * len(names)))
+    for k in range(len(names)):
+        places = np.flatnonzero(which == k)
+        n = len(places)
+        weights[0, places] = 1 / (n * len(names))
+        weights[1:, places] = rng.multinomial(times[:, k] * n, np.full(n, 1 / n)) / (n * len(names))
     return weights
 
 

@@ -1,6 +1,5 @@
 """From the trace of a run to what the referee reads: its onset, and the alarms of everything measured."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -57,12 +56,13 @@ def score_population(folder: Path, workers: int | None = None, progress: Progres
     ToposcopeError
         If the folder holds no traces, or they cannot be read.
     """
-    traces: Iterable[Trace] = read_traces(folder)
-    scored = []
+    traces = list(read_traces(folder))
+    scored: list[ScoredRun] = []
+    progress("score", 0, len(traces))
     with Workers(workers or processors()) as engine:
         for trace, result in engine.run(score_trace, traces):
             if isinstance(result, TaskFailure):
                 raise ToposcopeError(f"{trace.run}: {result.message}")
             scored.append(result)
-            progress("score", len(scored), 0)
+            progress("score", len(scored), len(traces))
     return sorted(scored, key=lambda run: run.run)

@@ -65,8 +65,8 @@ class EarlyWarningData:
         return {run: loss[run].at - min(own[run].at_half, loss[run].at_half) for run in own if run in loss}
 
 
-def _kinds(reactions: Mapping[str, Reaction]) -> list[str]:
-    return [each.run.kind for each in reactions.values()]
+def _kinds(reactions: Mapping[str, Reaction]) -> tuple[str, ...]:
+    return tuple(each.run.kind for each in reactions.values())
 
 
 def _performance(trial: Trial) -> dict[str, Any]:
@@ -118,20 +118,21 @@ def _precursor_row(data: EarlyWarningData, name: str) -> dict[str, Any]:
     if name == LOSS or not saved:
         return row
     own, loss = trial.reactions, data.trials[LOSS].reactions
-    kinds = [own[run].run.kind for run in saved]
+    kinds = tuple(own[run].run.kind for run in saved)
     weights, steps = resample(kinds), np.array(list(saved.values()), np.float64)
     lead = np.array([loss[run].at - own[run].at for run in saved], np.float64)
     both = np.array([own[run].at < AFTER and loss[run].at < AFTER for run in saved])
     ahead = {"ahead": weights[0] @ (lead > 0), "behind": weights[0] @ (lead < 0)}
     row |= ahead | _columns("over_loss", median_interval(lead, weights, both))
     row |= _columns("saved", mean_interval(steps, weights))
-    p = sign_flip(steps * weights[0]) if steps.any() else 1.0
-    row["p"] = p / 2 if row["saved"] > 0 else 1 - p / 2
+    signs = np.sign(steps) * weights[0]  # a chance alarm long before the onset is no more than one run
+    p = sign_flip(signs) if signs.any() else 1.0
+    row["p"] = p / 2 if signs.sum() > 0 else 1 - p / 2
     row["led_kinds"] = ", ".join(sorted(kind for kind in set(kinds) if _led(steps, kinds, kind)))
     return row
 
 
-def _led(saved: Vector, kinds: list[str], kind: str) -> bool:
+def _led(saved: Vector, kinds: tuple[str, ...], kind: str) -> bool:
     """Return whether most runs of a kind gain, and they do on average."""
     own = saved[np.array(kinds) == kind]
     return bool((own > 0).mean() > 0.5 and own.mean() > 0)
@@ -150,11 +151,11 @@ def _verdict(row: Mapping[str, Any], trial: Trial) -> str:
 
 RULE = (
     "A quantity leads the loss if watching it next to the loss, each at half of the rate of false alarms, brings the "
-    "first alarm earlier than the loss alone at the whole rate: steps saved above 0 in the mean over kinds, by sign "
-    "flips of runs, one-sided p below .05 after Holm over the quantities, with a 95% interval above 0 over kinds drawn "
-    "anew and runs within them. If that interval includes 0 it leads in some kinds, which are named: those in which "
-    f"most runs gain. Cannot be told: fewer than {MIN_RUNS} held-out runs, or a half of the quiet runs has fewer than "
-    "200,000 steps."
+    "first alarm earlier than the loss alone at the whole rate: in more runs than later, kinds counting alike (sign "
+    "flips of runs, one-sided p below .05 after Holm over the quantities), and by steps whose mean over kinds has a "
+    "95% interval above 0, kinds drawn anew and runs within them. If that interval includes 0 it leads in some kinds, "
+    f"which are named: those in which most runs gain. Cannot be told: fewer than {MIN_RUNS} held-out runs, or fewer "
+    "than 200,000 steps in a half of the quiet runs."
 )
 
 
