@@ -1,14 +1,17 @@
 """The noise model of the alerts: the probability of a value is the one whose limit it is."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts.noise import Tail
 
-STREAMS = {
+STREAMS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "Gaussian": lambda rng, n: np.abs(rng.normal(size=n)),
     "Student t, 2": lambda rng, n: np.abs(rng.standard_t(2, n)),
     "log-normal": lambda rng, n: rng.lognormal(size=n),

@@ -1,12 +1,14 @@
 """What the page of early warnings says, and its sections."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import polars as pl
 
 from toposcope.extend import (
     FALSE_ALARM_RATE,
     Block,
+    Column,
     Page,
     Picture,
     ReportSection,
@@ -17,6 +19,7 @@ from toposcope.extend import (
     interval_of,
     joined,
     makers_of,
+    missing,
     number_of,
     p_value,
     paragraph,
@@ -95,16 +98,30 @@ def _milliseconds(value: float | None) -> str:
     return plain(None if value is None else 1000 * value, 2)
 
 
+def _two_digits(value: float | None) -> str:
+    return plain(value, 2)
+
+
+def _range(low: str, high: str, write: Callable[[Any], str], group: str) -> Spec:
+    """Return a column of intervals of what has no sign."""
+
+    def written(row: Mapping[str, Any]) -> str:
+        return write(None) if missing(row[low]) else f"{write(row[low])} to {write(row[high])}"
+
+    return Column("95%", group=group), written
+
+
 PERFORMANCE: tuple[Spec, ...] = (
     number_of("runs", "runs", whole),
     number_of("warned", "warned", share, group="before the onset"),
-    interval_of("95%", "warned_low", "warned_high", 2, group="before the onset"),
+    _range("warned_low", "warned_high", share, "before the onset"),
+    number_of("by chance", "by_chance", share, group="before the onset"),
     number_of("median steps", "lead", whole, group="before the onset"),
-    interval_of("95%", "lead_low", "lead_high", 0, group="before the onset"),
+    _range("lead_low", "lead_high", whole, "before the onset"),
 )
 FALSE: tuple[Spec, ...] = (
-    number_of("per 100,000 steps", "rate", plain, group="false alarms"),
-    interval_of("95%", "rate_low", "rate_high", 2, group="false alarms"),
+    number_of("per 100,000 steps", "rate", _two_digits, group="false alarms"),
+    _range("rate_low", "rate_high", _two_digits, "false alarms"),
 )
 
 
@@ -127,9 +144,10 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
         *pictures,
         table("precursors", "Each quantity, at one false alarm in 100,000 steps", specs, rows),
         paragraph(
-            "Warned: share of the held-out runs with an alarm before the onset, kinds of trouble counting alike; "
-            "against the loss: how its first alarm compares with that of the loss; steps saved: how much earlier the "
-            "first alarm comes with both watched, each at half of the rate. ", csv_link("precursors"), ", ",
+            "Warned: share of the held-out runs with an alarm before the onset, kinds of trouble counting alike; by "
+            "chance: the same with the alarms of quiet runs at the same steps; against the loss: how its first alarm "
+            "compares with that of the loss; steps saved: how much earlier the first alarm comes with both watched, "
+            "each at half of the rate. ", csv_link("precursors"), ", ",
             csv_link("leads"), ".", note=True,
         ),
         details("The rule", paragraph(RULE)),
@@ -147,9 +165,10 @@ def _kind_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block
         number_of("first of all", "first", share),
         text_of("layer", "place"),
     )
-    rows = data.tables["kinds"].to_dicts()
+    kinds = data.tables["kinds"]
+    rows = kinds.filter((pl.col("warned") > 0) | (pl.col("first") > 0)).to_dicts() if len(kinds) else []
     return (
-        table("kinds", "By kind of trouble", specs, rows, sortable=True),
+        table("kinds", "By kind of trouble, what warns or comes first", specs, rows, sortable=True),
         paragraph(
             "First of all: share of the runs in which no other quantity alarms earlier. Layer: the one that most often "
             "was furthest from its level at the first alarm. ", csv_link("kinds"), ".", note=True,
@@ -198,8 +217,8 @@ def _design_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Blo
             "scored on the other halves, and then the other way round. Halves: every other name, ordered by SHA-256."
         ),
         paragraph(
-            f"An alarm warns if it comes at most {BEFORE} steps before the onset, or after the fault was planted; one "
-            f"more than {AFTER} steps after the onset counts as none. Alarms less than {MIN_APART} steps apart are one."
+            f"An alarm warns if it comes at most {BEFORE} steps before the onset, and not before a fault was planted; "
+            f"one {AFTER} or more steps after the onset counts as none. Alarms at most {MIN_APART} steps apart are one."
         ),
     )
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.extend import FALSE_ALARM_RATE, Matrix, Vector, derive_seed
+from toposcope.extend import FALSE_ALARM_RATE, Indices, Matrix, Vector, derive_seed
 from toposcope_experiments.early_warnings.detector import Alarms, Choice
 from toposcope_experiments.early_warnings.traces import QUIET
 
 LOSS = "loss"
-BEFORE, AFTER = 200, 200
+BEFORE, AFTER = 500, 200
 """Steps before an onset within which an alarm warns of it, and steps after it until which an alarm counts at all."""
 MIN_APART = 100  # steps between two alarms; closer ones are one
 N_RESAMPLES = 2000
@@ -47,10 +47,8 @@ class ScoredRun:
 
     @property
     def start(self) -> int:
-        """First step of which an alarm counts as one of this trouble."""
-        if self.planted is not None:
-            return self.planted
-        return max(0, self.onset - BEFORE) if self.onset is not None else 0
+        """First step at which an alarm counts as one of this trouble."""
+        return max(self.planted or 0, self.onset - BEFORE if self.onset is not None else 0)
 
 
 def halves(names: Iterable[str]) -> dict[str, Half]:
@@ -89,16 +87,13 @@ def set_threshold(quiet: Sequence[Alarms], n_steps: int, rate: float) -> float:
 
 
 def reaction(run: ScoredRun, alarms: Alarms, threshold: float) -> tuple[int, int]:
-    """Return when the first alarm of a trouble comes, in steps from the onset, and its place; `AFTER` and -1 if none.
-
-    Warnings longer than `BEFORE` count as that.
-    """
+    """Return when the first alarm of a trouble comes, in steps from its onset, and its place; `AFTER`, -1 if none."""
     assert run.onset is not None
     used = (alarms.scores > threshold) & (alarms.steps >= run.start) & (alarms.steps < run.onset + AFTER)
     if not used.any():
         return AFTER, -1
     first = int(np.argmax(used))
-    return max(int(alarms.steps[first]) - run.onset, -BEFORE), int(alarms.places[first])
+    return int(alarms.steps[first]) - run.onset, int(alarms.places[first])
 
 
 class Fold(NamedTuple):
@@ -118,6 +113,8 @@ class Reaction:
     at: int
     at_half: int
     place: str
+    by_chance: Indices  # shape (held-out quiet runs,); what `at` would be with the alarms of each at the same steps
+    by_chance_at_half: Indices
 
 
 @dataclass(frozen=True)
@@ -160,10 +157,10 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
         if fold is None:
             continue
         folds.append(fold)
-        for run in quiet:
-            if quiet_half[run.run] != half:
-                n_false += count_alarms(contestant[run.run][fold.choice], fold.threshold)
-                n_steps += run.steps
+        others = [run for run in quiet if quiet_half[run.run] != half]
+        calm = [contestant[run.run][fold.choice] for run in others]
+        n_false += sum(count_alarms(alarms, fold.threshold) for alarms in calm)
+        n_steps += sum(run.steps for run in others)
         for run in troubled:
             alarms = contestant[run.run].get(fold.choice)
             if kind_half[run.kind] == half or alarms is None:
@@ -172,7 +169,14 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
                 at, place = reaction(run, alarms, fold.threshold)
                 at_half, _ = reaction(run, alarms, fold.half_threshold)
                 places = run.places.get(name, ())
-                reactions[run.run] = Reaction(run, at, at_half, places[place] if 0 <= place < len(places) else "")
+                reactions[run.run] = Reaction(
+                    run,
+                    at,
+                    at_half,
+                    places[place] if 0 <= place < len(places) else "",
+                    np.array([reaction(run, each, fold.threshold)[0] for each in calm], np.int64),
+                    np.array([reaction(run, each, fold.half_threshold)[0] for each in calm], np.int64),
+                )
             elif run.planted is not None:
                 steps = alarms.steps[alarms.scores > fold.threshold]
                 n_noticed += bool(((steps >= run.planted) & (steps < run.planted + BEFORE)).any())
