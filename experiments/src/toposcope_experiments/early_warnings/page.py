@@ -16,6 +16,7 @@ from toposcope.extend import (
     counted,
     csv_link,
     details,
+    folded,
     interval_of,
     joined,
     makers_of,
@@ -139,6 +140,13 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
         number_of("ms per step", "cost", _milliseconds),
         text_of("verdict", "verdict", prose=True),
     )
+    others: tuple[Spec, ...] = (
+        text_of("quantity", "precursor", names_row=True),
+        text_of("choice of the first half", "choice_1"),
+        text_of("choice of the second half", "choice_2"),
+        number_of("noticed", "noticed", whole, group="faults that the loss never shows"),
+        number_of("of", "silent", whole, group="faults that the loss never shows"),
+    )
     rows = data.tables["precursors"].to_dicts()
     return (
         *pictures,
@@ -151,6 +159,7 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
             csv_link("leads"), ".", note=True,
         ),
         details("The rule", paragraph(RULE)),
+        folded(table("choices", "Choices, and faults that the loss never shows", others, rows), "Choices"),
     )  # fmt: skip
 
 

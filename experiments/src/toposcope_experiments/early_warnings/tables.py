@@ -119,7 +119,7 @@ def precursor_table(data: EarlyWarningData) -> pl.DataFrame:
 def _precursor_row(data: EarlyWarningData, name: str) -> dict[str, Any]:
     trial = data.trials[name]
     row = {"precursor": name, **_performance(trial)}
-    row |= {f"choice_{k}": str(fold.choice) for k, fold in enumerate(trial.folds, 1)}
+    row |= {"choice_1": "", "choice_2": ""} | {f"choice_{k}": str(fold.choice) for k, fold in enumerate(trial.folds, 1)}
     row |= {
         "ahead": np.nan,
         "behind": np.nan,
