@@ -20,14 +20,14 @@ EPSILONS = (1e-8, 1e-6, 1e-12)
 CLIPS = (1.0, math.inf)
 DECAYS = (0.01, 0.1)
 SCHEDULES = ("constant", "cosine", "wsd")
-QUIET_RATES = (0.3, 1.0)  # times the base rate of the size
+QUIET_RATES = (0.3, 1.0)  # times the base rate of the width
 SIZES = {
     "9k": ModelSize(hidden=16, layers=2, heads=2, context=CONTEXT),
     "18k": ModelSize(hidden=24, layers=2, heads=2, context=CONTEXT),
     "43k": ModelSize(hidden=32, layers=3, heads=4, context=CONTEXT),
     "93k": ModelSize(hidden=48, layers=3, heads=4, context=CONTEXT),
 }
-BASE_RATES = {"9k": 3e-3, "18k": 3e-3, "43k": 2e-3, "93k": 2e-3}
+BASE_RATE, WIDE_RATE = 1e-2, 5e-3  # of widths below and from 32
 SMALL = (
     Shape(SIZES["9k"]),
     Shape(SIZES["9k"], post_norm=True),
@@ -53,22 +53,22 @@ class Planting:
 
 TO_THE_END = (100_000, 100_000)
 ARISING = {
-    "high rate": Planting((3.0, 30.0), TO_THE_END),  # times the base rate, from the first step on
-    "creeping rate": Planting((1.003, 1.008), TO_THE_END),  # growth of the rate a step, from a third of the run on
+    "high rate": Planting((2.0, 10.0), TO_THE_END),  # times the base rate, from the first step on
+    "creeping rate": Planting((1.002, 1.006), TO_THE_END),  # growth of the rate a step, from a third of the run on
 }
 """Nothing is planted: the rate brings the run to the edge of stability, and past it."""
 PLANTED = {
-    "rate kick": Planting((8.0, 40.0), (5, 30)),  # times the rate
+    "rate kick": Planting((5.0, 30.0), (5, 30)),  # times the rate
     "bad data": Planting((0.4, 1.0), (15, 60)),  # share of random tokens
     "data repeat": Planting((1.0, 4.0), (60, 200)),  # batches that are read again and again
     "optimizer reset": Planting((1.0, 1.0), (1, 1)),
-    "schedule restart": Planting((2.0, 6.0), TO_THE_END),  # times the peak rate, when it starts anew
-    "weight corruption": Planting((16.0, 512.0), (1, 1)),  # the weight's new magnitude
+    "schedule restart": Planting((2.0, 8.0), TO_THE_END),  # times the peak rate, when it starts anew
+    "weight corruption": Planting((256.0, 4096.0), (1, 1)),  # the weight's new magnitude
     "gradient corruption": Planting((1.0, 30.0), (50, 400)),  # times the norm of the gradient
-    "attention collapse": Planting((0.004, 0.02), (300, 500)),  # growth a step
-    "dead block": Planting((0.02, 0.1), (200, 400)),  # taken from each bias a step
+    "attention collapse": Planting((0.03, 0.1), (100, 200)),  # growth a step, in the first block
+    "dead block": Planting((0.1, 1.0), (100, 300)),  # taken from each bias a step
     "frozen layer": Planting((1.0, 1.0), (150, 400)),
-    "wrong decay": Planting((0.0005, 0.003), TO_THE_END),  # growth a step
+    "wrong decay": Planting((0.001, 0.006), TO_THE_END),  # growth a step
 }
 KINDS = (*ARISING, *PLANTED)
 
@@ -143,8 +143,8 @@ class Pack:
 class Design:
     """The size of the population; `quick` is for a trial of a minute."""
 
-    runs_per_kind: int = 24
-    troubled_steps: int = 1600
+    runs_per_kind: int = 20
+    troubled_steps: int = 2400
     small_quiet: tuple[int, int] = (32, 10_000)  # runs of each small shape, steps
     large_quiet: tuple[int, int] = (8, 3000)
     pack: int = 16  # most runs of a pack: does not depend on the workers, and neither do results
@@ -197,7 +197,7 @@ class Design:
             seed,
             shape,
             steps,
-            rate=BASE_RATES[shape.name.partition("-")[0]] * float(np.exp(draw.uniform(low, high))),
+            rate=(BASE_RATE if shape.size.hidden < 32 else WIDE_RATE) * float(np.exp(draw.uniform(low, high))),
             schedule=str(draw.choice(SCHEDULES)),
             decay=float(draw.choice(DECAYS)),
             beta2=float(draw.choice(BETAS2)),
@@ -209,13 +209,13 @@ class Design:
             return plan
         planting = (ARISING | PLANTED)[kind]
         low, high = np.log(planting.strength)
-        begin = int(draw.integers(round(0.4 * steps), round(0.6 * steps)))
+        begin = int(draw.integers(round(0.5 * steps), round(0.65 * steps)))
         fault = Fault(
             kind,
             begin={"high rate": 0, "creeping rate": steps // 3}.get(kind, begin),
             length=int(draw.integers(planting.length[0], planting.length[1] + 1)),
             strength=float(np.exp(draw.uniform(low, high))),
-            block=int(draw.integers(shape.size.layers)),
+            block=0 if kind == "attention collapse" else int(draw.integers(shape.size.layers)),
             seed=seed,
         )
         schedule = {"high rate": "constant", "creeping rate": "constant", "schedule restart": "cosine"}.get(kind)

@@ -96,9 +96,8 @@ def grow_weights(fault: Fault, _: int, run: RunState) -> None:
 
 
 def reset_optimizer(fault: Fault, step: int, run: RunState) -> None:
-    """Lose both means, but not the count of steps, so that nothing corrects their bias."""
+    """Lose the mean of the squares, but not the count of steps, so that nothing corrects its bias."""
     if step == fault.begin:
-        run.mean.zero_()
         run.square.zero_()
 
 

@@ -108,12 +108,9 @@ def _levels(values: Vector) -> Vector:
 
 def _noise(values: Vector) -> Vector:
     """Return for each step the robust standard deviation of the loss over the steps before it, freed of its trend."""
-    differences = np.abs(np.diff(values))
-    noise = np.full(len(values), np.inf)
-    for step in range(BASELINE, len(values), SHORT):
-        before = differences[max(0, step - NOISE_STEPS) : step - 1]
-        noise[step : step + SHORT] = 1.4826 * np.median(before) / np.sqrt(2)
-    return noise
+    windows = np.lib.stride_tricks.sliding_window_view(np.abs(np.diff(values)), NOISE_STEPS)[::SHORT]
+    each = 1.4826 / np.sqrt(2) * np.median(windows, axis=1)
+    return np.concatenate([np.full(NOISE_STEPS + 1, np.inf), np.repeat(each, SHORT)])[: len(values)]
 
 
 def _is_sudden(values: Vector, peak: int, level: float) -> bool:

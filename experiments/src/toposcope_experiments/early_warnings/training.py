@@ -49,7 +49,7 @@ class PackTrainer(Trainer):
         self.weights.requires_grad_()
         self.initial = self.weights.detach().clone()
         self.mean, self.square = torch.zeros_like(self.initial), torch.zeros_like(self.initial)
-        self.stale = torch.zeros_like(self.initial)  # what a frozen layer is computed with
+        self.stale = torch.zeros_like(self.initial)  # what frozen layers are computed with
         self.lost = torch.zeros(len(self.plans), dtype=torch.bool)  # whose numbers are no longer finite
         vectors = torch.randn(2, *self.initial.shape, generator=torch.Generator().manual_seed(0))
         self.directions = vectors / vectors.norm(dim=-1, keepdim=True)
@@ -141,7 +141,7 @@ class PackTrainer(Trainer):
         self.weights.grad = None
 
     def _used(self, step: int) -> Tensor:
-        """Return the weights of the forward pass: a frozen layer's are those of the step at which it froze."""
+        """Return the weights of the forward pass: frozen layers have those of the step at which they froze."""
         frozen = [
             (i, f) for i, p in enumerate(self.plans) if (f := p.fault) and f.kind == "frozen layer" and f.acts(step)
         ]
@@ -151,7 +151,7 @@ class PackTrainer(Trainer):
         for i, fault in frozen:
             if step == fault.begin:
                 self.stale[i] = self.weights.detach()[i]
-            mask[i, self.layout.span(f"layers.{fault.block}.")] = True
+            mask[i, self.layout.span("layers.")] = True
         # The gradient of the copy goes to the weights, as that of a rank which is out of step.
         return self.weights + torch.where(mask, self.stale - self.weights.detach(), torch.zeros(()))
 
