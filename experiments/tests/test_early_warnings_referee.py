@@ -41,6 +41,7 @@ from toposcope_experiments.early_warnings.referee import (
     ScoredRun,
     count_alarms,
     halves,
+    onset_follows,
     poisson_interval,
     reaction,
     resample,
@@ -280,6 +281,15 @@ def test_an_alarm_before_the_fault_was_planted_warns_of_nothing() -> None:
     planted = ScoredRun("r", "a", 1000, 500, 600, {}, {}, {}, {})
     assert reaction(planted, alarms, 5.0) == (-80, 2)
     assert reaction(planted, alarms, 9.0) == (200, -1)
+
+
+def test_what_follows_an_alarm_is_an_onset_within_two_hundred_steps() -> None:
+    def follows(onset: int | None, *steps: int) -> bool | None:
+        alarms = Alarms(np.array(steps, np.int64), np.full(len(steps), 9.0), np.zeros(len(steps), np.int64))
+        return onset_follows(scored("r", "a", 2000, onset, {}), alarms, 5.0)
+
+    assert [follows(700, 500), follows(700, 499, 650), follows(None, 500)] == [True, False, False]
+    assert follows(700, 700) is follows(700) is follows(None) is None
 
 
 def test_resampled_weights_keep_kinds_alike() -> None:

@@ -24,7 +24,8 @@ MIN_CHANGES = 10  # nonzero differences from which the smallest is known as the 
 MAX_ROUNDING = 2.0**-8  # relative rounding of a series with fewer: that of bfloat16
 MAX_UNITS = 1e6
 MAX_EXCURSION = 16  # values after which an excursion counts as several, so that a trend has a tail too
-MIN_VALUES, MIN_STEP = 16, 50  # values before the first that is judged, and the first step that is
+FIRST_STEP, MIN_STEP = 100, 200  # from which peaks count, after the warm-up; and from which values are judged
+MIN_VALUES = 16  # values before the first that is judged
 REFIT_GROWTH, MAX_KEPT_FIT = 1.25, 1024  # growth in values after which the tail is fitted again; at most so many
 MIN_SCORE = 3.0  # scores below this are not kept: a chance of one in 1,000 steps
 
@@ -101,16 +102,17 @@ def excursions(units: Vector) -> tuple[Vector, Indices]:
 
 def scores(units: Vector, cadence: int) -> Vector:
     """Return the score of each value of a series in units of its noise, measured every `cadence` steps."""
-    peaks, ends = excursions(units)
+    first = -(-FIRST_STEP // cadence)
+    peaks, ends = excursions(units[first:])
     found, tail, used = np.zeros(len(units)), Tail(), 0
-    k = max(MIN_VALUES, -(-MIN_STEP // cadence))
+    k = max(first + MIN_VALUES, -(-MIN_STEP // cadence))
     while k < len(units):
         last = min(max(int(k * REFIT_GROWTH), k + 1), k + MAX_KEPT_FIT, len(units))
-        known = int(np.searchsorted(ends, k))
+        known = int(np.searchsorted(ends, k - first))
         for peak in peaks[used:known].tolist():
             tail.add(peak)
         used = known
-        chance = np.where(units[k:last] > 0, tail.exceedance(units[k:last]) * max(used, 1) / k, 1.0)
+        chance = np.where(units[k:last] > 0, tail.exceedance(units[k:last]) * max(used, 1) / (k - first), 1.0)
         found[k:last] = -np.log10(np.maximum(chance / cadence, 1e-300))
         k = last
     return found
@@ -146,7 +148,7 @@ def quantity_alarms(quantity: Quantity) -> Iterator[tuple[Choice, Alarms]]:
 
 
 def _alarms(found: Vector, places: Indices, cadence: int, values: Matrix, least: float) -> Alarms:
-    kept = np.flatnonzero(found > least)
+    kept = np.flatnonzero((found > least) & (np.arange(len(found)) * cadence >= MIN_STEP))
     steps, high, where = kept * cadence, found[kept], places[kept]
     if len(found) < len(values):
         broken = int(np.argmin(np.isfinite(values[len(found)])))

@@ -32,7 +32,7 @@ from toposcope.extend import (
     whole,
 )
 from toposcope_experiments.early_warnings.charts import lead_chart
-from toposcope_experiments.early_warnings.referee import AFTER, BEFORE, LOSS, MIN_APART, ScoredRun
+from toposcope_experiments.early_warnings.referee import AFTER, BEFORE, LOSS, MIN_APART, SOON, ScoredRun
 from toposcope_experiments.early_warnings.tables import (
     IN_SOME,
     LEADS,
@@ -74,7 +74,7 @@ def _in_kinds(kinds: str) -> str:
 
 
 def _why(data: EarlyWarningData) -> list[str]:
-    steps = sum(run.steps for run in data.runs if run.quiet)
+    steps = sum(run.judged_steps for run in data.runs if run.quiet)
     needed = 2 * 2 / FALSE_ALARM_RATE
     few = f"Thresholds need {needed:,.0f} quiet steps, and there are {steps:,}."
     return [few] if steps < needed else []
@@ -146,6 +146,8 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
         text_of("choice of the second half", "choice_2"),
         number_of("noticed", "noticed", whole, group="faults that the loss never shows"),
         number_of("of", "silent", whole, group="faults that the loss never shows"),
+        number_of("followed by an onset", "followed", whole, group="first alarms before it"),
+        number_of("of", "alarmed", whole, group="first alarms before it"),
     )
     rows = data.tables["precursors"].to_dicts()
     return (
@@ -159,7 +161,11 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
             csv_link("leads"), ".", note=True,
         ),
         details("The rule", paragraph(RULE)),
-        folded(table("choices", "Choices, and faults that the loss never shows", others, rows), "Choices"),
+        folded(table("choices", "Choices, and what was noticed and followed", others, rows), "Choices"),
+        paragraph(
+            f"Followed: an onset within {SOON} steps, of the runs with an alarm before any onset, quiet ones among "
+            "them. It depends on how many of the runs are troubled.", note=True,
+        ),
     )  # fmt: skip
 
 
@@ -218,11 +224,12 @@ def _rule_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block
 def _design_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block | None]:
     quiet = [run for run in data.runs if run.quiet]
     troubled = [run for run in data.runs if run.kind != QUIET and run.onset is not None]
+    n_steps = sum(run.judged_steps for run in quiet)
     return (
         paragraph(
-            f"{len(quiet):,} quiet runs of {sum(run.steps for run in quiet):,} steps, and {len(troubled):,} runs with "
+            f"{len(quiet):,} quiet runs of {n_steps:,} judged steps, and {len(troubled):,} runs with "
             f"an onset, of {counted(len({run.kind for run in troubled}), 'kind')}. Thresholds come from half of the "
-            "quiet runs; transform (level or rate), aggregation of layers and side from half of the kinds; all is "
+            "quiet runs; transform, aggregation of layers and side from half of the kinds; all is "
             "scored on the other halves, and then the other way round. Halves: every other name, ordered by SHA-256."
         ),
         paragraph(

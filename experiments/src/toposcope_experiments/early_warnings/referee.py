@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.extend import FALSE_ALARM_RATE, Indices, Matrix, Vector, derive_seed
-from toposcope_experiments.early_warnings.detector import Alarms, Choice
+from toposcope_experiments.early_warnings.detector import MIN_STEP, Alarms, Choice
 from toposcope_experiments.early_warnings.traces import QUIET
 
 LOSS = "loss"
 BEFORE, AFTER = 500, 200
 """Steps before an onset within which an alarm warns of it, and steps after it until which an alarm counts at all."""
+SOON = 200  # steps within which an onset follows an alarm, if it does
 MIN_APART = 100  # steps between two alarms; closer ones are one
 N_RESAMPLES = 2000
 Half = int  # 0 or 1
@@ -44,6 +45,11 @@ class ScoredRun:
     def quiet(self) -> bool:
         """Whether nothing was planted and the loss shows nothing."""
         return self.kind == QUIET and self.onset is None
+
+    @property
+    def judged_steps(self) -> int:
+        """How many steps the detector judges."""
+        return max(0, self.steps - MIN_STEP)
 
     @property
     def start(self) -> int:
@@ -96,6 +102,14 @@ def reaction(run: ScoredRun, alarms: Alarms, threshold: float) -> tuple[int, int
     return int(alarms.steps[first]) - run.onset, int(alarms.places[first])
 
 
+def onset_follows(run: ScoredRun, alarms: Alarms, threshold: float) -> bool | None:
+    """Return whether the onset comes soon after the first alarm; None if there is no alarm before it."""
+    steps = alarms.steps[alarms.scores > threshold]
+    if not len(steps) or (run.onset is not None and steps[0] >= run.onset):
+        return None
+    return run.onset is not None and run.onset - int(steps[0]) <= SOON
+
+
 class Fold(NamedTuple):
     """What one half sets: a choice, the thresholds for it at the rate and at half of it, and the quiet steps used."""
 
@@ -127,6 +141,7 @@ class Trial:
     false_alarms: int
     quiet_steps: int
     noticed: tuple[int, int]  # planted faults that the loss never shows: alarms within `BEFORE` steps, and of how many
+    followed: tuple[int, int]  # first alarms of runs, quiet ones too: onsets within `SOON` steps, and of how many
     cost: float
 
     @property
@@ -145,6 +160,7 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
     quiet_half = halves(run.run for run in runs if run.quiet)
     kind_half = halves(run.kind for run in runs if run.kind != QUIET)
     folds, reactions, n_false, n_steps, n_noticed, n_silent = [], {}, 0, 0, 0, 0
+    outcomes: list[bool | None] = []
     for half in (0, 1):
         own = [run for run in quiet if quiet_half[run.run] == half]
         seen = [run for run in troubled if kind_half[run.kind] == half and run.onset is not None]
@@ -158,13 +174,15 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
             continue
         folds.append(fold)
         others = [run for run in quiet if quiet_half[run.run] != half]
+        seconds = [run for run in troubled if kind_half[run.kind] != half and fold.choice in contestant[run.run]]
+        outcomes += [
+            onset_follows(run, contestant[run.run][fold.choice], fold.threshold) for run in (*others, *seconds)
+        ]
         calm = [contestant[run.run][fold.choice] for run in others]
         n_false += sum(count_alarms(alarms, fold.threshold) for alarms in calm)
-        n_steps += sum(run.steps for run in others)
-        for run in troubled:
-            alarms = contestant[run.run].get(fold.choice)
-            if kind_half[run.kind] == half or alarms is None:
-                continue
+        n_steps += sum(run.judged_steps for run in others)
+        for run in seconds:
+            alarms = contestant[run.run][fold.choice]
             if run.onset is not None:
                 at, place = reaction(run, alarms, fold.threshold)
                 at_half, _ = reaction(run, alarms, fold.half_threshold)
@@ -183,12 +201,13 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
                 n_silent += 1
     costs = [run.costs[name] for run in measured if name in run.costs]
     cost = float(np.mean(costs)) if costs else np.nan
-    return Trial(name, tuple(folds), reactions, n_false, n_steps, (n_noticed, n_silent), cost)
+    followed = (outcomes.count(True), len(outcomes) - outcomes.count(None))
+    return Trial(name, tuple(folds), reactions, n_false, n_steps, (n_noticed, n_silent), followed, cost)
 
 
 def _set(contestant: Contestant, quiet: Sequence[ScoredRun], choice: object, fixed: float | None) -> Fold:
     alarms = [contestant[run.run][choice] for run in quiet]
-    n_steps = sum(run.steps for run in quiet)
+    n_steps = sum(run.judged_steps for run in quiet)
     if fixed is not None:
         return Fold(choice, fixed, fixed, n_steps)
     at, half = (set_threshold(alarms, n_steps, rate) for rate in (FALSE_ALARM_RATE, FALSE_ALARM_RATE / 2))

@@ -89,6 +89,7 @@ def _performance(trial: Trial) -> dict[str, Any]:
         "runs": len(trial.reactions), "kinds": len(set(_kinds(trial.reactions))),
         "false_alarms": trial.false_alarms, "quiet_steps": trial.quiet_steps, "rate": trial.false_alarms * per,
         "rate_low": low * per, "rate_high": high * per, "noticed": trial.noticed[0], "silent": trial.noticed[1],
+        "followed": trial.followed[0], "alarmed": trial.followed[1],
         "cost": trial.cost,
     }  # fmt: skip
     if not trial.reactions:
