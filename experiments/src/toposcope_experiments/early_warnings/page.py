@@ -209,13 +209,15 @@ def _rule_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block
         number_of("mean threshold", "threshold", plain),
         *PERFORMANCE,
         *FALSE,
+        number_of("share of steps above", "above", share, group="false alarms"),
         text_of("source", "source", prose=True),
     )
     return (
         table("rules", "Published rules", specs, data.tables["rules"].to_dicts()),
         paragraph(
             "As published, and with the threshold at which they raise one false alarm in 100,000 steps. A rule that "
-            "skips a step or clips a gradient may well act too often; as a warning it is read by somebody. ",
+            "skips a step or clips a gradient may well act too often; as a warning it is read by somebody. Above: "
+            "share of the quiet steps, since alarms close to each other count as one. ",
             csv_link("rules"), ".", note=True,
         ),
     )  # fmt: skip

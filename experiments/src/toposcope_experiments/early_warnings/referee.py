@@ -139,6 +139,7 @@ class Trial:
     folds: tuple[Fold, ...]
     reactions: Mapping[str, Reaction]  # by run
     false_alarms: int
+    steps_above: int  # held-out quiet steps above the threshold; alarms close to each other are one
     quiet_steps: int
     noticed: tuple[int, int]  # planted faults that the loss never shows: alarms within `BEFORE` steps, and of how many
     followed: tuple[int, int]  # first alarms of runs, quiet ones too: onsets within `SOON` steps, and of how many
@@ -159,7 +160,7 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
     quiet, troubled = [r for r in measured if r.quiet], [r for r in measured if r.kind != QUIET]
     quiet_half = halves(run.run for run in runs if run.quiet)
     kind_half = halves(run.kind for run in runs if run.kind != QUIET)
-    folds, reactions, n_false, n_steps, n_noticed, n_silent = [], {}, 0, 0, 0, 0
+    folds, reactions, n_false, n_above, n_steps, n_noticed, n_silent = [], {}, 0, 0, 0, 0, 0
     outcomes: list[bool | None] = []
     for half in (0, 1):
         own = [run for run in quiet if quiet_half[run.run] == half]
@@ -180,6 +181,7 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
         ]
         calm = [contestant[run.run][fold.choice] for run in others]
         n_false += sum(count_alarms(alarms, fold.threshold) for alarms in calm)
+        n_above += sum(int((alarms.scores > fold.threshold).sum()) for alarms in calm)
         n_steps += sum(run.judged_steps for run in others)
         for run in seconds:
             alarms = contestant[run.run][fold.choice]
@@ -202,7 +204,7 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
     costs = [run.costs[name] for run in measured if name in run.costs]
     cost = float(np.mean(costs)) if costs else np.nan
     followed = (outcomes.count(True), len(outcomes) - outcomes.count(None))
-    return Trial(name, tuple(folds), reactions, n_false, n_steps, (n_noticed, n_silent), followed, cost)
+    return Trial(name, tuple(folds), reactions, n_false, n_above, n_steps, (n_noticed, n_silent), followed, cost)
 
 
 def _set(contestant: Contestant, quiet: Sequence[ScoredRun], choice: object, fixed: float | None) -> Fold:

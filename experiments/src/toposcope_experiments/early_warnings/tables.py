@@ -90,7 +90,7 @@ def _performance(trial: Trial) -> dict[str, Any]:
         "false_alarms": trial.false_alarms, "quiet_steps": trial.quiet_steps, "rate": trial.false_alarms * per,
         "rate_low": low * per, "rate_high": high * per, "noticed": trial.noticed[0], "silent": trial.noticed[1],
         "followed": trial.followed[0], "alarmed": trial.followed[1],
-        "cost": trial.cost,
+        "cost": trial.cost, "above": trial.steps_above / max(1, trial.quiet_steps),
     }  # fmt: skip
     if not trial.reactions:
         return {**row, **_columns("warned"), **_columns("lead"), "by_chance": np.nan}
@@ -229,7 +229,7 @@ def rule_table(data: EarlyWarningData) -> pl.DataFrame:
         for at, threshold in (("as published", rule.threshold), ("one in 100,000", None)):
             trial = data.published(rule.name, threshold)
             if trial.folds:
-                limits = sorted({fold.threshold for fold in trial.folds})
+                limits = [max(fold.threshold, rule.threshold) for fold in trial.folds]
                 rows.append({
                     "rule": rule.name, "source": rule.source, "at": at, "threshold": float(np.mean(limits)),
                     **_performance(trial),
