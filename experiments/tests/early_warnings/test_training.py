@@ -123,7 +123,7 @@ def test_a_run_that_is_lost_ends_and_leaves_the_others_alone(corpus: Path, tmp_p
 def test_what_was_stopped_ends_in_the_same_numbers(corpus: Path, tmp_path: Path) -> None:
     plans = {plan.kind: plan for pack in quick_design().packs() for plan in pack.plans}
     faults = []
-    for kind in ("frozen layer", "data repeat"):
+    for kind in ("frozen layers", "data repeat"):
         fault = plans[kind].fault
         assert fault is not None
         faults.append(replace(plans[kind], steps=2 * CHUNK, shape=TINY, fault=replace(fault, begin=190, length=50)))

@@ -53,7 +53,9 @@ class Planting:
 
 TO_THE_END = (100_000, 100_000)
 ARISING = {
-    "high rate": Planting((2.0, 10.0), TO_THE_END),  # times the base rate, from the first step on
+    "long warm-up": Planting(
+        (15.0, 80.0), TO_THE_END
+    ),  # times the rate at the end of a linear rise from the first step
     "creeping rate": Planting((1.002, 1.006), TO_THE_END),  # growth of the rate a step, from a third of the run on
 }
 """Nothing is planted: the rate brings the run to the edge of stability, and past it."""
@@ -65,10 +67,10 @@ PLANTED = {
     "schedule restart": Planting((2.0, 8.0), TO_THE_END),  # times the peak rate, when it starts anew
     "weight corruption": Planting((256.0, 4096.0), (1, 1)),  # the weight's new magnitude
     "gradient corruption": Planting((1.0, 30.0), (50, 400)),  # times the norm of the gradient
-    "attention collapse": Planting((0.03, 0.1), (100, 200)),  # growth a step, in the first block
-    "dead block": Planting((0.1, 1.0), (100, 300)),  # taken from each bias a step
-    "frozen layer": Planting((1.0, 1.0), (150, 400)),
-    "wrong decay": Planting((0.001, 0.006), TO_THE_END),  # growth a step
+    "attention collapse": Planting((0.1, 1.0), (100, 200)),  # added a step to the queries
+    "dead blocks": Planting((0.1, 1.0), (100, 300)),  # taken a step from each hidden bias
+    "frozen layers": Planting((1.0, 1.0), (150, 400)),
+    "wrong decay": Planting((0.002, 0.006), TO_THE_END),  # growth a step
 }
 KINDS = (*ARISING, *PLANTED)
 
@@ -104,8 +106,10 @@ class RunPlan:
         """Return the learning rate of the update of a step, counted from 0."""
         factor = 1.0
         if self.fault is not None and self.fault.acts(step):
-            if self.kind in {"rate kick", "high rate"}:
+            if self.kind == "rate kick":
                 factor = self.fault.strength
+            elif self.kind == "long warm-up":
+                factor = 1 + (self.fault.strength - 1) * step / self.steps
             elif self.kind == "creeping rate":
                 factor = self.fault.strength ** (step - self.fault.begin)
             elif self.kind == "schedule restart":
@@ -165,17 +169,12 @@ class Design:
             for i in range(runs)
         ]
         troubled = [
-            self._plan(kind, self._shape_of(kind, place, i), i, self.troubled_steps)
+            self._plan(kind, self.shapes[(i + 3 * place) % len(self.shapes)], i, self.troubled_steps)
             for place, kind in enumerate(KINDS)
             for i in range(self.runs_per_kind)
         ]
         packs = [pack for plans in (quiet, troubled) for shape in self.shapes for pack in self._packed(plans, shape)]
         return sorted(packs, key=lambda pack: -pack.steps * len(pack.plans) * pack.shape.size.n_parameters)
-
-    def _shape_of(self, kind: str, place: int, i: int) -> Shape:
-        """Return a shape; all take their turns, but no attention grows past a norm of queries and keys."""
-        able = [shape for shape in self.shapes if kind != "attention collapse" or not shape.qk_norm]
-        return able[(i + 3 * place) % len(able)]
 
     def _packed(self, plans: Sequence[RunPlan], shape: Shape) -> list[Pack]:
         alike = [plan for plan in plans if plan.shape == shape]
@@ -212,13 +211,13 @@ class Design:
         begin = int(draw.integers(round(0.5 * steps), round(0.65 * steps)))
         fault = Fault(
             kind,
-            begin={"high rate": 0, "creeping rate": steps // 3}.get(kind, begin),
+            begin={"long warm-up": 0, "creeping rate": steps // 3}.get(kind, begin),
             length=int(draw.integers(planting.length[0], planting.length[1] + 1)),
             strength=float(np.exp(draw.uniform(low, high))),
-            block=0 if kind == "attention collapse" else int(draw.integers(shape.size.layers)),
+            block=int(draw.integers(shape.size.layers)),
             seed=seed,
         )
-        schedule = {"high rate": "constant", "creeping rate": "constant", "schedule restart": "cosine"}.get(kind)
+        schedule = {"long warm-up": "constant", "creeping rate": "constant", "schedule restart": "cosine"}.get(kind)
         return replace(plan, fault=fault, schedule=schedule or plan.schedule)
 
 

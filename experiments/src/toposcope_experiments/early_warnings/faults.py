@@ -79,15 +79,19 @@ BEFORE_UPDATE: Faults = {"gradient corruption": corrupt_gradient}
 
 
 def collapse_attention(fault: Fault, _: int, run: RunState) -> None:
-    """Let queries and keys of one block grow by a share a step."""
-    for name in ("weight", "bias"):
-        qkv = rows(run.layout, run.weights)[f"layers.{fault.block}.attn.qkv.{name}"]
-        qkv[: 2 * len(qkv) // 3] *= 1 + fault.strength
+    """Let all queries drift in one direction, until they attend to the same key."""
+    for name, bias in rows(run.layout, run.weights).items():
+        if name.endswith("attn.qkv.bias"):
+            seed = derive_seed(fault.seed, "drift", name)
+            drift = torch.randn(len(bias) // 3, generator=torch.Generator().manual_seed(seed))
+            bias[: len(bias) // 3] += fault.strength * drift.sign()
 
 
-def kill_block(fault: Fault, _: int, run: RunState) -> None:
-    """Push the hidden units of one block below the GELU's threshold, a step at a time."""
-    rows(run.layout, run.weights)[f"layers.{fault.block}.mlp.fc1.bias"] -= fault.strength
+def kill_blocks(fault: Fault, _: int, run: RunState) -> None:
+    """Push the hidden units of all MLPs below the GELU's threshold, a step at a time."""
+    for name, parameter in rows(run.layout, run.weights).items():
+        if name.endswith("mlp.fc1.bias"):
+            parameter -= fault.strength
 
 
 def grow_weights(fault: Fault, _: int, run: RunState) -> None:
@@ -102,16 +106,18 @@ def reset_optimizer(fault: Fault, step: int, run: RunState) -> None:
 
 
 def corrupt_weight(fault: Fault, step: int, run: RunState) -> None:
-    """Flip bits of the exponent of one weight of a block."""
+    """Flip bits of the exponent of one weight, of a matrix that writes to the residual stream."""
     if step == fault.begin:
-        weights = run.weights[run.layout.span(f"layers.{fault.block}.")]
-        place = derive_seed(fault.seed, "weight") % len(weights)
+        place = derive_seed(fault.seed, "weight")
+        name = ("attn.proj", "mlp.fc2")[place % 2]
+        weights = rows(run.layout, run.weights)[f"layers.{fault.block}.{name}.weight"].view(-1)
+        place = place // 2 % len(weights)
         weights[place] = fault.strength if weights[place] >= 0 else -fault.strength
 
 
 AFTER_UPDATE: Faults = {
     "attention collapse": collapse_attention,
-    "dead block": kill_block,
+    "dead blocks": kill_blocks,
     "wrong decay": grow_weights,
     "optimizer reset": reset_optimizer,
     "weight corruption": corrupt_weight,

@@ -143,7 +143,7 @@ class PackTrainer(Trainer):
     def _used(self, step: int) -> Tensor:
         """Return the weights of the forward pass: frozen layers have those of the step at which they froze."""
         frozen = [
-            (i, f) for i, p in enumerate(self.plans) if (f := p.fault) and f.kind == "frozen layer" and f.acts(step)
+            (i, f) for i, p in enumerate(self.plans) if (f := p.fault) and f.kind == "frozen layers" and f.acts(step)
         ]
         if not frozen:
             return self.weights
