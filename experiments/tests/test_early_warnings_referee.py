@@ -377,7 +377,7 @@ def test_the_page_says_what_leads_and_by_how_much(series: list[ScoredRun]) -> No
     assert first.startswith("Heavy leads the loss: next to it the first alarm comes ")
     assert second.startswith("Not shown to lead it, so not worth their cost: ")
     assert early_warning_page(series[5:]).summary()[0].endswith("cannot be told from these runs.")
-    first = page.tables()["kinds"].group_by("precursor").agg(pl.col("first").mean()).sort("first")["precursor"][-1]
+    first = page.tables()["groups"].group_by("precursor").agg(pl.col("first").mean()).sort("first")["precursor"][-1]
     assert first == "heavy"
 
 

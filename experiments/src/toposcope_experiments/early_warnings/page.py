@@ -34,13 +34,14 @@ from toposcope.extend import (
 from toposcope_experiments.early_warnings.charts import lead_chart
 from toposcope_experiments.early_warnings.referee import AFTER, BEFORE, LOSS, MIN_APART, SOON, ScoredRun
 from toposcope_experiments.early_warnings.tables import (
+    GROUPS,
     IN_SOME,
     LEADS,
     PER,
     RULE,
     UNDETERMINED,
     EarlyWarningData,
-    kind_table,
+    group_table,
     layer_table,
     lead_table,
     precursor_table,
@@ -169,9 +170,8 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
     )  # fmt: skip
 
 
-def _kind_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _group_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block | None]:
     specs: tuple[Spec, ...] = (
-        text_of("kind of trouble", "kind", names_row=True),
         text_of("quantity", "precursor", names_row=True),
         number_of("runs", "runs", whole),
         number_of("warned", "warned", share),
@@ -180,13 +180,19 @@ def _kind_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block
         number_of("first of all", "first", share),
         text_of("layer", "place"),
     )
-    kinds = data.tables["kinds"]
-    rows = kinds.filter((pl.col("warned") > 0) | (pl.col("first") > 0)).to_dicts() if len(kinds) else []
+    frame = data.tables["groups"]
+    shown = frame.filter((pl.col("warned") > 0) | (pl.col("first") > 0)) if len(frame) else frame
+    tables = [
+        table(by, f"By {words}, what warns or comes first", (text_of(words, "group", names_row=True), *specs), rows)
+        for by, words in GROUPS.items()
+        if (rows := shown.filter(by=by).to_dicts() if len(shown) else [])
+    ]
     return (
-        table("kinds", "By kind of trouble, what warns or comes first", specs, rows, sortable=True),
+        *tables[:1],
+        *(folded(each, each.caption) for each in tables[1:] if each is not None),
         paragraph(
             "First of all: share of the runs in which no other quantity alarms earlier. Layer: the one that most often "
-            "was furthest from its level at the first alarm. ", csv_link("kinds"), ".", note=True,
+            "was furthest from its level at the first alarm. ", csv_link("groups"), ".", note=True,
         ),
     )  # fmt: skip
 
@@ -253,7 +259,9 @@ SECTIONS: tuple[Section, ...] = (
         summary=lead,
         notes=notes,
     ),
-    Section(anchor="kinds", title="By kind of trouble", position=20, tables={"kinds": kind_table}, blocks=_kind_blocks),
+    Section(
+        anchor="groups", title="By kind of trouble", position=20, tables={"groups": group_table}, blocks=_group_blocks
+    ),
     Section(
         anchor="layers", title="Which layer leads", position=30, tables={"layers": layer_table}, blocks=_layer_blocks
     ),

@@ -40,6 +40,8 @@ class ScoredRun:
     rules: Mapping[str, Alarms]  # by published rule
     places: Mapping[str, tuple[str, ...]]  # by quantity
     costs: Mapping[str, float]  # by quantity, CPU seconds per step
+    seen: str = ""  # in the loss
+    shape: str = ""  # of the model
 
     @property
     def quiet(self) -> bool:

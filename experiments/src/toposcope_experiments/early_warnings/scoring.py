@@ -7,7 +7,7 @@ import numpy as np
 from toposcope.engine import TaskFailure, Workers, processors
 from toposcope.extend import Progress, ToposcopeError, Vector, silent
 from toposcope_experiments.early_warnings.detector import quantity_alarms
-from toposcope_experiments.early_warnings.onset import onset
+from toposcope_experiments.early_warnings.onset import find_onset
 from toposcope_experiments.early_warnings.precursors import PRECURSORS
 from toposcope_experiments.early_warnings.published_rules import published_alarms
 from toposcope_experiments.early_warnings.referee import LOSS, ScoredRun
@@ -35,16 +35,19 @@ def score_trace(trace: Trace) -> ScoredRun:
     """Return what the referee reads of a run."""
     measured = loss_quantities(trace.loss) | dict(trace.quantities)
     quantities = {PRECURSORS[name].title if name in PRECURSORS else name: each for name, each in measured.items()}
+    found = find_onset(trace.loss)
     return ScoredRun(
         trace.run,
         trace.kind,
         trace.steps,
         trace.planted,
-        onset(trace.loss),
+        found.step,
         {name: dict(quantity_alarms(quantity)) for name, quantity in quantities.items()},
         published_alarms(measured),
         {name: quantity.places for name, quantity in quantities.items()},
         {name: quantity.cost / quantity.cadence for name, quantity in quantities.items()},
+        found.seen,
+        trace.variant.partition(" ")[0],
     )
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -178,27 +179,31 @@ RULE = (
 )
 
 
-def kind_table(data: EarlyWarningData) -> pl.DataFrame:
-    """Return a row for each kind of trouble and quantity: how often, how early, where, and how often first of all."""
-    rows = []
+GROUPS = {"kind": "kind of trouble", "seen": "what the loss shows", "shape": "model"}
+
+
+def group_table(data: EarlyWarningData) -> pl.DataFrame:
+    """Return how often, how early and where each quantity warns, and how often first of all, in each group of runs."""
+    rows: list[dict[str, Any]] = []
     everything = {run for trial in data.trials.values() for run in trial.reactions}
     first = {run: min(t.reactions[run].at for t in data.trials.values() if run in t.reactions) for run in everything}
-    for name, trial in data.trials.items():
+    for by, (name, trial) in product(GROUPS, data.trials.items()):
         saved = data.saved(name)
-        for kind in sorted(set(_kinds(trial.reactions))):
-            own = {run: each for run, each in trial.reactions.items() if each.run.kind == kind}
+        for group in sorted({getattr(each.run, by) for each in trial.reactions.values()}):
+            own = {run: each for run, each in trial.reactions.items() if getattr(each.run, by) == group}
             at = np.array([each.at for each in own.values()], np.float64)
             warned = at < 0
             places = Counter(each.place for each in own.values() if each.place)
             rows.append({
-                "kind": kind, "precursor": name, "runs": len(own), "warned": float(warned.mean()),
+                "by": by, "group": group, "precursor": name, "runs": len(own), "warned": float(warned.mean()),
                 "lead": float(np.median(-at[warned])) if warned.any() else np.nan,
                 "saved": float(np.mean([saved.get(run, np.nan) for run in own])),
                 "first": float(np.mean([each.at < AFTER and each.at == first[run] for run, each in own.items()])),
                 "place": min(places, key=lambda place: (-places[place], place), default=""),
             })  # fmt: skip
-    frame = pl.DataFrame(rows, infer_schema_length=None)
-    return frame.sort(["kind", "saved"], descending=[False, True], nulls_last=True) if len(frame) else frame
+    places = list(GROUPS)
+    rows.sort(key=lambda row: (places.index(row["by"]), row["group"], -np.nan_to_num(row["saved"], nan=-BEFORE)))
+    return pl.DataFrame(rows, infer_schema_length=None)
 
 
 def layer_table(data: EarlyWarningData) -> pl.DataFrame:
