@@ -22,6 +22,7 @@ from toposcope_experiments.early_warnings.design import (
 )
 from toposcope_experiments.early_warnings.model import Shape
 from toposcope_experiments.early_warnings.population import train_pack, train_population
+from toposcope_experiments.early_warnings.precursors import PRECURSORS
 from toposcope_experiments.early_warnings.traces import QUIET, Trace, read_traces
 
 TINY = Shape(ModelSize(hidden=4, layers=2, heads=2, context=8))
@@ -46,11 +47,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few_precursors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure one quantity of each cadence that keeps something."""
     few = ("gradient_norm", "attention_entropy", "h0_total", "preconditioned_sharpness_rate")
-    monkeypatch.setattr(training, "PRECURSORS", {name: training.PRECURSORS[name] for name in few})
+    monkeypatch.setattr(training, "PRECURSORS", {name: PRECURSORS[name] for name in few})
 
 
 def costs() -> dict[str, float]:
-    return dict.fromkeys(training.PRECURSORS, 1e-6)
+    return dict.fromkeys(PRECURSORS, 1e-6)
 
 
 def train(pack: Pack, corpus: Path, folder: Path) -> list[Trace]:
@@ -104,6 +105,7 @@ def test_a_run_is_the_same_alone_and_with_others(corpus: Path, tmp_path: Path) -
     assert np.allclose(alone.loss[:20], among.loss[:20], atol=1e-4)
 
 
+@pytest.mark.usefixtures("few_precursors")
 def test_a_run_that_is_lost_ends_and_leaves_the_others_alone(corpus: Path, tmp_path: Path) -> None:
     quiet = quiet_plans()
     lost = replace(quiet[0], rate=float("inf"))

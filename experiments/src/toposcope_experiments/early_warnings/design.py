@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from toposcope_experiments.early_warnings.faults import Fault
 from toposcope_experiments.early_warnings.model import Shape
 from toposcope_experiments.early_warnings.traces import QUIET
 
+POPULATION = 1  # strengths of faults were chosen on population 0
 CONTEXT, BATCH = 32, 8  # characters of a sequence, sequences of a batch
 WARMUP_STEPS = 100
 CHUNK = 200  # steps of a block of the log; a multiple of every cadence
@@ -60,14 +62,14 @@ ARISING = {
 }
 """Nothing is planted: the rate brings the run to the edge of stability, and past it."""
 PLANTED = {
-    "rate kick": Planting((5.0, 30.0), (5, 30)),  # times the rate
+    "rate kick": Planting((10.0, 40.0), (5, 30)),  # times the rate
     "bad data": Planting((0.4, 1.0), (15, 60)),  # share of random tokens
     "data repeat": Planting((1.0, 4.0), (60, 200)),  # batches that are read again and again
     "optimizer reset": Planting((1.0, 1.0), (1, 1)),
-    "schedule restart": Planting((2.0, 8.0), TO_THE_END),  # times the peak rate, when it starts anew
+    "schedule restart": Planting((4.0, 12.0), TO_THE_END),  # times the peak rate, when it starts anew
     "weight corruption": Planting((256.0, 4096.0), (1, 1)),  # the weight's new magnitude
     "gradient corruption": Planting((1.0, 30.0), (50, 400)),  # times the norm of the gradient
-    "attention collapse": Planting((0.1, 1.0), (100, 200)),  # added a step to the queries
+    "attention collapse": Planting((1.0, 10.0), (100, 200)),  # added a step to the queries
     "dead blocks": Planting((0.1, 1.0), (100, 300)),  # taken a step from each hidden bias
     "frozen layers": Planting((1.0, 1.0), (150, 400)),
     "wrong decay": Planting((0.002, 0.006), TO_THE_END),  # growth a step
@@ -148,10 +150,10 @@ class Design:
     """The size of the population; `quick` is for a trial of a minute."""
 
     runs_per_kind: int = 20
-    troubled_steps: int = 2400
-    small_quiet: tuple[int, int] = (32, 10_000)  # runs of each small shape, steps
+    troubled_steps: int = 3200
+    small_quiet: tuple[int, int] = (32, 8000)  # runs of each small shape, steps
     large_quiet: tuple[int, int] = (8, 3000)
-    pack: int = 16  # most runs of a pack: does not depend on the workers, and neither do results
+    pack: int = 20  # most runs of a pack: does not depend on the workers, and neither do results
     shapes: tuple[Shape, ...] = SHAPES
     corpus: str = "python-docs"
 
@@ -179,15 +181,14 @@ class Design:
     def _packed(self, plans: Sequence[RunPlan], shape: Shape) -> list[Pack]:
         alike = [plan for plan in plans if plan.shape == shape]
         kind = QUIET if alike and alike[0].kind == QUIET else "troubled"
-        return [
-            Pack(f"{kind}-{shape.name}-{first // self.pack}", tuple(alike[first : first + self.pack]))
-            for first in range(0, len(alike), self.pack)
-        ]
+        n_packs = math.ceil(len(alike) / self.pack)
+        ends = [round(len(alike) * i / max(1, n_packs)) for i in range(n_packs + 1)]
+        return [Pack(f"{kind}-{shape.name}-{i}", tuple(alike[a:b])) for i, (a, b) in enumerate(pairwise(ends))]
 
     def _plan(self, kind: str, shape: Shape, i: int, steps: int) -> RunPlan:
         """Draw the options of one run from its name alone."""
         name = f"{kind.replace(' ', '-')}-{shape.name}-{i}"
-        seed = derive_seed(0, "early warnings", name)
+        seed = derive_seed(POPULATION, "early warnings", name)
         draw = np.random.default_rng(seed)
         low, high = np.log(QUIET_RATES)
         plan = RunPlan(
@@ -208,7 +209,7 @@ class Design:
             return plan
         planting = (ARISING | PLANTED)[kind]
         low, high = np.log(planting.strength)
-        begin = int(draw.integers(round(0.5 * steps), round(0.65 * steps)))
+        begin = int(draw.integers(round(0.55 * steps), round(0.7 * steps)))
         fault = Fault(
             kind,
             begin={"long warm-up": 0, "creeping rate": steps // 3}.get(kind, begin),
