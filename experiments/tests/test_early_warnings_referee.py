@@ -343,6 +343,36 @@ def test_with_few_quiet_steps_nothing_is_said() -> None:
     assert found["leads"]["verdict"] == UNDETERMINED
 
 
+@pytest.mark.slow
+def test_eighty_populations_as_the_page_says() -> None:
+    rng, n, found, some, covered = np.random.default_rng(77), 80, 0, 0, 0
+    useless = {f"never {k}": None for k in range(10)} | {f"lags {k}": -20 for k in range(5)}
+    for _ in range(n):
+        rows = refereed(population_of(rng, {**useless, "leads": 30, "two kinds": {"a": 60, "e": 60}}))
+        assert all(rows[name]["verdict"] == NOT_SHOWN for name in useless)
+        found += rows["leads"]["verdict"] == LEADS
+        some += rows["two kinds"]["verdict"] == IN_SOME
+        covered += rows["leads"]["over_loss_low"] <= 30 <= rows["leads"]["over_loss_high"]  # type: ignore[operator]
+    assert (found, some, covered) == (80, 77, 80)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", NOISE)
+def test_held_out_noise_raises_no_more_alarms_than_stated(family: str) -> None:
+    rng, n_steps = np.random.default_rng(5), 25_000
+    runs = {f"{family} {k}": of_one(NOISE[family](rng, n_steps)) for k in range(40)}
+    half = halves(runs)
+    counts = []
+    for choice in runs[f"{family} 0"]:
+        count = 0
+        for own in (0, 1):
+            quiet = [alarms[choice] for name, alarms in runs.items() if half[name] == own]
+            threshold = set_threshold(quiet, 20 * n_steps, FALSE_ALARM_RATE)
+            count += sum(count_alarms(each[choice], threshold) for name, each in runs.items() if half[name] != own)
+        counts.append(count)
+    assert 0.5 < np.mean(counts) / 10 < 1.2  # in 100,000 steps
+
+
 @pytest.fixture(scope="module")
 def series() -> list[ScoredRun]:
     """Runs made from values: quantities measured every 20 steps in noise of each family, one of which moves early."""

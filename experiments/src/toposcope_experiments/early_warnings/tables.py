@@ -201,8 +201,8 @@ def group_table(data: EarlyWarningData) -> pl.DataFrame:
                 "first": float(np.mean([each.at < AFTER and each.at == first[run] for run, each in own.items()])),
                 "place": min(places, key=lambda place: (-places[place], place), default=""),
             })  # fmt: skip
-    places = list(GROUPS)
-    rows.sort(key=lambda row: (places.index(row["by"]), row["group"], -np.nan_to_num(row["saved"], nan=-BEFORE)))
+    order = list(GROUPS)
+    rows.sort(key=lambda row: (order.index(row["by"]), row["group"], -np.nan_to_num(row["saved"], nan=-BEFORE)))
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
