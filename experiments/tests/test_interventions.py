@@ -10,9 +10,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, prepare, train
-from toposcope_experiments.commands.intervene import intervene
 from toposcope_experiments.interventions.arms import CHAOS_SHARE, KINDS, STEERED
 from toposcope_experiments.interventions.design import Design, Optimizer, Pack
 from toposcope_experiments.interventions.dose import steered
@@ -146,6 +146,9 @@ def test_results_do_not_depend_on_what_else_is_trained(text: Path, tmp_path: Pat
     assert json.loads((tmp_path / "few" / DESIGN).read_text())["seeds"] == 4
     with pytest.raises(ToposcopeError, match=r"share is 0\.02 there and 0\.1 here; choose another folder"):
         run_experiment(replace(design, share=0.1), tmp_path / "few", workers=1)
+    with pytest.raises(ToposcopeError, match=r"corpus .*absent\.txt"):
+        run_experiment(replace(design, corpus=str(tmp_path / "absent.txt")), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_run_that_diverges_is_marked_and_changes_no_other(whole: dict[str, np.ndarray], text: Path) -> None:
@@ -161,7 +164,7 @@ def test_a_run_that_diverges_is_marked_and_changes_no_other(whole: dict[str, np.
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"statistics": ("pairwise_spread",)}, "is a placebo"), ({"kinds": ("base",)}, "base and statistic are needed"),
+    [({"statistics": ("pairwise_spread",)}, "of topology"), ({"kinds": ("base",)}, "base and statistic are needed"),
      ({"kinds": (*KINDS, "x")}, "arm 'x' is not known"), ({"size": "huge"}, "size 'huge' is not known"),
      ({"seeds": 1}, "seeds is 1"), ({"push_until": 0.0}, "push_until is 0.0"), ({"optimizer": "lion"}, "'lion'")],
 )  # fmt: skip
@@ -187,7 +190,9 @@ def test_the_command_ends_with_a_verdict_whatever_the_workers(text: Path, tmp_pa
     ]
     printed = []
     for name, workers in (("one", "1"), ("one", "1"), ("two", "2")):
-        done = CliRunner().invoke(intervene, [*options, "--out", str(tmp_path / name / "out"), "--workers", workers])
+        done = CliRunner().invoke(
+            toposcope, ["intervene", *options, "--out", str(tmp_path / name / "out"), "--workers", workers]
+        )
         assert done.exit_code == 0, done.output
         printed.append(done.stdout.replace(str(tmp_path / name), ""))
     assert printed[0] == printed[1] == printed[2]
@@ -206,7 +211,7 @@ def test_the_command_ends_with_a_verdict_whatever_the_workers(text: Path, tmp_pa
 def test_conditions_are_trained_within_the_folder(text: Path, tmp_path: Path) -> None:
     options = ["--quick", "--seeds", "2", "--steps", "4", "--context", "16", "--corpus", str(text / "text.txt")]
     arms = ["--batch-size", "2", "--arm", "pairwise_spread", "--conditions", "--out", str(tmp_path / "out")]
-    done = CliRunner().invoke(intervene, [*options, *arms])
+    done = CliRunner().invoke(toposcope, ["intervene", *options, *arms])
     assert done.exit_code == 0, done.output
     folders = {path.parent.name for path in (tmp_path / "out").glob(f"*/{RESULTS}")}
     assert folders == {"med", "large-initial-weights", "pushed-for-half", "sgd", "long", "long-sgd"}
@@ -216,7 +221,7 @@ def test_conditions_are_trained_within_the_folder(text: Path, tmp_path: Path) ->
 
 def test_mistakes_on_the_command_line_exit_with_2(tmp_path: Path) -> None:
     for wrong in (["--statistic", "h0"], ["--seeds", "1"], ["--size", "big"]):
-        done = CliRunner().invoke(intervene, [*wrong, "--out", str(tmp_path)])
+        done = CliRunner().invoke(toposcope, ["intervene", *wrong, "--out", str(tmp_path)])
         assert done.exit_code == 2
         assert done.output.count("\n") == 1
     assert not list(tmp_path.iterdir())

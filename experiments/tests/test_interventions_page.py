@@ -49,15 +49,15 @@ def page_of(folder: Path) -> Page[InterventionData]:
 
 def test_the_first_line_is_the_verdict(trained: Trained, tmp_path: Path) -> None:
     lines = {
-        H0_BEYOND: r"lowers the loss by \d\d mnat, more than any placebo does: the loss follows topology\.",
-        RANK_ALONE: r"lowers the loss by \d\d mnat; pushing plain effective rank by as much lowers it by \d\d mnat: "
-        r"explained by effective rank\.",
-        NULL: r"up rather than down moves the loss by at most \d(\.\d)? mnat: no effect beyond \d(\.\d)? mnat\.",
+        H0_BEYOND: r"The loss follows topology: pushing .* up lowers it by \d\d mnat, more than any placebo does\.",
+        RANK_ALONE: r"What topology does to the loss is explained by effective rank: pushing scale-free H0 up lowers "
+        r"it by \d\d mnat, and pushing effective rank as far lowers it by \d\d mnat\.",
+        NULL: r"The loss does not follow topology: pushing .* has no effect beyond \d(\.\d)? mnat\.",
     }
     for truth, line in lines.items():
         write_results(tmp_path, trained, truth)
         found = first_line(tmp_path)
-        assert re.fullmatch(rf"Pushing the topology \(scale-free H0\) (up )??{line}", found), found
+        assert re.fullmatch(line, found), found
     with pytest.raises(ToposcopeError, match=r"no results\.csv in it or in its subfolders"):
         first_line(tmp_path / "none")
 
@@ -65,8 +65,8 @@ def test_the_first_line_is_the_verdict(trained: Trained, tmp_path: Path) -> None
 def test_what_is_left_at_equal_rank_is_said(trained: Trained, tmp_path: Path) -> None:
     write_results(tmp_path, trained, MIXED)
     summary = page_of(tmp_path).summary()
-    assert summary[0].endswith("explained by effective rank.")
-    assert summary[2].startswith("Not all of it: at equal change of effective rank, pushing scale-free H0 still does")
+    assert summary[0].startswith("What topology does to the loss is explained by effective rank: ")
+    assert summary[1].startswith("Not all of it: at equal change of effective rank, pushing scale-free H0 still does")
 
 
 def test_an_effect_that_fades_and_other_conditions_are_shown(trained: Trained, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_gain_from_any_drift_is_said(trained: Trained, tmp_path: Path) -> None
     assert not any(sentence.startswith("Caution") for sentence in page_of(tmp_path).summary())
     gain = pl.when(pl.col("arm") == RANDOM).then(0.038).otherwise(0.0)
     table.with_columns(loss=pl.col("loss") - gain).write_csv(tmp_path / "results.csv")
-    assert any("a random direction, and its opposite, lower the loss by" in s for s in page_of(tmp_path).summary())
+    assert any("a random direction or its opposite lowers the loss by" in s for s in page_of(tmp_path).summary())
 
 
 def test_unfinished_results_make_a_page(trained: Trained, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Pushes on matrices: a gradient at an exact share, in the right direction, the same for one run as for several."""
 
 import copy
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import neural_persistence, rips
@@ -178,12 +181,18 @@ def test_pairings_that_are_kept_too_long_warn(name: str, refresh: int, warned: b
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"statistic": "h0"}, "'h0' is not known; choose one of scale_free_h0"), ({"direction": 0}, "must be \\+1"),
-     ({"share": -0.1}, "share is -0.1"), ({"refresh": 0}, "at least 1")],
+    [({"statistic": "h0"}, "'h0' is not known; choose one of scale_free_h0"), ({"statistic": []}, "of type list"),
+     ({"direction": 0}, "must be \\+1"), ({"share": -0.1}, "share is -0.1"), ({"share": "2%"}, "share is '2%'"),
+     ({"refresh": 0}, "at least 1"), ({"refresh": 1.5}, "whole number"), ({"model": None}, "of type NoneType"),
+     ({"model": list(network(0).parameters())}, r"matrix 2 is no matrix, but shape \(8,\)"),
+     ({"model": network(0).state_dict()}, "matrix 0 is no matrix, but str"), ({"model": []}, "no weight matrix"),
+     ({"model": nn.LayerNorm(3)}, "no weight matrix"),
+     ({"model": weight_norm(nn.Linear(3, 2))}, "^weight is computed from other parameters"),
+     ({"model": [nn.Linear(3, 2).weight, torch.ones(4, 3, 2)]}, "matrix 0 and matrix 1 are of 1 and 4 runs")],
 )  # fmt: skip
-def test_mistakes_are_refused(wrong: dict[str, object], message: str) -> None:
+def test_mistakes_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ToposcopeError, match=message):
-        TopologyPush(network(0), **wrong)  # type: ignore[arg-type]
+        TopologyPush(**{"model": network(0), **wrong})
 
 
 def test_a_kept_pairing_gives_no_value() -> None:
@@ -197,7 +206,61 @@ def test_a_kept_pairing_gives_no_value() -> None:
 
 
 def test_a_push_needs_matrices_with_gradients() -> None:
-    with pytest.raises(ToposcopeError, match="no weight matrix"):
-        TopologyPush(nn.LayerNorm(3))
-    with pytest.raises(ToposcopeError, match="between backward and the step"):
-        TopologyPush(copy.deepcopy(network(0)))()
+    push = TopologyPush(copy.deepcopy(network(0)))
+    with pytest.raises(ToposcopeError, match=r"^1\.weight has no gradient; call this between backward and the step"):
+        push()
+    with pytest.raises(ToposcopeError, match="nothing was pushed yet"):
+        push.table()
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_a_push_is_the_same_however_a_model_trains(name: str) -> None:
+    """Wrapped, partly frozen, in mixed precision, and where updates are made without gradients."""
+
+    def added(scale: float, frozen: bool, **precision: Any) -> Tensor:
+        model = network(0)
+        model[3].requires_grad_(not frozen)
+        twice: Any = [model[1].weight] * 2
+        push = TopologyPush(twice if frozen else nn.ModuleDict({"wrapped": model}), name, share=0.5)
+        loss = torch.nn.functional.cross_entropy(model(torch.arange(5)), torch.arange(5).flip(0))
+        (scale * loss).backward()  # type: ignore[no-untyped-call]
+        before = gradient_of(model[1].weight).clone()
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            push()
+        found: Tensor = (gradient_of(model[1].weight) - before) / scale
+        return found
+
+    torch.testing.assert_close(added(2.0**16, frozen=False), added(1.0, frozen=False))
+    alone = added(1.0, frozen=True)  # a matrix given twice is pushed once
+    assert torch.cosine_similarity(alone.flatten(), added(1.0, frozen=False).flatten(), dim=0) > 0.999
+
+
+@pytest.mark.slow
+def test_the_callback_of_the_documentation_pushes_in_a_trainer(tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers", reason="transformers is not installed")
+    pytest.importorskip("accelerate", reason="accelerate is not installed")
+    page = (Path(__file__).parents[1] / "docs" / "interventions.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(from transformers import TrainerCallback\n.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    rows = [{"input_ids": (torch.arange(8) + k) % 32, "labels": (torch.arange(8) + k) % 32} for k in range(32)]
+    callback = names["Push"]()
+    transformers.set_seed(0)
+    transformers.Trainer(
+        transformers.GPT2LMHeadModel(
+            transformers.GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+        ),
+        transformers.TrainingArguments(
+            str(tmp_path), max_steps=8, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+            learning_rate=0.01, use_cpu=True, bf16=True, report_to=[], disable_tqdm=True, save_strategy="no",
+        ),
+        train_dataset=rows,
+        callbacks=[callback],
+    ).train()  # fmt: skip
+    table = callback.push.table()
+    assert len(table) == 8  # once an update, not once a micro-batch
+    assert table["value"].is_not_null().to_list() == [k % 5 == 0 for k in range(8)]
+    assert (table["norm"] / table["loss_norm"]).to_list() == pytest.approx([0.02] * 8, rel=1e-4)
+    assert sorted(callback.push.parameters) == [
+        f"transformer.h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    ]

@@ -106,7 +106,47 @@ def test_windows() -> None:
 )
 def test_refusals(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ToposcopeError, match=rf"\A[^\n]*{words}[^\n]*\Z"):
-        mlp_format(**{"widths": [2, 3, 1], "samples": 2, **options})
+        mlp_format(**{**MLP, **options})
+
+
+MLP: dict[str, Any] = {"widths": [2, 3, 1], "samples": 2}
+GPT: dict[str, Any] = {"layers": 1, "width": 8, "heads": 1, "context": 128, "vocabulary": 128, "tokens": 1000}
+NO_COUNTS = (None, 0, -1, True, math.nan, 2.0, "23", b"23", {2: 3}, [None], [[2, 3], 1], [2, True], np.ones((2, 2, 2)))
+NO_FLAGS = (None, 2, math.nan, "no", [True])
+NO_NAMES = (None, 3, ["tanh"], np.array(["tanh", "gelu"]))
+
+
+@pytest.mark.parametrize(
+    ("function", "usual", "name", "values"),
+    [
+        *((mlp_format, MLP, name, NO_COUNTS) for name in MLP),
+        *((transformer_format, GPT, name, NO_COUNTS) for name in GPT),
+        *((mlp_format, MLP, name, NO_NAMES) for name in ("activation", "loss", "last")),
+        *(
+            (PfaffianFormat, dict.fromkeys(("n", "alpha", "beta", "length"), 2), name, NO_COUNTS)
+            for name in ("n", "alpha")
+        ),
+        (mlp_format, MLP, "bias", NO_FLAGS),
+        *((transformer_format, GPT, name, NO_FLAGS) for name in ("gain", "bias")),
+        (lambda form: betti_bound(form), {}, "form", (None, 3, (1, 2, 2, 1))),
+        (transformer_format, GPT, "layers", (10**9, 10**400)),
+    ],
+)
+def test_wrong_values_are_refused_by_name(
+    function: Callable[..., object], usual: dict[str, Any], name: str, values: tuple[object, ...]
+) -> None:
+    for value in values:
+        with pytest.raises(ToposcopeError, match=rf"\A{name}\b[^\n]*\Z"):
+            function(**{**usual, name: value})
+
+
+def test_huge_sizes_are_counted_or_refused() -> None:
+    assert transformer_format(**{**GPT, "tokens": 10**30}).length > 10**30
+    assert betti_bound(mlp_format([10**20, 1], samples=1)).digits == 1  # a paraboloid, of however many weights
+    with pytest.raises(
+        ToposcopeError, match=r"\Aform: its bound has some 10\^\d+ digits, beyond those that are counted"
+    ):
+        betti_bound(mlp_format([2, 10**40, 1], samples=1))
 
 
 class Chain:

@@ -158,12 +158,23 @@ def test_refusals() -> None:
             rips_pairings_batch([points, points], lengths=lengths)
     with pytest.raises(ToposcopeError, match=r"^stack: expected several matrices of one shape, \(b, n, d\), got"):
         rips_pairings_batch(points)
-    with pytest.raises(ToposcopeError, match=r"^stack: expected \(b, n, n\) distances, got shape \(2, 3, 5\)$"):
+    with pytest.raises(ToposcopeError, match=r"^stack\[0\]: expected \(n, n\) distances, got shape \(3, 5\)$"):
         rips_pairings_batch(np.zeros((2, 3, 5)), metric="precomputed")
-    with pytest.raises(ToposcopeError, match="NaN or infinite"):
-        rips_pairings_batch(np.full((2, 3, 3), np.nan))
-    with pytest.raises(ToposcopeError, match="NaN or infinite"):
-        neural_persistence_pairing_batch(np.full((2, 3, 3), np.inf))
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "precomputed"])
+def test_faults_of_a_batch_name_the_cloud(metric: Any) -> None:
+    stack = np.ones((3, 4, 4)) - np.eye(4)
+    stack[2, 0, 1] = np.nan
+    for max_dimension in (0, 1):
+        for names, name in ((None, r"stack\[2\]"), (["a", "b", "c"], "c")):
+            with pytest.raises(ToposcopeError, match=rf"^{name}: 1 of 16 entries are NaN or infinite"):
+                rips_pairings_batch(stack, max_dimension=max_dimension, metric=metric, names=names)
+    for large in (1, 90):
+        with pytest.raises(
+            ToposcopeError, match=rf"^stack\[2\]: {large**2} of {16 * large**2} entries are NaN or infinite"
+        ):
+            neural_persistence_pairing_batch(np.kron(stack, np.ones((large, large))))
 
 
 @moderate

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live_studies import LiveStudy
 
-from toposcope.cli.export import export
+from toposcope.cli import toposcope
 from toposcope.logs import LogTable, find_log, read_log
 from toposcope.logs.formats import study as study_format
 from toposcope.report.live.database import Database, runs
@@ -199,7 +199,7 @@ def test_damage_to_the_marks_is_noticed(tmp_path: Path) -> None:
 def test_export(tmp_path: Path) -> None:
     live = died(tmp_path / "run", first_nan=3, steps=4)
     live.store.close()
-    assert CliRunner().invoke(export, [str(tmp_path / "run"), "--format", "csv"]).exit_code == 0
+    assert CliRunner().invoke(toposcope, ["export", str(tmp_path / "run"), "--format", "csv"]).exit_code == 0
     header, *lines = (tmp_path / "run" / "export" / "log.csv").read_text().splitlines()
     at = {name: [line.split(",")[header.split(",").index(name)] for line in lines] for name in ("loss", "tokens")}
     assert at["loss"][2:] == ["NaN", "NaN"]

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, assert_type
 
 import numpy as np
 import pytest
@@ -13,7 +13,11 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, arrays, landscape, persistence_image, wasserstein
 from toposcope.homology.point_cloud import Metric
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 torch = pytest.importorskip("torch")
+Module: Any = torch.nn.Module
 tt: Any = ts.torch
 
 
@@ -104,6 +108,15 @@ def test_many_clouds_are_each_as_if_alone() -> None:
     assert tt.rips([]) == tt.neural_persistence([]) == []
 
 
+def test_types_are_those_of_what_is_returned() -> None:
+    stack: Tensor = torch.tensor(normal(2, 4, 3))
+    assert_type(ts.torch.rips(stack[0]), list[ts.torch.TensorDiagram])
+    assert_type(ts.torch.neural_persistence(stack[0]), ts.torch.TensorNeuralPersistence)
+    several = assert_type(ts.torch.rips(stack.unbind()), list[list[ts.torch.TensorDiagram]])
+    assert_type(ts.torch.neural_persistence(stack.unbind()), list[ts.torch.TensorNeuralPersistence])
+    assert [len(diagrams) for diagrams in several] == [2, 2]
+
+
 def test_padding_may_hold_anything() -> None:
     stack = torch.tensor(normal(2, 6, 3))
     stack[1, 4:] = torch.nan
@@ -163,7 +176,16 @@ def test_without_gradients_one_warning_names_the_room() -> None:
     assert warning.filename == __file__
 
 
+class Mean(Module):  # type: ignore[misc]
+    def forward(self, W: Any) -> Any:
+        return tt.neural_persistence(W).mean
+
+
 POINTS = torch.tensor(normal(5, 2))
+KEPT = tt.rips(POINTS)
+WITH_NAN = torch.stack([POINTS, POINTS, POINTS])
+WITH_NAN[2, 3, 1] = torch.nan
+CUT = torch.stack([POINTS[:2] * 0, torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]])])
 FAULTS: dict[str, Callable[[], object]] = {
     "points: expected a torch.Tensor, got ndarray; toposcope.rips takes arrays": lambda: tt.rips(np.eye(3)),
     "points[1]: expected a torch.Tensor, got ndarray": lambda: tt.rips([POINTS, np.eye(3)]),
@@ -183,7 +205,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "pairing[0]: its numbers go from 0 to 7, beyond": lambda: tt.rips(POINTS, 0, pairing=[np.array([[0, 7]])]),
     "pairing[0]: 5 bars of 5 points": lambda: tt.rips(POINTS, 0, pairing=[np.zeros((5, 2), int)]),
     "pairing[0]: 3 bars of 5 points, which have 4": lambda: tt.rips(POINTS, 0, pairing=tt.rips(POINTS[:4])),
-    "pairing: expected a list, one of each of the 1 clouds, got 2": lambda: tt.rips([POINTS], pairing=[0, 0]),
+    "pairing: expected a list, one of each of the 1 matrices, got 2": lambda: tt.rips([POINTS], pairing=[0, 0]),
     "pairing: expected a list, one of each of the 1 matrices, got TensorNeuralPersistence": lambda: (
         tt.neural_persistence([POINTS], pairing=tt.neural_persistence(POINTS))
     ),
@@ -193,13 +215,40 @@ FAULTS: dict[str, Callable[[], object]] = {
     "points: its numbers are out of reach within transforms of torch.func": lambda: torch.func.grad(
         lambda points: tt.total(tt.rips(points)[0])
     )(POINTS),
+    "W: its numbers are out of reach within transforms of torch.func and torch.export; pass": lambda: (
+        torch.export.export(Mean(), (POINTS,))
+    ),
+    "diagram: its numbers are out of reach": lambda: torch.func.grad(
+        lambda points: tt.wasserstein(tt.rips(points, 0, pairing=KEPT)[0], KEPT[0])
+    )(POINTS),
+    "numbers are out of reach within torch.func.vmap; pass the batch": lambda: torch.func.vmap(
+        lambda points: tt.total(tt.rips(points, 0, pairing=KEPT)[0])
+    )(POINTS[None]),
+    "numbers are out of reach within torch.func.vmap; pass": lambda: torch.func.vmap(
+        lambda points: tt.neural_persistence(points, pairing=tt.neural_persistence(POINTS)).mean
+    )(POINTS[None]),
+    "points[2]: 1 of 10 entries are NaN or infinite": lambda: tt.rips(WITH_NAN),
+    "points[2]: 1 of 10 entries are NaN": lambda: tt.rips(WITH_NAN, mask=torch.ones(3, 5, dtype=torch.bool)),
+    "points[1]: 1 of 10 entries are NaN or infinite": lambda: tt.rips([POINTS[:3], WITH_NAN[2], POINTS], 0),
+    "points[2]: 1 of 4 lengths are infinite or NaN": lambda: tt.rips(WITH_NAN, 0, pairing=3 * [KEPT]),
+    "points[1]: some distances are infinite": lambda: tt.rips([POINTS[:2], CUT[1]], metric="precomputed"),
+    "points[1]: some distances are": lambda: tt.rips(CUT, metric="precomputed"),
+    "points[0]: expected (n, n) distances, got shape (5, 2)": lambda: tt.rips([POINTS], metric="precomputed"),
+    "W[2]: 1 of 10 entries are NaN or infinite": lambda: tt.neural_persistence(WITH_NAN),
+    "W[1]: 1 of 10 entries are NaN or infinite": lambda: tt.neural_persistence([POINTS.T, WITH_NAN[2]]),
+    "W[2]: 1 of 10 entries are NaN": lambda: tt.neural_persistence(
+        WITH_NAN, pairing=3 * [tt.neural_persistence(POINTS)]
+    ),
     "points: 1 of 1 lengths are infinite or NaN in torch.float32": lambda: tt.rips(torch.tensor([[3e38], [-3e38]])),
-    "W: some entries are NaN or infinite": lambda: tt.neural_persistence(
+    "W: 10 of 10 entries are NaN or infinite": lambda: tt.neural_persistence(
         POINTS * torch.nan, pairing=tt.neural_persistence(POINTS)
     ),
     "diagram: the norm of the points or distances is infinite in torch.float64; take": lambda: tt.total(
         *tt.rips(torch.tensor([[0.0, torch.inf], [torch.inf, 0.0]]).double(), 0, "precomputed"), scale_free=True
     ),
+    "W: expected a matrix or several, shape (b, rows, columns), got ()": lambda: tt.neural_persistence(POINTS[0, 0]),
+    "points: expected a torch.Tensor, got NoneType": lambda: tt.rips(None, pairing=[KEPT]),
+    "metric: expected 'euclidean', 'cosine' or 'precomputed', got tensor(": lambda: tt.rips([POINTS], metric=POINTS),
     "W: expected a torch.Tensor": lambda: tt.neural_persistence(np.eye(3)),
     "pairing: 2 entries of a matrix of shape (5, 2), whose tree has 6": lambda: tt.neural_persistence(
         POINTS, pairing=np.zeros((2, 2), int)

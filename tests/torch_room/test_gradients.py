@@ -132,6 +132,26 @@ def test_bars_of_length_zero_have_no_gradient() -> None:
         assert not points.grad.any()
 
 
+@pytest.mark.parametrize("metric", ["euclidean", "cosine", "precomputed"])
+def test_points_that_are_there_twice_are_as_if_there_once(metric: str) -> None:
+    def slope(points: np.ndarray) -> Any:
+        values = torch.tensor(points)
+        of = ((values[:, None] - values).norm(dim=2) if metric == "precomputed" else values).requires_grad_()
+        h0, h1 = tt.rips(of, metric=metric)
+        assert len(h1.pairs)
+        (found,) = torch.autograd.grad(tt.total(h0) + tt.total(h1) + tt.entropy(h0), of)
+        return found
+
+    points = np.column_stack([normal(30, 2), np.ones(30)])
+    once, both = slope(points), slope(np.concatenate([points, points]))
+    if metric == "precomputed":
+        assert not both[range(60), [*range(30, 60), *range(30)]].any()  # where the distance is 0
+        both = both.reshape(2, 30, 60).sum(0).reshape(30, 2, 30).sum(1)
+    else:
+        both = both.reshape(2, 30, 3).sum(0)
+    torch.testing.assert_close(both, once, rtol=1e-9, atol=1e-12)
+
+
 def test_an_all_zero_matrix() -> None:
     W = torch.zeros(3, 4, requires_grad=True)
     found = tt.neural_persistence(W)

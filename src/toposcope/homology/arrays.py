@@ -1,6 +1,7 @@
 """Checks of the user's arguments, once, before any mathematics."""
 
 import math
+import reprlib
 import sys
 from functools import cache
 from numbers import Integral, Real
@@ -199,7 +200,7 @@ def as_number(value: Any, name: str, minimum: float) -> float:
     except OverflowError:  # a whole number beyond float64
         number = float("nan")
     if not number >= minimum:
-        raise ToposcopeError(f"{name}: expected a number of at least {minimum:g}, got {value!r}")
+        raise ToposcopeError(f"{name}: expected a number of at least {minimum:g}, got {shown(value)}")
     return number
 
 
@@ -207,7 +208,7 @@ def as_positive(value: Any, name: str) -> float:
     """Return an option that must be a finite number above 0."""
     number = as_number(value, name, 0)
     if not 0 < number < math.inf:
-        raise ToposcopeError(f"{name}: expected a finite number above 0, got {value!r}")
+        raise ToposcopeError(f"{name}: expected a finite number above 0, got {shown(value)}")
     return number
 
 
@@ -217,5 +218,10 @@ def as_count(value: Any, name: str, minimum: int) -> int:
         return value
     count = int(value) if isinstance(value, Integral) and value is not True and value is not False else minimum - 1
     if count < minimum:
-        raise ToposcopeError(f"{name}: expected a whole number of at least {minimum}, got {value!r}")
+        raise ToposcopeError(f"{name}: expected a whole number of at least {minimum}, got {shown(value)}")
     return count
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it: in one line, shortened."""
+    return " ".join(reprlib.repr(value).split())

@@ -83,6 +83,11 @@ def betti_bound(form: PfaffianFormat) -> BettiBound:
     -------
     BettiBound
 
+    Raises
+    ------
+    ToposcopeError
+        If `form` is another type, or its bound has 10^69 digits or more, which are not counted exactly.
+
     Notes
     -----
     O(1). Source: Khovanskii's bound of the nondegenerate solutions of n Pfaffian equations, applied to the gradient of
@@ -104,6 +109,11 @@ def betti_bound(form: PfaffianFormat) -> BettiBound:
         base = decimal.Decimal(n * (degree - 1) + min(n, length) * alpha + 1)
         halved = length * (length - 1) // 2
         log10 = halved * decimal.Decimal(2).log10() + n * decimal.Decimal(degree).log10() + length * base.log10()
+        if log10.adjusted() >= PRECISION - 11:
+            raise ToposcopeError(
+                f"form: its bound has some 10^{log10.adjusted()} digits, beyond those that are counted exactly; give "
+                "smaller sizes"
+            )
         log = log10 * decimal.Decimal(10).ln()
         context.prec = PRECISION - 10  # the sum may be a unit in the last place below that of a power of ten
         return BettiBound(float(log), float(log10), int(+log10) + 1)

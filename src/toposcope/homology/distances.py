@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import shown
 from toposcope.homology.diagram import Diagram, as_diagram
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -324,7 +325,7 @@ def _unmatched(first: Diagram, second: Diagram) -> str:
 
 def _check_order(order: object) -> None:
     if not isinstance(order, int) or isinstance(order, bool) or order not in (1, 2):
-        raise ToposcopeError(f"order: expected 1 or 2, got {order!r}")
+        raise ToposcopeError(f"order: expected 1 or 2, got {shown(order)}")
 
 
 def _to_diagonal(points: Matrix) -> Vector:

@@ -6,18 +6,24 @@ are followed through the network; SymPy finds the same in the tests.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from toposcope.errors import ToposcopeError, choices
-from toposcope.homology.arrays import as_count
+from toposcope.homology.arrays import as_count, shown
 from toposcope.homology.betti_bounds import PfaffianFormat
 
 Activation = Literal["sigmoid", "tanh", "gelu"]
 Loss = Literal["squared_error", "cross_entropy"]
 LastLayer = Literal["linear", "sigmoid"]
+
+MAX_LAYERS = 100_000
+"""Degrees are followed layer by layer, some microseconds each."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,8 @@ def mlp_format(
     _check("activation", activation, Activation)
     _check("loss", loss, Loss)
     _check("last", last, LastLayer)
-    sizes = [as_count(width, "widths", 1) for width in widths]
+    bias = _as_flag(bias, "bias")
+    sizes = _as_counts(widths, "widths")
     samples = as_count(samples, "samples", 1)
     if len(sizes) < 2:
         raise ToposcopeError(f"widths: {sizes} names no layer; give those of the inputs and the outputs at least")
@@ -167,7 +174,7 @@ def transformer_format(
     Raises
     ------
     ToposcopeError
-        If a count is out of range, or a window longer than the context.
+        If a count is out of range, a window is longer than the context, or there are over 100,000 layers.
 
     Examples
     --------
@@ -182,14 +189,18 @@ def transformer_format(
     layers, width, heads, context, vocabulary = (as_count(value, name, 1) for name, value in sizes.items())
     if width % heads:
         raise ToposcopeError(f"heads: {heads} do not divide a width of {width}")
-    if isinstance(tokens, Sequence):
-        windows = [as_count(window, "tokens", 1) for window in tokens]
+    if layers > MAX_LAYERS:
+        raise ToposcopeError(f"layers: expected at most {MAX_LAYERS:,}, got {layers:,}")
+    gain, bias = _as_flag(gain, "gain"), _as_flag(bias, "bias")
+    if isinstance(tokens, (Sequence, np.ndarray)):
+        windows = Counter(_as_counts(tokens, "tokens"))
     else:
         whole, rest = divmod(as_count(tokens, "tokens", 1), context)
-        windows = [context] * whole + [rest] * (rest > 0)
+        windows = Counter({context: whole, rest: int(rest > 0)})
     if not windows or max(windows) > context:
         raise ToposcopeError(f"tokens: windows of 1 to {context} tokens, the context, are needed; cut them so")
-    rows, entries = sum(windows), sum(window * (window + 1) // 2 for window in windows)
+    rows = sum(window * n for window, n in windows.items())
+    entries = sum(window * (window + 1) // 2 * n for window, n in windows.items())
     chain, x = _Chain(), WEIGHT
     for _ in range(layers):
         y = chain.normalised(x, rows, gain=gain) * WEIGHT  # queries, keys and values
@@ -202,12 +213,25 @@ def transformer_format(
     return chain.format((vocabulary + context) * width + layers * block + norms, total)
 
 
-def _check(name: str, value: str, known: object) -> None:
+def _as_counts(values: Any, name: str) -> list[int]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, (Sequence, np.ndarray)):
+        raise ToposcopeError(f"{name}: expected a sequence of whole numbers, got {shown(values)}")
+    return [as_count(value, f"{name}[{k}]", 1) for k, value in enumerate(values)]
+
+
+def _as_flag(value: Any, name: str) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise ToposcopeError(f"{name}: expected True or False, got {shown(value)}")
+    return bool(value)
+
+
+def _check(name: str, value: Any, known: object) -> None:
     names: tuple[str, ...] = get_args(known)
-    if value in ("relu", "leaky_relu"):
+    if isinstance(value, str) and value in names:
+        return
+    if str(value) in ("relu", "leaky_relu"):
         raise ToposcopeError(
             f"{name} {value!r}: it has a kink, so the loss is Pfaffian only piece by piece; with squared error bounds "
             f"of semialgebraic sets hold (Milnor 1964), not this one. Choose from {', '.join(names)}"
         )
-    if value not in names:
-        raise ToposcopeError(f"{name} {value!r}: {choices(str(value), names)}")
+    raise ToposcopeError(f"{name} {shown(value)}: {choices(str(value), names)}")

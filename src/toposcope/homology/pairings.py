@@ -1,6 +1,7 @@
 """Which points and entries a bar's ends come from: the edges that begin and end the bars of a filtration."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -15,12 +16,12 @@ from toposcope.homology.point_cloud import (
     Euclidean,
     Metric,
     as_cloud,
+    check_metric,
     is_large,
     outlasts_rounding,
     spanning_trees,
 )
 from toposcope.homology.rips import points_for_loops
-from toposcope.kernels.magnitudes import Magnitudes
 from toposcope.typing import Indices
 
 FILL = -1  # in place of a point or entry where a cloud of a batch has fewer bars than another
@@ -65,8 +66,11 @@ def rips_pairings(points: ArrayLike | Any, *, max_dimension: int = 1, metric: Me
     >>> h0.tolist(), h1.shape
     ([[0, 2], [1, 2]], (0, 4))
     """
-    max_dimension = _as_dimension(max_dimension)
-    cloud = as_cloud(points, metric, "points")
+    return _pairings(points, "points", _as_dimension(max_dimension), metric)
+
+
+def _pairings(points: ArrayLike | Any, name: str, max_dimension: int, metric: Metric) -> list[Indices]:
+    cloud = as_cloud(points, metric, name)
     if max_dimension == 0:
         return [cloud.tree_edges()]
     if is_plane(cloud):
@@ -75,7 +79,7 @@ def rips_pairings(points: ArrayLike | Any, *, max_dimension: int = 1, metric: Me
         if found is not None:
             return [found.tree_edges, found.h1_edges]
     hint = "take fewer points, or max_dimension=0 for H0 alone"
-    check_loops_fit(cloud.shape[0], "points", hint, allocated=cloud.distance_bytes)
+    check_loops_fit(cloud.shape[0], name, hint, allocated=cloud.distance_bytes)
     return [cloud.tree_edges(), _loops(cloud)]
 
 
@@ -85,6 +89,7 @@ def rips_pairings_batch(
     max_dimension: int = 1,
     metric: Metric = "euclidean",
     lengths: ArrayLike | None = None,
+    names: Sequence[str] | None = None,
 ) -> list[Indices]:
     """Return the same of several clouds of one shape.
 
@@ -96,6 +101,8 @@ def rips_pairings_batch(
     metric : "euclidean", "cosine" or "precomputed"
     lengths : array-like of int, shape (b,), optional
         How many points of each cloud count, from 1 to n: the first so many. What lies behind them is not looked at.
+    names : sequence of str, shape (b,), optional
+        How messages call the clouds; ``stack[0]`` and so on.
 
     Returns
     -------
@@ -108,19 +115,17 @@ def rips_pairings_batch(
         As of `rips_pairings`, or if `lengths` does not fit the stack.
     """
     max_dimension = _as_dimension(max_dimension)
+    check_metric(metric)
     clouds = _as_stack(stack, "stack")
     counts = _as_lengths(lengths, clouds)
+    names = _as_names(names, clouds)
     if metric == "precomputed" and clouds.shape[1] != clouds.shape[2]:
-        raise ToposcopeError(f"stack: expected (b, n, n) distances, got shape {clouds.shape}")
+        raise ToposcopeError(f"{names[0]}: expected (n, n) distances, got shape {clouds.shape[1:]}")
     if metric == "euclidean" and max_dimension == 0 and (edges := _trees(clouds, counts)) is not None:
         return [edges]
     pairings = [
-        rips_pairings(
-            cloud[:count, :count] if metric == "precomputed" else cloud[:count],
-            max_dimension=max_dimension,
-            metric=metric,
-        )
-        for cloud, count in zip(clouds, counts.tolist(), strict=True)
+        _pairings(cloud[:count, :count] if metric == "precomputed" else cloud[:count], names[k], max_dimension, metric)
+        for k, (cloud, count) in enumerate(zip(clouds, counts.tolist(), strict=True))
     ]
     n_bars = [clouds.shape[1] - 1, max((len(p[1]) for p in pairings if max_dimension), default=0)]
     return [_padded([p[k] for p in pairings], n_bars[k]) for k in range(max_dimension + 1)]
@@ -151,34 +156,49 @@ def neural_persistence_pairing(W: ArrayLike | Any) -> Indices:
     >>> neural_persistence_pairing(np.array([[0.5, -2.0], [1.0, 0.1]])).tolist()
     [[0, 1], [1, 0], [0, 0]]
     """
+    return _tree_entries(W, "W")
+
+
+def _tree_entries(W: ArrayLike | Any, name: str) -> Indices:
     from toposcope.kernels.bipartite_tree import bipartite_tree_entries
 
     # By rows: of other matrices, rows and columns may be exchanged.
-    weights = np.ascontiguousarray(as_array(W, "W"))
-    matrix = as_magnitudes(weights, "W")
-    entries = bipartite_tree_entries(matrix)
-    _check_finite(weights[*entries[0]], matrix, "W", weights.shape)
+    weights = np.ascontiguousarray(as_array(W, name))
+    entries = bipartite_tree_entries(as_magnitudes(weights, name))
+    _check_finite(weights[*entries[0]], weights, name)
     return entries
 
 
-def neural_persistence_pairing_batch(stack: ArrayLike | Any) -> Indices:
-    """Return the same of several matrices of one shape, (b, m, n); shape (b, m + n - 1, 2)."""
+def neural_persistence_pairing_batch(stack: ArrayLike | Any, *, names: Sequence[str] | None = None) -> Indices:
+    """Return the same of several matrices of one shape, (b, m, n); shape (b, m + n - 1, 2).
+
+    Messages call them by their `names`, or ``stack[0]`` and so on.
+    """
     from toposcope.kernels.bipartite_prim import prim_entries
     from toposcope.kernels.bipartite_tree import is_small
 
     matrices = np.ascontiguousarray(_as_stack(stack, "stack"))
+    names = _as_names(names, matrices)
     r, m, n = matrices.shape
     if not is_small(m, n):
-        return np.stack([neural_persistence_pairing(W) for W in matrices])
-    matrix = as_magnitudes(matrices.reshape(-1, n), "stack")
-    entries = prim_entries(matrix.entries, m)
-    _check_finite(matrices[np.arange(r), *entries[:, 0].T], matrix, "stack", matrices.shape)
+        return np.stack([_tree_entries(W, name) for W, name in zip(matrices, names, strict=True)])
+    entries = prim_entries(as_magnitudes(matrices.reshape(-1, n), "stack").entries, m)
+    for heaviest, W, name in zip(matrices[np.arange(r), *entries[:, 0].T], matrices, names, strict=True):
+        _check_finite(heaviest, W, name)
     return entries
 
 
-def _check_finite(heaviest: ArrayLike, matrix: Magnitudes, name: str, shape: tuple[int, ...]) -> None:
-    if not np.isfinite(heaviest).all():
-        raise not_finite(name, matrix.n_not_finite(), math.prod(shape), shape)
+def _as_names(names: Sequence[str] | None, stack: NDArray[Any]) -> Sequence[str]:
+    if names is None:
+        return [f"stack[{k}]" for k in range(len(stack))]
+    if len(names) != len(stack):
+        raise ToposcopeError(f"names: expected {len(stack)}, one of each matrix, got {len(names)}")
+    return names
+
+
+def _check_finite(heaviest: float, matrix: NDArray[Any], name: str) -> None:
+    if not math.isfinite(heaviest):
+        raise not_finite(name, as_magnitudes(matrix, name).n_not_finite(), matrix.size, matrix.shape)
 
 
 def _as_dimension(value: Any) -> int:

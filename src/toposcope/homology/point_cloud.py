@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_float_matrix, as_scaled_matrix, scaled
+from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_float_matrix, as_scaled_matrix, scaled, shown
 from toposcope.homology.memory import check_fits
 from toposcope.homology.tuning import MAX_LEAST_ENTRY, MIN_BORUVKA_COORDINATES, MIN_BORUVKA_POINTS
 from toposcope.typing import Indices, Matrix, Vector
@@ -57,8 +57,7 @@ class Cloud(Protocol):
 
 def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
     """Check the user's points; `name` is how messages call them. A cloud of `with_distances` is returned as it is."""
-    if not isinstance(metric, str) or metric not in ("euclidean", "cosine", "precomputed"):
-        raise ToposcopeError(f"metric: expected 'euclidean', 'cosine' or 'precomputed', got {metric!r}")
+    check_metric(metric)
     if isinstance(points, Distances):
         if points.metric != metric:
             raise ToposcopeError(f"{name}: its distances are of metric {points.metric!r}, not {metric!r}")
@@ -70,6 +69,12 @@ def as_cloud(points: ArrayLike | Any, metric: Metric, name: str) -> Cloud:
     if metric == "euclidean":
         return Euclidean.of(points, name)
     return Directions.of(as_float_matrix(points, name).astype(np.float64, copy=False), name)
+
+
+def check_metric(metric: Any) -> None:
+    """Refuse what is no metric."""
+    if not isinstance(metric, str) or metric not in ("euclidean", "cosine", "precomputed"):
+        raise ToposcopeError(f"metric: expected 'euclidean', 'cosine' or 'precomputed', got {shown(metric)}")
 
 
 def is_large(shape: tuple[int, ...]) -> bool:

@@ -358,7 +358,7 @@ SECTIONS = (
         tables={"skills": lambda data: data.backtest.skills},
         blocks=_skills,
     ),
-    remarks_section(lambda data: data.backtest.remarks, 900, "Assumptions"),
+    remarks_section(lambda data: data.backtest.remarks, "Assumptions", 900),
 )
 
 

@@ -47,7 +47,6 @@ SECTIONS = (
     ReportSection[Data](
         anchor="cool-down",
         title="The loss after a cool-down",
-        position=10,
         tables={"losses": lambda data: data.report.losses()},
         charts=(_chart,),
         blocks=_blocks,
@@ -56,14 +55,12 @@ SECTIONS = (
     ReportSection[Data](
         anchor="refused",
         title="Lengths without an answer",
-        position=20,
         blocks=lambda data, _: [paragraph(sentence(each)) for each in data.report.other_refusals()],
     ),
     ReportSection[Data](
         anchor="inputs",
         title="What was read",
-        position=30,
         blocks=lambda data, _: (Terms(tuple(data.report.inputs().items())),),
     ),
-    remarks_section(lambda data: data.report.all_remarks(), 40),
+    remarks_section(lambda data: data.report.all_remarks()),
 )

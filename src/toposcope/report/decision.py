@@ -335,7 +335,6 @@ SECTIONS = (
     ReportSection(
         anchor="ways",
         title="Two ways to spend the budget",
-        position=10,
         charts=(_decision_chart,),
         blocks=_ways,
         summary=lambda data: (*brief(data.report.advice), *data.report.advice.warnings),
@@ -349,26 +348,23 @@ SECTIONS = (
     ReportSection(
         anchor="plan",
         title="The best fresh run",
-        position=20,
         charts=(lambda data: isoflop_figure(data.report.advice.fitted, data.report.advice.plan),),
         blocks=_plan,
     ),
     ReportSection(
         anchor="sure",
         title="Calibration of the probability",
-        position=30,
         charts=(_reliability_chart,),
         blocks=_reliability,
     ),
     ReportSection(
         anchor="law",
         title="The scaling law",
-        position=40,
         tables={
             "points": lambda data: _points(data.report.advice),
             "bootstrap": lambda data: _bootstrap(data.report.advice),
         },
         blocks=_law,
     ),
-    remarks_section(lambda data: data.report.remarks(), 50, "Assumptions"),
+    remarks_section(lambda data: data.report.remarks(), "Assumptions"),
 )

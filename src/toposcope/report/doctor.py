@@ -138,7 +138,6 @@ SECTIONS = (
     ReportSection[Data](
         anchor="findings",
         title="Findings",
-        position=10,
         tables={"findings": lambda data: findings_frame(data.report.diagnosis.findings)},
         charts=(lambda data: findings_chart(data.report.diagnosis.findings, data.report.steps),),
         blocks=_findings,
@@ -147,9 +146,8 @@ SECTIONS = (
     ReportSection[Data](
         anchor="checks",
         title="All checks",
-        position=20,
         tables={"checks": lambda data: checks_frame(data.report.diagnosis)},
         blocks=_checks,
     ),
-    ReportSection[Data](anchor="examined", title="What was examined", position=30, blocks=_examined),
+    ReportSection[Data](anchor="examined", title="What was examined", blocks=_examined),
 )

@@ -96,7 +96,6 @@ def scores_section(
     return ReportSection(
         anchor="scores",
         title="In scores of tasks",
-        position=15,
         tables={name: lambda data: scores_frame(tasks_of(data))},
         charts=(lambda data: scores_figure(tasks_of(data)),),
         blocks=blocks,
@@ -208,7 +207,6 @@ SECTIONS = (
     ReportSection[Data](
         anchor="predictions",
         title="Predictions",
-        position=10,
         tables={
             "predictions": lambda data: predicted.predictions_table(data.report.predictions),
             "ladder": lambda data: predicted.ladder_table(data.report.predictions),
@@ -220,13 +218,11 @@ SECTIONS = (
     ReportSection[Data](
         anchor="link",
         title="From loss to score",
-        position=20,
         charts=(lambda data: link_figure(data.report.predictions),),
     ),
     ReportSection[Data](
         anchor="held-out",
         title="Held-out models",
-        position=30,
         tables={
             "methods": lambda data: predicted.methods_table(data.report.predictions),
             "held_out": lambda data: predicted.held_out_table(data.report.predictions),
@@ -234,5 +230,5 @@ SECTIONS = (
         charts=(lambda data: held_out_chart(data.report.predictions),),
         blocks=_held_out,
     ),
-    remarks_section(lambda data: data.report.remarks, 40),
+    remarks_section(lambda data: data.report.remarks),
 )

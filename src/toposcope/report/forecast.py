@@ -80,7 +80,6 @@ SECTIONS = (
     ReportSection[Data](
         anchor="forecast",
         title="The forecast",
-        position=10,
         tables={
             "forecasts": lambda data: forecasts_frame(data.report),
             "curve": lambda data: data.report.curve if data.report.curve is not None else pl.DataFrame(),
@@ -99,8 +98,7 @@ SECTIONS = (
     ReportSection[Data](
         anchor="inputs",
         title="What was read and planned",
-        position=20,
         blocks=lambda data, _: (Terms(tuple(data.report.inputs().items())),),
     ),
-    remarks_section(lambda data: data.report.remarks, 30),
+    remarks_section(lambda data: data.report.remarks),
 )

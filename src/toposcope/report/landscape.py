@@ -84,7 +84,6 @@ SECTIONS = (
     ReportSection[Data](
         anchor="planes",
         title="Planes",
-        position=10,
         tables={"losses": lambda data: losses_frame(data.report)},
         charts=(lambda data: data.report.charts(),),
         blocks=_planes,
@@ -93,10 +92,9 @@ SECTIONS = (
     ReportSection[Data](
         anchor="statistics",
         title="Statistics and their spread",
-        position=20,
         tables={"statistics": lambda data: estimates_frame(data.report)},
         blocks=_statistics,
     ),
-    remarks_section(lambda data: data.report.remarks(), 30),
-    ReportSection[Data](anchor="read", title="What was read", position=40, blocks=_read),
+    remarks_section(lambda data: data.report.remarks()),
+    ReportSection[Data](anchor="read", title="What was read", blocks=_read),
 )

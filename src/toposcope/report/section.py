@@ -128,7 +128,7 @@ class ReportSection(Generic[MaterialType]):
 
 
 def remarks_section(
-    remarks: Callable[[Any], Iterable[str]], position: int, title: str = "Assumptions and doubts"
+    remarks: Callable[[Any], Iterable[str]], title: str = "Assumptions and doubts", position: int = 500
 ) -> ReportSection[Any]:
     """Return the section that lists what was assumed, given the function that returns it."""
     return ReportSection(

@@ -149,7 +149,6 @@ SECTIONS = (
     ReportSection[Data](
         anchor="predictions",
         title="Predictions",
-        position=10,
         tables={"predictions": lambda data: data.report.table},
         charts=(lambda data: translated_losses_chart(data.report.recipe, data.report.losses), _link_chart),
         blocks=_predictions,
@@ -158,10 +157,9 @@ SECTIONS = (
     ReportSection[Data](
         anchor="held-out",
         title="Held-out runs",
-        position=20,
         tables={"held_out": lambda data: data.report.held_out},
         charts=(lambda data: translation_held_out_chart(data.report.losses),),
         blocks=_held_out,
     ),
-    remarks_section(lambda data: data.report.remarks, 30),
+    remarks_section(lambda data: data.report.remarks),
 )

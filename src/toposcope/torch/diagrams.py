@@ -36,12 +36,6 @@ class TensorDiagram:
         Whether bars die below their birth, as in neural persistence.
     source : torch.Tensor or None
         The points or distances, which the diagram grows with; None where scaling them changes no bar.
-    pairs : torch.Tensor, shape (k, 2)
-        Births and deaths.
-    lifetimes : torch.Tensor, shape (k,)
-        Length of every bar; with a pairing that was kept too long, one of H1 may be negative.
-    norm : torch.Tensor, shape ()
-        Frobenius norm of the points or distances, in 32 bits at least; 1 where scaling them changes no bar.
     """
 
     births: Tensor
@@ -62,12 +56,12 @@ class TensorDiagram:
 
     @cached_property
     def lifetimes(self) -> Tensor:
-        """Length of every bar, shape (k,)."""
+        """Length of every bar, shape (k,); with a pairing that was kept too long, one of H1 may be negative."""
         return self.births - self.deaths if self.descending else self.deaths - self.births
 
     @cached_property
     def norm(self) -> Tensor:
-        """Frobenius norm of what the diagram is of."""
+        """Frobenius norm of the points or distances, in 32 bits at least; 1 where scaling them changes no bar."""
         if self.source is None:
             return widened(self.deaths.new_ones(()))
         return norms(widened(self.source).reshape(-1))
@@ -90,7 +84,20 @@ def norms(rows: Tensor) -> Tensor:
 
 def _all_between(values: Tensor, low: float, high: float) -> bool:
     least, most = values.aminmax()
-    return low < least.item() and most.item() <= high
+    return low < number(least) and number(most) <= high
+
+
+def number(value: Tensor) -> float:
+    """Return what a tensor of one entry holds."""
+    try:
+        return float(value.item())
+    except RuntimeError as fault:
+        if "vmap" not in str(fault):
+            raise
+        raise ToposcopeError(
+            "numbers are out of reach within torch.func.vmap; pass the batch in its place, with a list of pairings if "
+            "they are kept"
+        ) from fault
 
 
 def widened(values: Tensor) -> Tensor:
@@ -116,19 +123,19 @@ def on_host(values: Tensor, name: str) -> Tensor:
     host = values.detach().cpu()
     try:
         host.data_ptr()
-    except RuntimeError as fault:  # torch.func.grad and vmap
+    except RuntimeError as fault:
         raise ToposcopeError(
-            f"{name}: its numbers are out of reach within transforms of torch.func; use torch.autograd, give a pairing "
-            "found outside, or pass the batch instead of vmap"
+            f"{name}: its numbers are out of reach within transforms of torch.func and torch.export; pass the batch in "
+            "place of vmap, else use torch.autograd or give a pairing found outside"
         ) from fault
     return host
 
 
-def check_count(pairing: Any, n: int, what: str) -> None:
+def check_count(pairing: Any, n: int) -> None:
     """Refuse pairings that are not one of each of n clouds or matrices."""
-    if not isinstance(pairing, (list, tuple)) or len(pairing) != n:
-        got = len(pairing) if isinstance(pairing, (list, tuple)) else type(pairing).__name__
-        raise ToposcopeError(f"pairing: expected a list, one of each of the {n} {what}, got {got}")
+    got = len(pairing) if isinstance(pairing, (list, tuple)) else type(pairing).__name__
+    if pairing is not None and got != n:
+        raise ToposcopeError(f"pairing: expected a list, one of each of the {n} matrices, got {got}")
 
 
 def as_places(values: Any, name: str, width: int, bounds: tuple[int, ...]) -> Indices:

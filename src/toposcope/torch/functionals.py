@@ -11,7 +11,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_positive
 from toposcope.homology.diagram import Diagram, as_diagram, as_edges, as_sequence
 from toposcope.homology.distances import matching
-from toposcope.torch.diagrams import TensorDiagram, norms, widened
+from toposcope.torch.diagrams import TensorDiagram, norms, on_host, widened
 from toposcope.typing import Indices
 
 MAX_DEVIATIONS = 40.0
@@ -62,29 +62,10 @@ def entropy(diagram: TensorDiagram) -> Tensor:
 
 
 def landscape(diagram: TensorDiagram, at: ArrayLike | Tensor, n_layers: int = 5) -> Tensor:
-    """Sample the first persistence landscape functions; see `toposcope.homology.landscape`.
+    """Sample the first persistence landscape functions, shape (n_layers, k), at k filtration values without gradients.
 
-    Parameters
-    ----------
-    diagram : TensorDiagram
-    at : array-like, shape (k,)
-        Filtration values; they have no gradient.
-    n_layers : int
-        At least 1. Layers beyond the number of bars are 0.
-
-    Returns
-    -------
-    torch.Tensor, shape (n_layers, k)
-        The largest first.
-
-    Raises
-    ------
-    ToposcopeError
-        If `at` is not a sequence of numbers or holds NaN, or `n_layers` is out of range.
-
-    Notes
-    -----
-    Piecewise linear in births and deaths: second derivatives are 0. For n bars O(nk) time and memory.
+    Arguments, errors and values are those of `toposcope.homology.landscape`. Piecewise linear in births and deaths:
+    second derivatives are 0. For n bars O(nk) time and memory.
     """
     low, high = _ends(diagram)
     values = torch.as_tensor(as_sequence(at, "at")).to(low)
@@ -96,25 +77,9 @@ def landscape(diagram: TensorDiagram, at: ArrayLike | Tensor, n_layers: int = 5)
 def image(
     diagram: TensorDiagram, birth_edges: ArrayLike | Tensor, lifetime_edges: ArrayLike | Tensor, bandwidth: float
 ) -> Tensor:
-    """Integrate the persistence surface over pixels; see `toposcope.homology.persistence_image`.
+    """Integrate the persistence surface over pixels, shape (lifetimes, births).
 
-    Parameters
-    ----------
-    diagram : TensorDiagram
-    birth_edges, lifetime_edges : array-like, shape (w + 1,) and (h + 1,)
-        Where pixels begin and end, ascending.
-    bandwidth : float
-        Above 0, in units of the filtration.
-
-    Returns
-    -------
-    torch.Tensor, shape (h, w)
-        Rows are lifetimes from the shortest, columns are births from the earliest.
-
-    Raises
-    ------
-    ToposcopeError
-        If the edges are not ascending sequences of at least two numbers, or `bandwidth` is out of range.
+    Arguments, errors and values are those of `toposcope.homology.persistence_image`.
     """
     bandwidth = as_positive(bandwidth, "bandwidth")
     low, high = _ends(diagram)
@@ -195,5 +160,6 @@ def _ends(diagram: TensorDiagram) -> tuple[Tensor, Tensor]:
 def _detached(diagram: Any) -> Diagram:
     """Return a diagram without gradients, its points in the same order."""
     if isinstance(diagram, TensorDiagram):
-        return Diagram(diagram.pairs.detach().cpu().double().numpy(), diagram.dimension, diagram.n_essential)
+        pairs = on_host(diagram.pairs, "diagram").double().numpy()
+        return Diagram(pairs, diagram.dimension, diagram.n_essential)
     return as_diagram(diagram, "target")

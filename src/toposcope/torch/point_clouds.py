@@ -10,7 +10,7 @@ from torch import Tensor
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
 from toposcope.homology.pairings import rips_pairings, rips_pairings_batch
-from toposcope.homology.point_cloud import Metric
+from toposcope.homology.point_cloud import Metric, check_metric
 from toposcope.torch.diagrams import (
     TensorDiagram,
     as_places,
@@ -18,6 +18,7 @@ from toposcope.torch.diagrams import (
     check_tensor,
     compiler,
     norms,
+    number,
     on_host,
     widened,
 )
@@ -86,6 +87,9 @@ def rips(
     derivatives are those of the lengths: between changes of the pairing they are exact. Clouds of one shape are paired
     in one call. Of points on a GPU the pairing is found on the host, and the lengths are gathered on the GPU.
 
+    To a type checker a tensor is one cloud; ``stack.unbind()`` has the type of several. Within ``torch.compile``
+    diagrams are computed outside of the graph; ``torch.func.grad`` and its like need a pairing; no ``vmap``.
+
     Cost: that of `toposcope.rips`, and O(nd) for the gradient.
 
     Examples
@@ -99,54 +103,63 @@ def rips(
     >>> points.grad.tolist()
     [[-0.6000000238418579, -0.800000011920929], [0.6000000238418579, 0.800000011920929]]
     """
-    if compiler.is_compiling():  # the search cannot be traced
+    if compiler.is_dynamo_compiling():  # the search cannot be traced
         return compiler.disable(rips)(points, max_dimension, metric, pairing, mask=mask)
+    check_metric(metric)
     max_dimension = as_count(max_dimension, "max_dimension", 0)
     if max_dimension > 1:
         raise ToposcopeError(f"max_dimension: expected 0 or 1, got {max_dimension}; gradients are of H0 and H1")
     if isinstance(points, Tensor) and points.ndim == 2 and mask is None:
         check_tensor(points, "points", "rips")
         found = (
-            rips_pairings(_on_host(points, max_dimension, metric), max_dimension=max_dimension, metric=metric)
+            rips_pairings(
+                _on_host(points, max_dimension, metric, ["points"]), max_dimension=max_dimension, metric=metric
+            )
             if pairing is None
             else _kept(pairing, len(points), max_dimension, metric, "pairing")
         )
-        return _diagrams([points], [found], metric)[0]
+        return _diagrams([points], [found], metric, ["points"])[0]
     clouds = _masked(points, mask, metric) if mask is not None else points
-    if pairing is not None:
-        check_count(pairing, len(clouds), "clouds")
 
     def of_stack(stack: Tensor, places: list[int]) -> list[list[TensorDiagram]]:
-        same = stack.unbind()
+        same, names = stack.unbind(), [f"points[{k}]" for k in places]
         if pairing is not None:
             kept = [_kept(pairing[k], len(same[0]), max_dimension, metric, f"pairing[{k}]") for k in places]
-            return _diagrams(same, kept, metric)
-        batches = rips_pairings_batch(
-            _on_host(stack, max_dimension, metric), max_dimension=max_dimension, metric=metric
-        )
+            return _diagrams(same, kept, metric, names)
+        host = _on_host(stack, max_dimension, metric, names)
+        batches = rips_pairings_batch(host, max_dimension=max_dimension, metric=metric, names=names)
         found = zip(*batches, strict=True)
         # -1 stands behind the last bar of a cloud
-        return _diagrams(same, [[bars[bars[:, 0] >= 0] for bars in cloud] for cloud in found], metric)
+        return _diagrams(same, [[bars[bars[:, 0] >= 0] for bars in cloud] for cloud in found], metric, names)
 
-    return by_shape(clouds, of_stack, "points", "rips")
+    return by_shape(clouds, of_stack, "points", "rips", pairing)
 
 
 def by_shape(
-    matrices: Tensor | Sequence[Tensor], function: Callable[[Tensor, list[int]], list[R]], name: str, counterpart: str
+    matrices: Tensor | Sequence[Tensor],
+    function: Callable[[Tensor, list[int]], list[R]],
+    name: str,
+    counterpart: str,
+    pairing: Any,
 ) -> list[R]:
-    """Call a function once for all matrices of one shape, with their stack and places; results in the order given."""
+    """Call a function once for all matrices of one shape, with their stack and places; results in the order given.
+
+    Of what was kept, if anything, there has to be one for each matrix.
+    """
     if isinstance(matrices, Tensor):
         check_tensor(matrices, name, counterpart)
         if matrices.ndim != 3:
             raise ToposcopeError(
                 f"{name}: expected a matrix or several, shape (b, rows, columns), got {tuple(matrices.shape)}"
             )
+        check_count(pairing, len(matrices))
         if not len(matrices):
             return []
         _check_not_empty(matrices, name)
         return function(matrices, list(range(len(matrices))))
     if not isinstance(matrices, (list, tuple)):
         check_tensor(matrices, name, counterpart)
+    check_count(pairing, len(matrices))
     groups: dict[object, list[int]] = {}
     for k, matrix in enumerate(matrices):
         check_tensor(matrix, f"{name}[{k}]", counterpart)
@@ -196,23 +209,29 @@ def _kept(pairing: Any, n: int, max_dimension: int, metric: Metric, name: str) -
     return kept
 
 
-def _on_host(points: Tensor, max_dimension: int, metric: Metric) -> Tensor:
+def _on_host(points: Tensor, max_dimension: int, metric: Metric, names: Sequence[str]) -> Tensor:
     """Return what is paired; refuse what has loops that never die, which are not counted here."""
-    if metric == "precomputed" and max_dimension > 0 and points.isinf().any():
-        raise ToposcopeError(
-            "points: some distances are infinite, of which there are gradients of H0 alone; take max_dimension=0"
-        )
-    return on_host(points, "points")
+    host = on_host(points, "points")
+    if metric == "precomputed" and max_dimension > 0:
+        for cloud, name in zip(host.reshape(len(names), -1), names, strict=True):
+            if cloud.isinf().any():
+                raise ToposcopeError(
+                    f"{name}: some distances are infinite, of which there are gradients of H0 alone; take "
+                    "max_dimension=0"
+                )
+    return host
 
 
-def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: Metric) -> list[list[TensorDiagram]]:
+def _diagrams(
+    clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: Metric, names: Sequence[str]
+) -> list[list[TensorDiagram]]:
     """Gather the lengths of all edges of all clouds of one shape at once, and return the diagrams of each cloud."""
     n = len(clouds[0])
     edges = [each.reshape(-1, 2) for pairing in pairings for each in pairing]
     counts = [sum(each.size // 2 for each in pairing) for pairing in pairings]
-    lengths = _lengths(clouds, np.concatenate(edges).T, np.repeat(np.arange(len(clouds)), counts), metric)
-    lengths = lengths.to(clouds[0].dtype)
-    _check_lengths(lengths.detach())
+    cloud_of = np.repeat(np.arange(len(clouds)), counts)
+    lengths = _lengths(clouds, np.concatenate(edges).T, cloud_of, metric).to(clouds[0].dtype)
+    _check_lengths(lengths.detach(), cloud_of, names)
     parts = iter(torch.split(lengths, [len(each) for each in edges]))
     diagrams = []
     for cloud, pairing in zip(clouds, pairings, strict=True):
@@ -226,13 +245,15 @@ def _diagrams(clouds: Sequence[Tensor], pairings: list[list[Indices]], metric: M
     return diagrams
 
 
-def _check_lengths(lengths: Tensor) -> None:
-    n_lost = int((~lengths.isfinite()).sum())
-    if n_lost:
-        raise ToposcopeError(
-            f"points: {n_lost} of {len(lengths)} lengths are infinite or NaN in {lengths.dtype}; pass points.double(), "
-            "unless the points were not finite"
-        )
+def _check_lengths(lengths: Tensor, cloud_of: Indices, names: Sequence[str]) -> None:
+    if number(lengths.isfinite().all()):
+        return
+    lost = cloud_of[~lengths.isfinite().cpu().numpy()]
+    of_first = lost[0]
+    raise ToposcopeError(
+        f"{names[of_first]}: {np.count_nonzero(lost == of_first)} of {np.count_nonzero(cloud_of == of_first)} lengths "
+        f"are infinite or NaN in {lengths.dtype}; pass it in .double(), unless it was not finite"
+    )
 
 
 def _lengths(clouds: Sequence[Tensor], ends: Indices, cloud_of: Indices, metric: Metric) -> Tensor:
@@ -248,5 +269,6 @@ def _lengths(clouds: Sequence[Tensor], ends: Indices, cloud_of: Indices, metric:
     gathered = rows.index_select(0, torch.as_tensor(places.ravel(), device=rows.device))
     begin, end = widened(gathered).reshape(2, -1, *rows.shape[1:]).unbind()
     if metric == "precomputed":
-        return begin / 2 + end / 2
+        means = begin / 2 + end / 2
+        return torch.where(means == 0, 0.0, means)
     return (begin - end).square().sum(1) / 2 if metric == "cosine" else norms(begin - end)

@@ -1,6 +1,7 @@
 """Neural persistence of weight matrices with gradients."""
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,14 +12,15 @@ import torch
 from torch import Tensor
 
 from toposcope.errors import ToposcopeError
+from toposcope.homology.arrays import not_finite, shown
 from toposcope.homology.pairings import neural_persistence_pairing, neural_persistence_pairing_batch
 from toposcope.torch.diagrams import (
     TensorDiagram,
     as_places,
-    check_count,
     check_tensor,
     compiler,
     norms,
+    number,
     on_host,
     widened,
 )
@@ -30,20 +32,16 @@ Scale = Literal["layer"] | float | Tensor
 
 @dataclass(frozen=True, eq=False)
 class TensorNeuralPersistence:
-    """Neural persistence of one m x n matrix, with gradients; N = m + n.
+    """Neural persistence of one m x n matrix, with gradients; N = m + n, p = 2.
 
     Attributes
     ----------
-    mean, norm, normalized : torch.Tensor, shape ()
-        As of `toposcope.neural_persistence`, with p = 2.
     deaths : torch.Tensor, shape (N - 1,)
         Weights of the maximum spanning tree, divided by the scale, in the order of `pairing`.
     scale : torch.Tensor, shape ()
         What ``|W|`` was divided by.
     pairing : ndarray, shape (N - 1, 2), int64
         Row and column of each of these weights, the heaviest first.
-    diagram : TensorDiagram
-        The points (1, death), from the lightest.
     """
 
     deaths: Tensor
@@ -112,7 +110,8 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
     Notes
     -----
     Where magnitudes are equal, the gradient is one of several valid ones. An all-zero matrix has persistence 0 and
-    gradient 0. Source: Rieck et al. 2019, section 3; see ``docs/methods/gradients.md``.
+    gradient 0. Types, ``torch.compile`` and ``torch.func`` are as for `toposcope.torch.rips`. Source: Rieck et al.
+    2019, section 3; see ``docs/methods/gradients.md``.
 
     Examples
     --------
@@ -125,25 +124,25 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
     >>> W.grad.tolist()
     [[0.125, 0.25]]
     """
-    if compiler.is_compiling():  # the search cannot be traced
+    if compiler.is_dynamo_compiling():  # the search cannot be traced
         return compiler.disable(neural_persistence)(W, pairing, scale)
     if isinstance(W, Tensor) and W.ndim == 2:
         check_tensor(W, "W", "neural_persistence")
         places = neural_persistence_pairing(on_host(W, "W")) if pairing is None else _kept(pairing, W, "pairing")
-        return _of_tree(W, places, scale, is_exact=pairing is None)
-    matrices = W.unbind() if isinstance(W, Tensor) else W
-    if pairing is not None:
-        check_count(pairing, len(matrices), "matrices")
+        return _of_tree(W, places, scale, pairing is None, "W")
+    matrices = W.unbind() if isinstance(W, Tensor) and W.ndim else W
 
     def of_stack(stack: Tensor, places: list[int]) -> list[TensorNeuralPersistence]:
+        names = [f"W[{k}]" for k in places]
         found = (
-            neural_persistence_pairing_batch(on_host(stack, "W"))
+            neural_persistence_pairing_batch(on_host(stack, "W"), names=names)
             if pairing is None
             else [_kept(pairing[k], stack[0], f"pairing[{k}]") for k in places]
         )
-        return [_of_tree(matrices[k], tree, scale, pairing is None) for k, tree in zip(places, found, strict=True)]
+        trees = zip(places, found, names, strict=True)
+        return [_of_tree(matrices[k], tree, scale, pairing is None, name) for k, tree, name in trees]
 
-    return by_shape(W, of_stack, "W", "neural_persistence")
+    return by_shape(W, of_stack, "W", "neural_persistence", pairing)
 
 
 def _kept(pairing: Any, W: Tensor, name: str) -> Indices:
@@ -158,22 +157,22 @@ def _kept(pairing: Any, W: Tensor, name: str) -> Indices:
     return places
 
 
-def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool) -> TensorNeuralPersistence:
+def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool, name: str) -> TensorNeuralPersistence:
     entries = torch.as_tensor(places[:, 0] * W.shape[1] + places[:, 1], device=W.device)
     weights = widened(W.reshape(-1).index_select(0, entries)).abs()
     largest = weights[0] if is_exact else widened(W).abs().max()  # the heaviest entry is in every tree
-    if not is_exact and not largest.isfinite():
-        raise ToposcopeError("W: some entries are NaN or infinite; what is measured is defined for finite entries only")
-    divisor = (
-        largest if isinstance(scale, str) and scale == "layer" else _as_scale(scale, float(largest.detach()), weights)
-    )
-    deaths = weights / divisor if divisor.item() else 1 + 0 * weights
+    if not is_exact and not math.isfinite(number(largest)):
+        raise not_finite(name, int((~W.isfinite()).sum()), W.numel(), W.shape)
+    divisor = largest if isinstance(scale, str) and scale == "layer" else _as_scale(scale, number(largest), weights)
+    deaths = weights / divisor if number(divisor) else 1 + 0 * weights
     return TensorNeuralPersistence(deaths.to(W.dtype), divisor.to(W.dtype), places)
 
 
 def _as_scale(scale: Any, largest: float, weights: Tensor) -> Tensor:
-    value = scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
-    number = float(value) if isinstance(value, Real) else math.nan
-    if not (math.isfinite(number) and number >= largest):
-        raise ToposcopeError(f"scale: expected 'layer' or a number of at least max|W| = {largest:g}, got {scale!r}")
-    return scale.reshape(()).to(weights) if isinstance(scale, Tensor) else weights.new_tensor(number)
+    value: Any = scale.item() if isinstance(scale, Tensor) and scale.numel() == 1 else scale
+    is_number = isinstance(value, Real)
+    if not is_number or not largest <= value <= sys.float_info.max:
+        raise ToposcopeError(
+            f"scale: expected 'layer' or a number of at least max|W| = {largest:g}, got {shown(scale)}"
+        )
+    return scale.reshape(()).to(weights) if isinstance(scale, Tensor) else weights.new_tensor(float(value))

@@ -37,30 +37,31 @@ QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 6, "steps": 80}
     "--arm",
     "kinds",
     multiple=True,
-    help="An arm to train, of those in results.csv; repeatable. Default: all. base and statistic are always trained.",
+    help="A placebo to train: permuted_twin, pairwise_spread, effective_rank, nearest_neighbour_spread, random_tangent "
+    "or chaos. Repeatable. Default: all, as a verdict needs.",
 )
 @click.option("--size", default="small-7k", show_default=True, help="tiny-3k, small-7k, med-21k, ...")
 @click.option("--context", type=int, default=64, show_default=True, help="Characters of a sequence.")
 @click.option("--optimizer", default="adamw", show_default=True, help="adamw or sgd.")
 @click.option("--steps", type=int, default=800, show_default=True, help="Updates of each run.")
 @click.option("--batch-size", type=int, default=8, show_default=True, help="Sequences of an update.")
-@click.option("--seeds", type=int, default=91, show_default=True, help="Runs of each arm.")
+@click.option("--seeds", type=int, default=91, show_default=True, help="Runs of each push, up and down.")
 @click.option(
     "--share", type=float, default=0.02, show_default=True, help="Norm of the push over that of the loss gradient."
 )
 @click.option(
-    "--refresh", type=int, default=0, help="Steps for which pairings are kept. Default: 5 for H0, 20, 1 for H1."
+    "--refresh", type=int, default=0, help="Steps that pairings are kept. Default: 5 for H0, 1 for H1, else 20."
 )
 @click.option(
     "--push-until", type=float, default=1.0, show_default=True, help="Share of the steps after which pushes end."
 )
 @click.option("--initial-scale", type=float, default=1.0, show_default=True, help="Factor of the initial weights.")
-@click.option("--corpus", default="python-docs", show_default=True, help="Text to train on, as of a study.")
+@click.option("--corpus", default="python-docs", show_default=True, help="Text: python-source, a file, a folder, ...")
 @click.option(
     "--conditions",
     is_flag=True,
     help="Also train other sizes, six times as long, by SGD, from larger weights, pushed for half of the time, with up "
-    "to 24 seeds each, in folders within DIR: hours.",
+    "to 24 seeds each, in folders within --out: hours.",
 )
 @click.option("--quick", is_flag=True, help="A trial of a minute: tiny-3k, 6 seeds, 80 steps, unless given.")
 @workers_option
@@ -71,8 +72,8 @@ def intervene(
     """Push the topology of weights while networks train, and test whether the loss follows.
 
     Trains small networks with a push on a topological statistic, up and down, and with placebos that change it as much
-    by plain means, all paired by seed; writes results.csv, pushes.csv and the page. The default trains 1,274 runs.
-    Interrupted, it goes on where it was.
+    by plain means, all paired by seed; writes results.csv, pushes.csv and the page. The default trains 1,274 runs,
+    some 20 minutes on two cores. Interrupted, it goes on where it was.
 
     \b
     Example:

@@ -55,9 +55,7 @@ class Planting:
 
 TO_THE_END = (100_000, 100_000)
 ARISING = {
-    "long warm-up": Planting(
-        (15.0, 80.0), TO_THE_END
-    ),  # times the rate at the end of a linear rise from the first step
+    "long warm-up": Planting((30.0, 120.0), TO_THE_END),  # times the rate, reached linearly at the last step
     "creeping rate": Planting((1.002, 1.006), TO_THE_END),  # growth of the rate a step, from a third of the run on
 }
 """Nothing is planted: the rate brings the run to the edge of stability, and past it."""

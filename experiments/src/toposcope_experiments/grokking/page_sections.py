@@ -187,18 +187,16 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="signs",
         title="Signs of generalisation",
-        position=10,
         tables={"verdicts": _verdicts, "differences": _differences},
         charts=(control_charts,),
         blocks=_sign_blocks,
         summary=lead,
         notes=left_out,
     ),
-    Section(anchor="courses", title="Courses", position=20, charts=(course_charts,)),
+    Section(anchor="courses", title="Courses", charts=(course_charts,)),
     Section(
         anchor="jumps",
         title="Jumps beyond a smooth trend",
-        position=30,
         tables={
             "jumps": lambda data: jump_table(data.measured),
             "changes": lambda data: change_table(data.measured),
@@ -208,14 +206,13 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="runs",
         title="Runs",
-        position=40,
         tables={
             "runs": lambda data: run_table(data.measured),
             "features": lambda data: feature_table(data.measured),
         },
         blocks=_run_blocks,
     ),
-    Section(anchor="design", title="Design", position=50, blocks=_method_blocks),
+    Section(anchor="design", title="Design", blocks=_method_blocks),
 )
 
 

@@ -7,7 +7,7 @@ import polars as pl
 from toposcope.charts import Chart
 from toposcope.extend import zero_line
 from toposcope_experiments.interventions.effects import BOTH
-from toposcope_experiments.interventions.page import InterventionData, by_strength, mnat
+from toposcope_experiments.interventions.page import InterventionData, by_strength, mnat, percent_change
 from toposcope_experiments.interventions.placebos import MIN_DOSE_SHARE
 from toposcope_experiments.interventions.results import CHAOS, PLACEBOS, STATISTIC
 from toposcope_experiments.interventions.verdict import ARM_LABELS, ARM_NAMES, StatisticVerdict
@@ -30,14 +30,16 @@ def _drawn(data: InterventionData) -> list[StatisticVerdict]:
 def _chart(found: StatisticVerdict, effects: pl.DataFrame) -> Chart:
     title = f"{found.name[:1].upper()}{found.name[1:]}: {found.words}"
     caption = (
-        "Change of the validation loss from the run of the same seed that is not pushed, with 95% intervals: left of 0 "
-        f"the loss is lower. At its right: how far it changed {found.name} (“only”: less than half of the dose)."
+        "How each push changes the validation loss of the run of the same seed, with 95% intervals: left of 0 the loss "
+        f"is lower. In percent: how far the push changed {found.name} (“only”: less than half as far as its own push)."
     )
     sizes = [
         f"{ARM_NAMES[arm]} {mnat(value)}"
         for arm, value in effects.filter(direction=BOTH).select("arm", "effect").iter_rows()
     ]
-    alternative = f"Dot plot of the effect on the loss of each arm. {title}. Half of up minus down: {', '.join(sizes)}."
+    alternative = (
+        f"Dot plot of the effect of each push on the loss. {title}. Half of up minus down: {', '.join(sizes)}."
+    )
     order = [found.name, *(ARM_LABELS[arm] for arm in PLACEBOS)]
     rows = pl.DataFrame([
         {
@@ -76,6 +78,5 @@ def _dose(arm: str, dose: float | None, target: float | None) -> str:
     """Write the dose next to an arm, and whether it is that of the statistic."""
     if arm == CHAOS or dose is None or not np.isfinite(dose):
         return ""
-    written = f"{100 * np.expm1(dose):+.0f}%".replace("-", "−")
     missed = arm != STATISTIC and target is not None and dose / (target or np.nan) < MIN_DOSE_SHARE
-    return f"only {written}" if missed else written
+    return f"only {percent_change(dose)}" if missed else percent_change(dose)

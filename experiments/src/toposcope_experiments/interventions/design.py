@@ -7,7 +7,7 @@ from typing import Any, Literal
 from toposcope.extend import ToposcopeError
 from toposcope.family import SIZES, Corpus, ModelSize, Run, TrainingOptions
 from toposcope_experiments.interventions.arms import KINDS, Arm, arms_of
-from toposcope_experiments.interventions.matrix_statistics import find_statistic
+from toposcope_experiments.interventions.matrix_statistics import STATISTICS, find_statistic
 from toposcope_experiments.interventions.results import BASE, STATISTIC
 
 Optimizer = Literal["adamw", "sgd"]
@@ -40,12 +40,13 @@ class Design:
     corpus: str = "python-docs"
 
     def __post_init__(self) -> None:
-        for statistic in self.statistics:
-            if not find_statistic(statistic).is_topological:
-                raise ToposcopeError(f"statistic {statistic!r} is a placebo; choose one of topology")
+        topological = [name for name, statistic in STATISTICS.items() if statistic.is_topological]
+        for name in self.statistics:
+            if name not in topological:
+                raise ToposcopeError(f"statistic {name!r} is none of topology; choose one of {', '.join(topological)}")
         unknown = [kind for kind in self.kinds if kind not in KINDS]
         if unknown:
-            raise ToposcopeError(f"arm {unknown[0]!r} is not known; choose among {', '.join(KINDS)}")
+            raise ToposcopeError(f"arm {unknown[0]!r} is not known; choose one of {', '.join(KINDS)}")
         if not {BASE, STATISTIC} <= set(self.kinds):
             raise ToposcopeError(f"arms: {BASE} and {STATISTIC} are needed, since all others are compared with them")
         if self.size not in SIZES:

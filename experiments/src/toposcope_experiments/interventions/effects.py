@@ -1,5 +1,6 @@
 """Effects of pushes on the loss, paired by seed: intervals, exact p-values, and the power of the design."""
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from math import comb, sqrt
 
@@ -135,10 +136,6 @@ def detectable(sd: float, n: int, level: float = LEVEL, power: float = POWER) ->
 
 def seeds_needed(sd: float, difference: float, level: float = LEVEL, power: float = POWER) -> int | None:
     """Return how many seeds find a mean difference with a power; None if more than 10,000."""
-    if not difference or not np.isfinite(difference) or detectable(sd, MAX_SEEDS, level, power) > abs(difference):
-        return None
-    low, high = 2, MAX_SEEDS
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if detectable(sd, middle, level, power) > abs(difference) else (low, middle)
-    return low
+    counts = range(2, MAX_SEEDS + 1)
+    place = bisect_left(counts, True, key=lambda n: detectable(sd, n, level, power) <= abs(difference))
+    return counts[place] if difference and place < len(counts) else None

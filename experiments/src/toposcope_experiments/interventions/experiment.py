@@ -1,7 +1,6 @@
 """All packs of an intervention, trained or read from disk, and the tables of what came of them."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import polars as pl
 from toposcope.engine import Workers, processors, report
 from toposcope.extend import Matrix, Progress, ToposcopeError, Vector, silent, to_csv, write_bytes
 from toposcope.family import Corpus, prepare
-from toposcope_experiments.interventions.arms import STEERED
+from toposcope_experiments.interventions.arms import STEERED, Arm
 from toposcope_experiments.interventions.design import RATES, Design, Pack
-from toposcope_experiments.interventions.results import BASE, DESIGN, PLAIN, RESULTS, STATISTIC
+from toposcope_experiments.interventions.results import BASE, DESIGN, OWN_DOSES, RESULTS, STATISTIC
 from toposcope_experiments.interventions.training import COSINE, IS_PUSHED, LOSS, NORM, SHARE, VALUE, train
 from toposcope_experiments.small_networks.commands import run_all
 
@@ -26,9 +25,10 @@ DIGITS = 6  # significant ones, in the log of pushes
 
 def run_experiment(design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent) -> None:
     """Train all runs, or go on where it was interrupted, and write the results, the log of pushes and the design."""
-    _declare(design, folder)
+    declared = _declared(design, folder)
     corpus = folder / CORPUS
     prepare(Corpus(source=design.corpus), corpus)
+    write_bytes(folder / DESIGN, json.dumps(declared, indent=2).encode() + b"\n")
     packs = design.packs()
     tasks = [(pack, corpus, folder / TRAINING) for pack in packs]
     steps = dict.fromkeys((pack.name for pack in packs), 0)
@@ -49,8 +49,8 @@ def train_pack(task: tuple[Pack, Path, Path]) -> dict[str, Matrix]:
     return train(*task, progress=report)
 
 
-def _declare(design: Design, folder: Path) -> None:
-    """Write the design, unless the folder belongs to another."""
+def _declared(design: Design, folder: Path) -> dict[str, Any]:
+    """Return the declaration of the design, unless the folder belongs to another."""
     path = folder / DESIGN
     declared = declaration(design)
     if path.exists():
@@ -64,7 +64,7 @@ def _declare(design: Design, folder: Path) -> None:
                 f"{path}: {other[0]} is {before[other[0]]!r} there and {declared[other[0]]!r} here; choose another "
                 "folder with --out"
             )
-    write_bytes(path, json.dumps(declared, indent=2).encode() + b"\n")
+    return declared
 
 
 def declaration(design: Design) -> dict[str, Any]:
@@ -83,32 +83,27 @@ def declaration(design: Design) -> dict[str, Any]:
 
 def result_table(pack: Pack, log: dict[str, Matrix]) -> pl.DataFrame:
     """Return a row for each run of a pack: its dose and its losses in nats."""
-    n_seeds = len(pack.seeds)
+    design, n_seeds, seeds = pack.design, len(pack.seeds), pack.seeds
     doses = doses_of(log[VALUE], n_seeds)[-1]
-    of_statistic = {pack.design.arms[i].direction: i for i in _places(pack, STATISTIC)}
-    half = pack.design.measured_steps.index(pack.design.steps // 2)
-    rows = []
-    for i, arm in enumerate(pack.design.arms):
-        for j, seed in enumerate(pack.seeds):
-            run = i * n_seeds + j
-            loss = log[LOSS][-1, run]
-            target = doses[of_statistic[arm.direction] * n_seeds + j] if arm.kind in STEERED else None
-            rows.append(
-                {
-                    "statistic": pack.statistic,
-                    "arm": arm.kind,
-                    "direction": arm.direction,
-                    "seed": seed,
-                    "share": 0.0 if arm.kind == BASE else _mean(log[NORM][1:, run]),
-                    "dose": _known(doses[run]),
-                    "target_dose": target if target is None else _known(target),
-                    "loss": _known(loss),
-                    "loss_half": _known(log[LOSS][half, run]),
-                    "diverged": int(not np.isfinite(loss)),
-                    **{f"dose_{name}": _known(doses_of(log[name][-1:], n_seeds)[0, run]) for name in PLAIN},
-                }
-            )
-    return pl.DataFrame(rows, schema_overrides={"target_dose": pl.Float64}, infer_schema_length=None)
+    by_arm = dict(zip(design.arms, doses.reshape(-1, n_seeds), strict=True))
+    unsteered = np.full(n_seeds, np.nan)
+    targets = [by_arm[Arm(STATISTIC, arm.direction)] if arm.kind in STEERED else unsteered for arm in design.arms]
+    loss, half = log[LOSS][-1], log[LOSS][design.measured_steps.index(design.steps // 2)]
+    columns = {
+        "statistic": [pack.statistic] * len(doses),
+        "arm": [arm.kind for arm in design.arms for _ in seeds],
+        "direction": [arm.direction for arm in design.arms for _ in seeds],
+        "seed": seeds * len(design.arms),
+        "share": [_mean(of_run) for of_run in log[NORM][1:].T],
+        "dose": doses,
+        "target_dose": np.concatenate(targets),
+        "loss": loss,
+        "loss_half": half,
+        "diverged": (~np.isfinite(loss)).astype(int),
+        **{column: doses_of(log[name][-1:], n_seeds)[0] for name, column in OWN_DOSES.items()},
+    }
+    numbers = pl.col(pl.Float64)
+    return pl.DataFrame(columns).with_columns(pl.when(numbers.is_finite()).then(numbers))
 
 
 def push_table(pack: Pack, log: dict[str, Matrix]) -> pl.DataFrame:
@@ -138,14 +133,6 @@ def doses_of(values: Matrix, n_seeds: int) -> Matrix:
     return doses
 
 
-def _places(pack: Pack, kind: str) -> Sequence[int]:
-    return [i for i, arm in enumerate(pack.design.arms) if arm.kind == kind]
-
-
 def _mean(values: Vector) -> float:
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else 0.0
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

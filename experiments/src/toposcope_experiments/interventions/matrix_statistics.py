@@ -158,8 +158,9 @@ of .94 and .99 with the exact one, in training a GPT of 7,000 parameters (``benc
 
 def find_statistic(name: str) -> MatrixStatistic:
     """Return a statistic of `STATISTICS`."""
-    if name not in STATISTICS:
-        raise ToposcopeError(f"statistic {name!r} is not known; choose one of {', '.join(STATISTICS)}")
+    if not isinstance(name, str) or name not in STATISTICS:
+        got = repr(name) if isinstance(name, str) else f"of type {type(name).__name__}"
+        raise ToposcopeError(f"statistic {got} is not known; choose one of {', '.join(STATISTICS)}")
     return STATISTICS[name]
 
 

@@ -12,13 +12,13 @@ from toposcope.extend import LEVEL, Tables, ToposcopeError, counted, joined, pla
 from toposcope_experiments.interventions.effects import Estimate, effect_of_direction
 from toposcope_experiments.interventions.placebos import PlaceboComparison
 from toposcope_experiments.interventions.results import (
+    BASE,
     DOWN,
     PLAIN,
     RANDOM,
     RESULTS,
     STATISTIC,
     UP,
-    Declared,
     missing_runs,
     read_results,
     statistics_of,
@@ -26,6 +26,7 @@ from toposcope_experiments.interventions.results import (
 from toposcope_experiments.interventions.verdict import (
     ARM_NAMES,
     EXPLAINED,
+    EXPLANATIONS,
     FOLLOWS,
     NO_EFFECT,
     StatisticVerdict,
@@ -33,8 +34,12 @@ from toposcope_experiments.interventions.verdict import (
 )
 
 STRENGTH = (FOLLOWS, EXPLAINED, NO_EFFECT)  # the sentence at the top is that of the strongest verdict
-TITLE = "Pushing topology"
-PAIRED, HALVED, BEYOND_PLACEBO = "one direction less base", "half of up less down", "the same less a placebo's"
+TITLE = "Does the loss follow topology?"
+METHOD = (
+    "Networks train with and without a push: a term in the gradient that moves one quantity of the weights. The loss "
+    "follows topology only if placebos, pushes of plain quantities that change the topology as far, do less to it."
+)
+PAIRED, HALVED, BEYOND_PLACEBO = "pushed one way less not pushed", "effect", "effect less a placebo's"
 """Differences whose power is shown."""
 NOTHING_YET = "No run of a statistic's push has ended yet"
 
@@ -45,7 +50,7 @@ class Condition:
 
     name: str
     frame: pl.DataFrame
-    declared: Declared
+    declared: Mapping[str, Any]  # what ``design.json`` says of the runs
     verdicts: list[StatisticVerdict]
 
     @property
@@ -94,9 +99,9 @@ def by_strength(verdicts: list[StatisticVerdict]) -> list[StatisticVerdict]:
     return sorted(verdicts, key=lambda found: places.get(found.verdict, len(STRENGTH)))
 
 
-def moved(effect: float, *, noun: str = "the loss") -> str:
-    """Say what an effect in mnat does: ``lowers the loss by 27 mnat``."""
-    return f"{'lowers' if effect < 0 else 'raises'} {noun} by {mnat(abs(effect))}"
+def moved(effect: float) -> str:
+    """Say what an effect in mnat does: ``lowers it by 27 mnat``."""
+    return f"{'lowers' if effect < 0 else 'raises'} it by {mnat(abs(effect))}"
 
 
 def mnat(value: float) -> str:
@@ -104,35 +109,32 @@ def mnat(value: float) -> str:
     return f"{plain(value, 2) if abs(value) < 10 else f'{value:.0f}'} mnat"
 
 
-def percent_change(dose: float) -> str:
-    """Write a logarithmic change in percent, without its sign."""
-    return f"{100 * abs(np.expm1(dose)):.0f}%" if np.isfinite(dose) else "–"
+def percent_change(dose: float | None) -> str:
+    """Write a logarithmic change in percent, with its sign."""
+    return "–" if dose is None or not np.isfinite(dose) else f"{100 * np.expm1(dose):+.0f}%".replace("-", "−")
 
 
 def verdict_line(found: StatisticVerdict) -> str:
     """Say the verdict on a statistic for somebody who does not know topology, without a full stop."""
-    pushed = f"Pushing the topology ({found.name}) up {moved(found.effect.mean)}"
     if found.verdict == FOLLOWS:
         at_dose = all(each.left.above for each in found.comparisons)
         what = "more than any placebo does" if at_dose else "and a plain quantity moved as far does less"
-        return f"{pushed}, {what}: {FOLLOWS}"
+        return f"The loss follows topology: pushing {found.name} up {moved(found.effect.mean)}, {what}"
     if found.verdict == EXPLAINED:
         placebo = found.comparison(found.explained_by)
         assert placebo is not None
-        return f"{pushed}; {_compared(found, placebo)}: {found.words}"
+        pushed = f"pushing {found.name} up {moved(found.effect.mean)}"
+        return f"What topology does to the loss is {found.words}: {pushed}, and {_compared(found, placebo)}"
     if found.verdict == NO_EFFECT:
-        bound = mnat(found.bound)
-        return (
-            f"Pushing the topology ({found.name}) up rather than down moves the loss by at most {bound}: {found.words}"
-        )
+        return f"The loss does not follow topology: pushing {found.name} up rather than down has {found.words}"
     return f"Whether the loss follows the topology ({found.name}) cannot be told: {found.reason}"
 
 
 def _compared(found: StatisticVerdict, placebo: PlaceboComparison) -> str:
     name = ARM_NAMES[placebo.arm]
     effect = placebo.placebo.mean * (-1 if found.effect.mean < 0 else 1)
-    does = "does the same" if 0.9 <= placebo.explained <= 1.1 else moved(effect, noun="it")
-    return f"pushing plain {name} by as much {does}" if placebo.arm in PLAIN else f"{name} {does}"
+    does = "does the same" if 0.9 <= placebo.explained <= 1.1 else moved(effect)
+    return f"pushing {name}{' as far' if placebo.arm in PLAIN else ''} {does}"
 
 
 def first_sentence(data: InterventionData) -> str:
@@ -144,13 +146,9 @@ def first_sentence(data: InterventionData) -> str:
 def lead(data: InterventionData) -> list[str]:
     """Return the sentences at the top of the page."""
     verdicts = by_strength(data.main.verdicts)
-    return [
-        first_sentence(data),
-        *_missing(data.main),
-        *(text for found in verdicts[:1] for text in _each_direction(found)),
-        *(_left_over(found) for found in verdicts[:1] if _left_over(found)),
-        *(f"{verdict_line(found)}." for found in verdicts[1:]),
-    ]
+    of_first = [text for found in verdicts[:1] for text in (_left_over(found), _advice(found), METHOD, _doses(found))]
+    others = [f"{verdict_line(found)}." for found in verdicts[1:]]
+    return [first_sentence(data), *_missing(data.main), *filter(None, of_first), *others]
 
 
 def _missing(condition: Condition) -> list[str]:
@@ -161,21 +159,33 @@ def _missing(condition: Condition) -> list[str]:
     return [f"Not finished: {n:,} of {n + there:,} runs are missing; the verdict is that of the runs so far."]
 
 
-def _each_direction(found: StatisticVerdict) -> list[str]:
+def _doses(found: StatisticVerdict) -> str:
     """Say the effect of each direction with its interval."""
     parts: list[str] = []
     for direction, word in ((UP, "up"), (DOWN, "down")):
         effect = Estimate.of(effect_of_direction(found.runs, STATISTIC, direction))
         doses = found.runs.values("dose", STATISTIC, direction)
         if effect.n > 1:
-            dose, numbers = percent_change(float(np.nanmean(doses))), (effect.mean, effect.low, effect.high)
-            mean, low, high = (signed(value, 1) for value in numbers)
-            what = "the loss changes by" if not parts else "by"
+            dose = percent_change(float(np.nanmean(doses))).lstrip("+−")
+            mean, low, high = (signed(value, 1) for value in (effect.mean, effect.low, effect.high))
+            what = "by" if parts else "changes the loss by"
             parts.append(f"{word} by {dose} {what} {mean} mnat ({low} to {high})")
     if not parts:
-        return []
-    unit = "1 mnat is a thousandth of a nat, the unit of the loss"
-    return [f"Pushed {joined(parts)}: means and 95% intervals over {counted(found.effect.n, 'seed')}; {unit}."]
+        return ""
+    loss = plain(float(np.nanmean(found.runs.values("loss", BASE))), 4)
+    return (
+        f"Pushing {found.name} {joined(parts)}: 95% intervals over {counted(found.effect.n, 'seed')}; half of the "
+        f"difference is its effect. 1 mnat is 0.001; without a push the loss is {loss}."
+    )
+
+
+def _advice(found: StatisticVerdict) -> str:
+    """Say what follows for somebody who trains."""
+    return {
+        FOLLOWS: "In networks like these topology is worth watching, or pushing.",
+        EXPLAINED: f"In networks like these look at {EXPLANATIONS.get(found.explained_by)} first, not at topology.",
+        NO_EFFECT: "There is no reason to push topology in networks like these.",
+    }.get(found.verdict, "")
 
 
 def _left_over(found: StatisticVerdict) -> str:
@@ -195,7 +205,7 @@ def caution(data: InterventionData) -> list[str]:
     rows = data.tables["conditions"]
     sentences = [
         f"Caution: the effect was {mnat(row['half'])} at half of training, {mnat(row['effect'])} at the end. "
-        "It fades, as speed early in training does, which is no better model in the end."
+        "An effect that fades is one on early speed, and makes no better model in the end."
         for row in (rows.head(1).to_dicts() if rows.width else [])
         if row["course"] in ("fades", "reverses")
     ]
@@ -204,8 +214,8 @@ def caution(data: InterventionData) -> list[str]:
         drift = Estimate.of((up + down) / 2)
         if drift.p < LEVEL and drift.mean < 0:
             sentences.append(
-                f"Caution: a push in a random direction, and its opposite, lower the loss by {mnat(-drift.mean)} too: "
-                "any drift helps, as it does weights that start small, so what pushing up gains is no evidence alone."
+                f"Caution: a push in a random direction or its opposite lowers the loss by {mnat(-drift.mean)} too: "
+                "any drift helps small initial weights, so a gain from pushing up is no evidence alone."
             )
     return sentences
 
@@ -216,10 +226,11 @@ def power_lead(data: InterventionData) -> list[str]:
     if not rows or not np.isfinite(rows[0]["one"] or np.nan):
         return []
     row = rows[0]
-    corrected = f", {mnat(row['holm'])} after Holm" if len(data.main.verdicts) > 1 else ""
+    corrected = f" ({mnat(row['holm'])} after Holm)" if len(data.main.verdicts) > 1 else ""
     against = data.tables["powers"].filter(statistic=row["statistic"], comparison=BEYOND_PLACEBO)["all_placebos"]
-    beyond = f", and beating every placebo that often takes {mnat(against[0])}" if len(against) else ""
-    return [f"{counted(row['n'], 'seed')} find an effect of {mnat(row['one'])} 4 times in 5{corrected}{beyond}."]
+    beyond = f", and a lead of {mnat(against[0])} over every placebo" if len(against) else ""
+    seeds = counted(row["n"], "seed")
+    return [f"With {seeds} an effect of {mnat(row['one'])}{corrected} would be found 4 times in 5{beyond}."]
 
 
 def first_line(folder: Path) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
+import polars as pl
 
 from toposcope.extend import (
     LEVEL,
@@ -19,7 +19,6 @@ from toposcope.extend import (
     details,
     folded,
     interval_of,
-    joined,
     makers_of,
     number_of,
     p_value,
@@ -33,7 +32,14 @@ from toposcope.extend import (
     word,
 )
 from toposcope_experiments.interventions.charts import arm_charts
-from toposcope_experiments.interventions.page import Condition, InterventionData, caution, lead, power_lead
+from toposcope_experiments.interventions.page import (
+    Condition,
+    InterventionData,
+    caution,
+    lead,
+    percent_change,
+    power_lead,
+)
 from toposcope_experiments.interventions.results import STATISTIC
 from toposcope_experiments.interventions.tables import (
     comparison_table,
@@ -49,12 +55,17 @@ from toposcope_experiments.interventions.verdict import (
     statistic_name,
 )
 
-one_digit = partial(signed, digits=1)
+one_digit, two_digits, three_digits = partial(signed, digits=1), partial(plain, digits=2), partial(plain, digits=3)
 OPTIONS = (
     "size", "context", "optimizer", "steps", "batch_size", "seeds", "share", "refresh", "push_until", "initial_scale",
     "corpus",
 )  # fmt: skip
 """What ``design.json`` declares that is an option of the command."""
+
+
+def _statistic(rows: pl.DataFrame, title: str = "pushed") -> Sequence[Spec]:
+    """Return the column that names the statistic, if there are several."""
+    return () if rows["statistic"].n_unique() == 1 else (text_of(title, "statistic", names_row=True),)
 
 
 def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -63,109 +74,105 @@ def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Itera
     verdicts: tuple[Spec, ...] = (
         text_of("pushed", "statistic", names_row=True),
         number_of("seeds", "n", whole),
-        number_of("dose", "dose", lambda value: _percent(np.expm1(value))),
+        number_of("dose", "dose", percent_change),
         number_of("effect (mnat)", "effect", one_digit),
         interval_of("95%", "low", "high", 1),
         number_of("p", "p", p_value),
         *(() if single else (number_of("p, adjusted", "p_effect", p_value),)),
-        number_of("p against all placebos", "p_follows", p_value),
+        number_of("p of beating all placebos", "p_follows", p_value),
         text_of("verdict", "verdict", prose=True),
         *([text_of("why", "reason", prose=True)] if UNDETERMINED in set(data.tables["verdicts"]["verdict"]) else []),
     )
     placebos: tuple[Spec, ...] = (
-        *(() if single else (text_of("pushed", "statistic", names_row=True),)),
+        *_statistic(comparisons),
         text_of("placebo", "placebo", names_row=True),
+        text_of("outcome", "outcome"),
         number_of("dose reached", "reached", _share),
         text_of("compared at", "basis"),
-        number_of("does of it", "explained", _share, group="at equal dose"),
-        number_of("left (mnat)", "left", one_digit, group="at equal dose"),
+        number_of("share of effect", "explained", _share, group="at equal dose"),
+        number_of("leads by", "left", one_digit, group="at equal dose"),
         interval_of("95%", "left_low", "left_high", 1, group="at equal dose"),
         number_of("p", "left_p", p_value, group="at equal dose"),
-        number_of("left (mnat)", "own_left", one_digit, group="at equal change of its own"),
+        number_of("leads by", "own_left", one_digit, group="at equal change of its own"),
         interval_of("95%", "own_low", "own_high", 1, group="at equal change of its own"),
-        text_of("outcome", "outcome"),
     )
     return (
         *pictures,
+        details("What the words mean", *(paragraph(f"{word[0].upper()}{word[1:]}: {is_}.") for word, is_ in GLOSSARY)),
         table("verdicts", "Effects and verdicts", verdicts, data.tables["verdicts"].to_dicts()),
-        paragraph(
-            "Effect: half of the loss pushed up less that pushed down, by seed; below 0 pushing up lowers the loss. "
-            "Dose: how far the statistic was pushed, the geometric mean of both directions. 1 mnat is a thousandth of "
-            "a nat, the unit of the loss. ", csv_link("verdicts"), ".", note=True,
-        ),
+        paragraph("Dose: the geometric mean of both directions. ", csv_link("verdicts"), ".", note=True),
         table("comparisons", "Against each placebo", placebos, comparisons.to_dicts()),
         paragraph(
-            "Does of it: the placebo's effect as a share of the statistic's. Left: the statistic's effect less the "
-            "placebo's, above 0 where the statistic does more; at equal dose and, where the change of the placebo's "
-            "own quantity is known, at equal change of that. Outcome: by the rule below. ",
+            "Outcome: by the rule below. Share of effect: what the placebo does, of what topology does. Leads by: the "
+            "effect of topology less that of the placebo, in mnat, below 0 where the placebo does more; where both "
+            "change the topology as much, and where both change the placebo's own quantity as much. ",
             csv_link("comparisons"), ".", note=True,
         ),
-        details("The rule", paragraph(RULE)),
+        details("The rule", *map(paragraph, RULE)),
     )  # fmt: skip
 
 
 def _effect_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    effects = data.tables["effects"]
+    if effects.is_empty():
+        return ()
     rows = [
         {
             **row,
             "arm": statistic_name(row["statistic"]) if row["arm"] == STATISTIC else ARM_NAMES[row["arm"]],
             "statistic": statistic_name(row["statistic"]),
-            "dose": np.expm1(row["dose"]) if row["dose"] is not None else None,
-            "target_dose": np.expm1(row["target_dose"]) if row["target_dose"] is not None else None,
         }
-        for row in data.tables["effects"].to_dicts()
+        for row in effects.to_dicts()
     ]
+    diverged: tuple[Spec, ...] = (
+        number_of("pushed", "n_diverged", whole, group="diverged"),
+        number_of("not pushed", "n_base_diverged", whole, group="diverged"),
+        number_of("p", "p_diverged", p_value, group="diverged"),
+    )
     specs: tuple[Spec, ...] = (
-        *(() if len(data.main.verdicts) == 1 else (text_of("statistic", "statistic", names_row=True),)),
+        *_statistic(effects, "statistic"),
         text_of("pushed", "arm", names_row=True),
         text_of("direction", "direction", names_row=True),
         number_of("pairs", "n", whole),
-        number_of("dose", "dose", _percent),
-        number_of("to be reached", "target_dose", _percent),
-        number_of("share of gradient", "share", lambda value: plain(value, 2)),
-        number_of("mnat", "effect", one_digit, group="at the end"),
-        interval_of("95%", "effect_low", "effect_high", 1, group="at the end"),
-        number_of("p", "effect_p", p_value, group="at the end"),
-        number_of("mnat", "effect_half", one_digit, group="at half"),
-        interval_of("95%", "effect_half_low", "effect_half_high", 1, group="at half"),
-        number_of("diverged", "n_diverged", whole),
-        number_of("of their base", "n_base_diverged", whole),
-        number_of("p", "p_diverged", p_value),
+        number_of("dose", "dose", percent_change),
+        number_of("aimed at", "target_dose", percent_change),
+        number_of("share of gradient", "share", two_digits),
+        number_of("mean", "effect", one_digit, group="loss at the end (mnat)"),
+        interval_of("95%", "effect_low", "effect_high", 1, group="loss at the end (mnat)"),
+        number_of("p", "effect_p", p_value, group="loss at the end (mnat)"),
+        number_of("mean", "effect_half", one_digit, group="at half of training (mnat)"),
+        interval_of("95%", "effect_half_low", "effect_half_high", 1, group="at half of training (mnat)"),
+        *(diverged if any(row["n_diverged"] or row["n_base_diverged"] for row in rows) else ()),
     )
     note = paragraph(
-        "Loss less that of the base run of the same seed. Pairs in which a run diverged are not compared. How many "
-        "did, and in how many the base did, is in the last columns, with the exact p of a difference between the two "
-        "(McNemar). p here is not adjusted. ", csv_link("effects"), ".", note=True,
+        "Loss less that of the run of the same seed that is not pushed. Pairs in which a run diverged are not "
+        "compared; if any did, the last columns count them, with the exact p of a difference (McNemar). No p is "
+        "adjusted. ",
+        csv_link("effects"), ".", note=True,
     )  # fmt: skip
-    shown = folded(table("effects", "Effects of all arms", specs, rows), "Effects of all arms", max_rows=24)
-    return (shown, note) if rows else ()
+    return (folded(table("effects", "Effects of all pushes", specs, rows), "Effects of all pushes", max_rows=24), note)
 
 
 def _share(value: float | None) -> str:
     return share(value).replace("-", "−")
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None or not np.isfinite(value) else f"{100 * value:+.0f}%".replace("-", "−")
-
-
 def _power_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    found = "found 4 times in 5 (mnat)"
     specs: tuple[Spec, ...] = (
-        *(() if len(data.main.verdicts) == 1 else (text_of("statistic", "statistic", names_row=True),)),
+        *_statistic(data.tables["verdicts"], "statistic"),
         text_of("difference by seed", "comparison", names_row=True),
         number_of("seeds", "n", whole),
-        number_of("SD (mnat)", "sd", lambda value: plain(value, 3)),
-        number_of("one comparison", "one", lambda value: plain(value, 2), group="found 4 times in 5 (mnat)"),
-        number_of("after Holm", "holm", lambda value: plain(value, 2), group="found 4 times in 5 (mnat)"),
-        number_of(
-            "and of all placebos", "all_placebos", lambda value: plain(value, 2), group="found 4 times in 5 (mnat)"
-        ),
+        number_of("SD (mnat)", "sd", three_digits),
+        number_of("one comparison", "one", two_digits, group=found),
+        number_of("after Holm", "holm", two_digits, group=found),
+        number_of("of all placebos", "all_placebos", two_digits, group=found),
         number_of(f"seeds for {EFFECT_THAT_MATTERS:g} mnat", "seeds", whole),
     )
     m = len(data.main.verdicts)
     note = paragraph(
         f"Two-sided paired t tests at level {LEVEL:g}, with the standard deviations of these runs (of the placebo with "
-        f"the largest). After Holm: at level {LEVEL:g} / {m}, for {counted(m, 'statistic')}, as are the seeds. And of "
+        f"the largest). After Holm: at level {LEVEL:g} / {m}, for {counted(m, 'statistic')}, as are the seeds. Of "
         "all placebos: so that every placebo is beaten 4 times in 5, as if they were independent. ",
         csv_link("powers"), ".", note=True,
     )  # fmt: skip
@@ -174,13 +181,12 @@ def _power_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Bloc
 
 def _caution_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
     rows = data.tables["conditions"]
+    if not rows.width:
+        return ()
     specs: tuple[Spec, ...] = (
         text_of("condition", "condition", names_row=True),
-        *(
-            ()
-            if rows.width and rows["statistic"].n_unique() == 1
-            else (text_of("pushed", "statistic", names_row=True),)
-        ),
+        *_statistic(rows),
+        text_of("verdict", "verdict", prose=True),
         text_of("model", "size"),
         number_of("steps", "steps", whole),
         text_of("optimizer", "optimizer"),
@@ -188,25 +194,20 @@ def _caution_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Bl
         number_of("pushed until", "push_until", share),
         number_of("seeds", "n", whole),
         number_of("at half", "half", one_digit, group="effect (mnat)"),
-        interval_of("95%", "half_low", "half_high", 1, group="effect (mnat)"),
         number_of("at the end", "effect", one_digit, group="effect (mnat)"),
         interval_of("95%", "low", "high", 1, group="effect (mnat)"),
         text_of("from half to end", "course"),
-        text_of("verdict", "verdict", prose=True),
     )
-    wanted = [
-        "a longer run, to where the loss is flat",
-        "larger initial weights",
-        "pushes that end at half of training",
-        "another optimizer",
-    ]
-    alone = f"Not shown yet: {joined(wanted)}. " if len(data.conditions) == 1 else ""
+    more = (
+        "Not tried yet: longer runs, larger initial weights, pushes that end at half, another optimizer; --conditions "
+    )
+    alone = f"{more}trains them. " if len(data.conditions) == 1 else ""
     note = paragraph(
         "An effect may be one on early speed alone: weights that start small gain from any drift. Such an effect fades "
         f"from half of training to its end, in longer runs, and with larger initial weights. {alone}“Fades”, “grows”: "
         "the difference by seed is significant, not adjusted. ", csv_link("conditions"), ".", note=True,
     )  # fmt: skip
-    return (table("conditions", "Early speed or a better model", specs, rows.to_dicts()), note) if rows.width else ()
+    return (table("conditions", "Conditions", specs, rows.to_dicts()), note)
 
 
 def _design_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -214,33 +215,36 @@ def _design_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Blo
     specs: tuple[Spec, ...] = (text_of("what", "name", names_row=True), text_of("value", "value", prose=True))
     return (
         paragraph(
-            "Networks train from the same seeds with and without a push: a term added to the gradient that moves "
-            "one quantity of the weights up or down. If the loss follows that quantity, pushing it moves the loss, and "
-            "more than pushing any plain quantity that moves it as far. All arms of a seed have the same initial "
-            "weights and the same data, and are compared with the base run of that seed."
+            "All runs of a seed have the same initial weights and the same data, and are compared with the one of them "
+            "that is not pushed."
         ),
-        details("What is pushed", *(paragraph(f"{name[:1].upper()}{name[1:]}: {text}.") for name, text in GLOSSARY)),
         table("design", "Design", specs, declared),
         paragraph(f"To run it again: {_command(data.main)}"),
     )
 
 
 GLOSSARY = (
+    ("effect", "half of the loss pushed up less that pushed down, by seed: what pushing costs either way cancels. "
+     "Below 0 pushing up lowers the loss"),
+    ("dose", "how far a push has changed the topology at the end, against the same run without a push"),
+    ("placebo", "a push of something else, as strong as gives it the dose of topology, if it can reach that"),
     ("scale-free H0", "the rows of a weight matrix are points; the length of the shortest tree that joins them, over "
      "the norm of the matrix. Topologists call it the total persistence of components"),
-    (ARM_NAMES["permuted_twin"], "the gradient of the statistic of the same weights in another order: their "
+    ("scale-free H1", "of the same points, how long the loops among them last as each point grows, over the norm"),
+    ("neural persistence", "the weights of a matrix are links, added from the largest down; how long its rows and "
+     "columns stay apart"),
+    (ARM_NAMES["permuted_twin"], "the gradient of the same topology, of the weights in another order: their "
      "distribution stays, their pattern goes"),
     (ARM_NAMES["pairwise_spread"], "the mean distance of all pairs of rows, over the norm: no tree, no topology"),
-    (ARM_NAMES["effective_rank"], "nuclear over Frobenius norm: how evenly the singular values are spread"),
+    (ARM_NAMES["effective_rank"], "how evenly the singular values are spread: their sum (nuclear norm) over the norm"),
     (ARM_NAMES["nearest_neighbour_spread"], "the mean distance of a row to the nearest other, over the norm"),
-    (ARM_NAMES["random_tangent"], "a fixed direction that leaves the norm as it is, at the same share"),
-    (ARM_NAMES["chaos"], "at random, which sends a run elsewhere: the differences that chance makes"),
-    ("dose", "the logarithm of the statistic at the end over that of the base run"),
+    (ARM_NAMES["random_tangent"], "a fixed direction that leaves the norm as it is, pushed as strongly as topology"),
+    (ARM_NAMES["chaos"], "noise of 0.01% of the gradient, which shows the differences that chance makes"),
 )  # fmt: skip
 
 
 def _declared(data: InterventionData) -> Mapping[str, Any]:
-    return {name: value for name, value in data.main.declared.values.items() if value is not None}
+    return {name: value for name, value in data.main.declared.items() if value is not None}
 
 
 def _command(condition: Condition) -> str:
@@ -262,33 +266,27 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="answer",
         title="What the loss follows",
-        position=10,
         tables={"verdicts": verdict_table, "comparisons": comparison_table},
         charts=(arm_charts,),
         blocks=_answer_blocks,
         summary=lead,
-        summary_position=10,
     ),
     Section(
         anchor="early-speed",
         title="Early speed or a better model",
-        position=20,
         tables={"conditions": condition_table},
         blocks=_caution_blocks,
         summary=caution,
-        summary_position=20,
     ),
     Section(
         anchor="power",
         title="Power",
-        position=30,
         tables={"powers": power_table},
         blocks=_power_blocks,
         summary=power_lead,
-        summary_position=30,
     ),
-    Section(anchor="effects", title="Every arm", position=40, tables={"effects": effect_table}, blocks=_effect_blocks),
-    Section(anchor="design", title="Design", position=50, blocks=_design_blocks),
+    Section(anchor="effects", title="Every push", tables={"effects": effect_table}, blocks=_effect_blocks),
+    Section(anchor="design", title="Design", blocks=_design_blocks),
 )
 
 

@@ -26,9 +26,7 @@ from toposcope_experiments.interventions.results import (
     StatisticRuns,
 )
 
-AT_DOSE, PER_DOSE = "equal dose", "per unit of dose"
-AS_FAR, AT_SHARE, AS_IS = "as far as it reached", "equal share of the gradient", "as it is"
-DOSE_TOLERANCE = 0.2  # doses this close, as a share of the statistic's, are equal
+AT_DOSE, AS_FAR, AT_SHARE, AS_IS = "equal dose", "as far as it reached", "equal share of the gradient", "as it is"
 MIN_DOSE_SHARE = 0.5  # a placebo that reaches less of the dose is compared as far as it reached
 MIN_OWN_CHANGE = 0.01  # logarithmic change of its own quantity below which a placebo did not move it
 MIN_EXPLAINED = 0.5  # share of the effect above which that of a placebo has to be, significantly, to explain it
@@ -125,8 +123,7 @@ def _directed(runs: StatisticRuns, arm: str, gain: Vector, sign: float) -> Place
         basis = AT_SHARE if arm == RANDOM or factor > 1 else AS_FAR
         scaled = placebo * factor
     else:
-        basis = AT_DOSE if abs(reached - 1) <= DOSE_TOLERANCE else PER_DOSE
-        scaled = _rescaled(placebo, dose, of_placebo)
+        basis, scaled = AT_DOSE, _rescaled(placebo, dose, of_placebo)
     return _compared(arm, basis, float(reached), gain, scaled, _at_equal_own_change(runs, arm, sign))
 
 

@@ -6,15 +6,17 @@ results, on the changes that their pushes made.
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import torch
 from numpy.typing import NDArray
 
 from toposcope.extend import Matrix, Vector, derive_seed
+from toposcope_experiments.interventions.matrix_statistics import STATISTICS, MatrixStatistic, along, permuted
 from toposcope_experiments.interventions.results import (
     ARMS,
     BASE,
@@ -46,79 +48,16 @@ EFFECT = 25.0  # mnat, of the planted truths: half of pushed up less pushed down
 STATISTIC_NAME = "scale_free_h0"
 H0_BEYOND, H0_ALONE, RANK_ALONE, SPREAD_ALONE = "H0 beyond the others", "H0 alone", "rank alone", "spread alone"
 MIXED, NULL, COST = "H0 and rank alike", "nothing", "pushing in any direction"
+QUANTITIES = {STATISTIC: STATISTICS[STATISTIC_NAME], **{arm: STATISTICS[arm] for arm in (SPREAD, RANK, NEIGHBOURS)}}
 TRUTHS = (H0_BEYOND, H0_ALONE, RANK_ALONE, SPREAD_ALONE, MIXED, NULL, COST)
 
 
-def tree_edges(distances: Stack) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ends of the edges of minimum spanning trees (Prim), each of shape (seeds, rows - 1)."""
-    n_seeds, n = distances.shape[:2]
-    each = np.arange(n_seeds)
-    nearest, parent = distances[:, 0].copy(), np.zeros((n_seeds, n), dtype=np.int64)
-    nearest[:, 0] = np.inf
-    ends = np.empty((2, n_seeds, n - 1), dtype=np.int64)
-    inside = np.zeros((n_seeds, n), dtype=bool)
-    inside[:, 0] = True
-    for k in range(n - 1):
-        new = nearest.argmin(axis=1)
-        ends[0, :, k], ends[1, :, k] = parent[each, new], new
-        inside[each, new] = True
-        closer = (distances[each, new] < nearest) & ~inside
-        nearest = np.where(inside, np.inf, np.where(closer, distances[each, new], nearest))
-        parent = np.where(closer, new[:, None], parent)
-    return ends[0], ends[1]
-
-
-def _lengths(weights: Stack, chosen: Callable[[Stack], Stack]) -> tuple[Vector, Stack]:
-    """Return log of a weighted sum of distances over the norm, and its gradient; chosen: weights of distances."""
-    apart = weights[:, :, None] - weights[:, None]
-    distances = np.sqrt((apart**2).sum(axis=-1))
-    counted = chosen(distances)
-    total, squares = (counted * distances).sum(axis=(1, 2)), (weights**2).sum(axis=(1, 2))
-    pull = counted / np.where(distances > 0, distances, 1.0)
-    pull = pull + pull.transpose(0, 2, 1)
-    gradient = pull.sum(axis=2)[..., None] * weights - pull @ weights
-    value = np.log(total) - np.log(squares) / 2
-    return value, gradient / total[:, None, None] - weights / squares[:, None, None]
-
-
-def _tree(distances: Stack) -> Stack:
-    chosen = np.zeros_like(distances)
-    first, second = tree_edges(distances)
-    chosen[np.arange(len(distances))[:, None], first, second] = 1.0
-    return chosen
-
-
-def _nearest(distances: Stack) -> Stack:
-    chosen = np.zeros_like(distances)
-    places = (distances + np.where(np.eye(distances.shape[1], dtype=bool), np.inf, 0.0)).argmin(axis=2)
-    np.put_along_axis(chosen, places[..., None], 1.0, axis=2)
-    return chosen
-
-
-def h0(weights: Stack) -> tuple[Vector, Stack]:
-    """Return log of scale-free H0, and its gradient."""
-    return _lengths(weights, _tree)
-
-
-def spread(weights: Stack) -> tuple[Vector, Stack]:
-    """Return log of the sum of all distances over the norm, and its gradient."""
-    return _lengths(weights, np.ones_like)
-
-
-def neighbours(weights: Stack) -> tuple[Vector, Stack]:
-    """Return log of the sum of distances to the nearest row over the norm, and its gradient."""
-    return _lengths(weights, _nearest)
-
-
-def rank(weights: Stack) -> tuple[Vector, Stack]:
-    """Return log of nuclear over Frobenius norm, and its gradient."""
-    u, s, v = np.linalg.svd(weights, full_matrices=False)
-    nuclear, squares = s.sum(axis=1), (s**2).sum(axis=1)
-    gradient = (u @ v) / nuclear[:, None, None] - weights / squares[:, None, None]
-    return np.log(nuclear) - np.log(squares) / 2, gradient
-
-
-QUANTITIES = {STATISTIC: h0, SPREAD: spread, RANK: rank, NEIGHBOURS: neighbours}
+def _measured(statistic: MatrixStatistic, weights: Stack) -> tuple[Vector, Stack]:
+    """Return a statistic of each matrix, and its gradient."""
+    leaf = torch.from_numpy(weights).requires_grad_()
+    value = statistic.value(leaf, statistic.pair(leaf.detach()))
+    (gradient,) = torch.autograd.grad(value.sum(), leaf)
+    return value.detach().numpy(), gradient.numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +88,8 @@ def train(n_seeds: int, seed: int = 0) -> Trained:
     shares = {STATISTIC: SHARE, RANDOM: SHARE}
 
     def dose(arm: str, share: float) -> float:
-        pilots = [h0(_train(PILOT, seed, arm, way, share))[0].mean() for way in (UP, DOWN)]
+        ends = (_train(PILOT, seed, arm, way, share) for way in (UP, DOWN))
+        pilots = [np.log(_measured(QUANTITIES[STATISTIC], end)[0]).mean() for end in ends]
         return float(pilots[0] - pilots[1])
 
     target = dose(STATISTIC, SHARE)
@@ -161,7 +101,7 @@ def train(n_seeds: int, seed: int = 0) -> Trained:
     for arm, share in shares.items():
         for way in (UP, DOWN):
             ends[arm, way] = _train(n_seeds, seed, arm, way, share)
-    logs = {key: {name: of(end)[0] for name, of in QUANTITIES.items()} for key, end in ends.items()}
+    logs = {key: {name: np.log(_measured(of, end)[0]) for name, of in QUANTITIES.items()} for key, end in ends.items()}
     base = logs[BASE, UNDIRECTED]
     changes = {key: {name: log - base[name] for name, log in of.items()} for key, of in logs.items()}
     return Trained(changes, shares)
@@ -179,30 +119,22 @@ def _train(n_seeds: int, seed: int, arm: str, way: int, share: float) -> Stack:
     left, right, rest = drawn(n_seeds, N_ROWS, 2), drawn(n_seeds, 2, N_COLUMNS), drawn(*shape)
     target, weights = left @ right + rest, 0.3 * drawn(*shape)
     direction, order = drawn(*shape), rng.spawn(1)[0].permutation(N_ROWS * N_COLUMNS)
+    pushed = {
+        RANDOM: along(torch.from_numpy(direction)),
+        TWIN: permuted(QUANTITIES[STATISTIC], torch.from_numpy(order).expand(n_seeds, -1)),
+        **QUANTITIES,
+    }
     nudge, noise = drawn(*shape), rng.spawn(1)[0]
     if arm == CHAOS:
         weights = weights * (1 + 1e-4 * nudge)
     for _ in range(N_STEPS):
         gradient = weights - target + GRADIENT_NOISE * noise.standard_normal(shape)
         if share:
-            push = _push(arm, weights, direction, order)
+            push = _measured(pushed[arm], weights)[1]
             size = np.sqrt((gradient**2).sum(axis=(1, 2)) / (push**2).sum(axis=(1, 2)))
             gradient = gradient - way * share * size[:, None, None] * push
         weights = weights - RATE * gradient
     return weights
-
-
-def _push(arm: str, weights: Stack, direction: Stack, order: NDArray[np.int64]) -> Stack:
-    """Return the direction in which an arm pushes up; all are tangent to the weights."""
-    if arm == RANDOM:
-        along = (direction * weights).sum(axis=(1, 2)) / (weights**2).sum(axis=(1, 2))
-        return np.asarray(direction - along[:, None, None] * weights)
-    if arm == TWIN:
-        flat = weights.reshape(len(weights), -1)
-        gradient = np.empty_like(flat)
-        gradient[:, order] = h0(flat[:, order].reshape(weights.shape))[1].reshape(flat.shape)
-        return np.asarray(gradient.reshape(weights.shape))
-    return QUANTITIES[arm](weights)[1]
 
 
 def planted_loss(trained: Trained, truth: str) -> dict[tuple[str, int], Vector]:

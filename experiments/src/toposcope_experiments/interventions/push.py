@@ -4,6 +4,8 @@ import math
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import polars as pl
 import torch
@@ -53,16 +55,16 @@ class BatchedPush:
             Norm of what is added over that of the loss gradient, both of all matrices of a run; above 0 an update then
             raises the statistic, below 0 it lowers it.
         """
-        leaves = [matrix.detach().float().requires_grad_() for matrix in matrices]
-        is_new = self._age == 0
-        if is_new:
-            with torch.no_grad():
-                self._pairings = [s.pair(leaf) for s, leaf in zip(self.statistics, leaves, strict=True)]
-        self._age = (self._age + 1) % self.refresh
-        value = torch.stack(
-            [s.value(leaf, pairing) for s, leaf, pairing in zip(self.statistics, leaves, self._pairings, strict=True)]
-        ).mean(0)
-        slopes = torch.autograd.grad(value.sum(), leaves)
+        # Where updates are made there are often no gradients, and around training there is autocast.
+        with torch.enable_grad(), torch.autocast(shares.device.type, enabled=False):
+            leaves = [matrix.detach().float().requires_grad_() for matrix in matrices]
+            is_new = self._age == 0
+            if is_new:
+                self._pairings = [s.pair(leaf.detach()) for s, leaf in zip(self.statistics, leaves, strict=True)]
+            self._age = (self._age + 1) % self.refresh
+            each = zip(self.statistics, leaves, self._pairings, strict=True)
+            value = torch.stack([statistic.value(leaf, pairing) for statistic, leaf, pairing in each]).mean(0)
+            slopes = torch.autograd.grad(value.sum(), leaves)
         # Along a kept pairing it is a bound of the statistic only.
         return add_at_share(slopes, gradients, shares, value.detach() if is_new else torch.full_like(shares, torch.nan))
 
@@ -98,8 +100,8 @@ class TopologyPush:
     Parameters
     ----------
     model : nn.Module or iterable of parameters
-        Of a module, the weights of its linear layers are pushed, rows as points, but for those tied to an embedding. A
-        parameter of shape (runs, m, n) holds the matrices of several runs.
+        Of a module, the weights of its linear layers that are not frozen are pushed, rows as points, but for those tied
+        to an embedding. A parameter of shape (runs, m, n) holds the matrices of several runs.
     statistic : str
         A name of `STATISTICS`: ``"scale_free_h0"``, ``"neural_persistence"``, ``"scale_free_h1"``, or a plain
         quantity to compare with: ``"pairwise_spread"``, ``"effective_rank"``, ``"nearest_neighbour_spread"``.
@@ -114,7 +116,16 @@ class TopologyPush:
     Raises
     ------
     ToposcopeError
-        For an unknown statistic, a number out of range, or a model without a weight matrix.
+        For an unknown statistic, a number out of range, or a model without a weight matrix, with one that is computed
+        from other parameters (weight norm), or sharded.
+
+    Notes
+    -----
+    The share is one of the gradients as they are at the call: with gradient accumulation, call it once, before the
+    step; gradients may be clipped before or after. Under a ``GradScaler`` the share is the same, and the norms that are
+    logged are those of scaled gradients unless ``unscale_`` comes first; where gradients are infinite nothing is added.
+    Every process of ``DistributedDataParallel`` adds the same. In bfloat16 what is added has a cosine of .996 with what
+    was meant, at a share of .02: gradients are rounded.
 
     Examples
     --------
@@ -146,17 +157,11 @@ class TopologyPush:
         refresh: int = 1,
     ) -> None:
         found = find_statistic(statistic)
-        if direction not in (1, -1):
-            raise ToposcopeError(f"direction is {direction!r}; it must be +1 (up) or -1 (down)")
-        if not 0 <= share < math.inf:
-            raise ToposcopeError(f"share is {share!r}; it must be a finite number of at least 0")
-        if refresh < 1:
-            raise ToposcopeError(f"refresh is {refresh!r}; it must be at least 1")
+        _check_options(direction, share, refresh)
         if warning := refresh_warning(statistic, refresh):
             warnings.warn(warning, stacklevel=2)
-        self.parameters = linear_weights(model) if isinstance(model, nn.Module) else [(p, False) for p in model]
-        if not self.parameters or any(p.ndim not in (2, 3) for p, _ in self.parameters):
-            raise ToposcopeError("there is no weight matrix to push; give a model with linear layers, or its matrices")
+        self.parameters = linear_weights(model) if isinstance(model, nn.Module) else _matrices(model)
+        _check_matrices(self.parameters)
         self.share = direction * share
         self._push = BatchedPush([found] * len(self.parameters), refresh)
         self._log: list[Pushed] = []
@@ -164,9 +169,12 @@ class TopologyPush:
     def __call__(self) -> Pushed:
         """Add to the gradients, and log what was added."""
         matrices, gradients = [], []
-        for parameter, is_transposed in self.parameters:
+        for name, (parameter, is_transposed) in self.parameters.items():
             if parameter.grad is None:
-                raise ToposcopeError("a pushed matrix has no gradient; call this between backward and the step")
+                raise ToposcopeError(
+                    f"{name} has no gradient; call this between backward and the step, and push what trains at every "
+                    "step only"
+                )
             matrices.append(_rows_as_points(parameter.detach(), is_transposed))
             gradients.append(_rows_as_points(parameter.grad, is_transposed))
         shares = torch.full((len(matrices[0]),), self.share, device=matrices[0].device)
@@ -180,6 +188,8 @@ class TopologyPush:
         ``value`` is the statistic before the call and ``change`` the logarithm of its ratio to the first; both are null
         where a pairing was kept, since the statistic is not known then.
         """
+        if not self._log:
+            raise ToposcopeError("nothing was pushed yet; call the push between backward and the step")
         columns = {name: torch.stack([getattr(each, name) for each in self._log]).cpu() for name in _LOGGED}
         changes = (columns["value"] / columns["value"][:1]).log()
         steps, runs = torch.meshgrid(*(torch.arange(n) for n in changes.shape), indexing="ij")
@@ -188,6 +198,15 @@ class TopologyPush:
 
 
 _LOGGED = ("value", "norm", "loss_norm", "cosine")
+
+
+def _check_options(direction: Any, share: Any, refresh: Any) -> None:
+    if direction not in (1, -1):
+        raise ToposcopeError(f"direction is {direction!r}; it must be +1 (up) or -1 (down)")
+    if not isinstance(share, (int, float)) or not 0 <= share < math.inf:
+        raise ToposcopeError(f"share is {share!r}; it must be a finite number of at least 0")
+    if not isinstance(refresh, Integral) or refresh < 1:
+        raise ToposcopeError(f"refresh is {refresh!r}; it must be a whole number of at least 1")
 
 
 def refresh_warning(statistic: str, refresh: int) -> str:
@@ -202,16 +221,45 @@ def refresh_warning(statistic: str, refresh: int) -> str:
     )
 
 
-def linear_weights(model: nn.Module) -> list[tuple[Tensor, bool]]:
+def linear_weights(model: nn.Module) -> dict[str, tuple[Tensor, bool]]:
     """Return the weights of linear layers, but for those that are embeddings too, and whether outputs are columns."""
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    found: dict[int, tuple[Tensor, bool]] = {}
-    for module in model.modules():
+    seen = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    found: dict[str, tuple[Tensor, bool]] = {}
+    for name, module in model.named_modules():
         weight = getattr(module, "weight", None)
         is_transposed = type(module).__name__ == "Conv1D"  # of transformers, for GPT-2
-        if (isinstance(module, nn.Linear) or is_transposed) and isinstance(weight, Tensor) and weight.requires_grad:
-            found.setdefault(id(weight), (weight, is_transposed))
-    return [each for key, each in found.items() if key not in embeddings]
+        if not (isinstance(module, nn.Linear) or is_transposed) or not isinstance(weight, Tensor):
+            continue
+        if weight.requires_grad and id(weight) not in seen:
+            found[f"{name}.weight".lstrip(".")] = weight, is_transposed
+        seen.add(id(weight))
+    return found
+
+
+def _matrices(given: Any) -> dict[str, tuple[Tensor, bool]]:
+    if not isinstance(given, Iterable):
+        raise ToposcopeError(f"model is of type {type(given).__name__}; give a module, or the matrices to push")
+    distinct = {id(matrix): matrix for matrix in given}.values()
+    return {f"matrix {k}": (matrix, False) for k, matrix in enumerate(distinct)}
+
+
+def _check_matrices(parameters: dict[str, tuple[Any, bool]]) -> None:
+    if not parameters:
+        raise ToposcopeError("there is no weight matrix to push; give a model with linear layers, or its matrices")
+    n_runs: dict[int, str] = {}
+    for name, (matrix, _) in parameters.items():
+        if not isinstance(matrix, Tensor) or matrix.ndim not in (2, 3):
+            got = f"shape {tuple(matrix.shape)}" if isinstance(matrix, Tensor) else type(matrix).__name__
+            raise ToposcopeError(f"{name} is no matrix, but {got}; give matrices only, or the whole model")
+        if hasattr(matrix, "full_tensor"):
+            raise ToposcopeError(f"{name} is sharded over processes; whole matrices are needed, as DDP has them")
+        if not matrix.is_leaf:
+            raise ToposcopeError(
+                f"{name} is computed from other parameters, as by weight norm; give matrices that train"
+            )
+        n_runs.setdefault(len(matrix) if matrix.ndim == 3 else 1, name)
+    if len(n_runs) > 1:
+        raise ToposcopeError(f"{' and '.join(n_runs.values())} are of {' and '.join(map(str, n_runs))} runs")
 
 
 def _rows_as_points(matrix: Tensor, is_transposed: bool) -> Tensor:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ BASE, CHAOS, STATISTIC, RANDOM = "base", "chaos", "statistic", "random_tangent"
 TWIN, SPREAD, RANK, NEIGHBOURS = "permuted_twin", "pairwise_spread", "effective_rank", "nearest_neighbour_spread"
 PLAIN = (SPREAD, RANK, NEIGHBOURS)  # placebos that push a plain quantity of their own
 PLACEBOS = (TWIN, *PLAIN, RANDOM, CHAOS)
-SHARED = (BASE, CHAOS)  # trained once for all statistics
 ARMS = (BASE, STATISTIC, *PLACEBOS)
 COLUMNS: dict[str, type[pl.DataType]] = {
     "statistic": pl.String,
@@ -30,23 +28,6 @@ OWN_DOSES = {arm: f"dose_{arm}" for arm in PLAIN}
 """Columns that may be missing: log of the plain quantity at the end over that of the base run of the seed."""
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What ``design.json`` says of the runs."""
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a value of the declaration."""
-        return self.values.get(name, default)
-
-    @property
-    def n_seeds(self) -> int | None:
-        """How many seeds are declared."""
-        seeds = self.get("seeds")
-        return len(seeds) if isinstance(seeds, list) else seeds if isinstance(seeds, int) else None
-
-
 class StatisticRuns:
     """The runs of one statistic, by arm and direction, each quantity as a vector over the seeds.
 
@@ -54,16 +35,12 @@ class StatisticRuns:
     ----------
     statistic : str
     frame : pl.DataFrame
-        Rows of `read_results`; base and chaos may stand under any statistic.
+        Rows of `read_results`.
     """
 
     def __init__(self, statistic: str, frame: pl.DataFrame) -> None:
         self.statistic = statistic
-        of_statistic = frame.filter(pl.col("statistic") == statistic)
-        present = set(of_statistic["arm"])
-        elsewhere = [arm for arm in SHARED if arm not in present]
-        shared = frame.filter(pl.col("arm").is_in(elsewhere)).unique(["arm", "direction", "seed"], maintain_order=True)
-        frame = pl.concat([of_statistic, shared])
+        frame = frame.filter(statistic=statistic)
         seeds = frame["seed"].to_numpy()
         self.seeds = np.unique(seeds)
         places = np.searchsorted(self.seeds, seeds)
@@ -104,7 +81,7 @@ def statistics_of(frame: pl.DataFrame) -> Iterator[StatisticRuns]:
         yield StatisticRuns(str(statistic), frame)
 
 
-def read_results(folder: Path) -> tuple[pl.DataFrame, Declared]:
+def read_results(folder: Path) -> tuple[pl.DataFrame, Mapping[str, Any]]:
     """Read ``results.csv`` and, if there is one, ``design.json``.
 
     Raises
@@ -128,41 +105,38 @@ def read_results(folder: Path) -> tuple[pl.DataFrame, Declared]:
     if unknown:
         raise ToposcopeError(f"{path}: unknown arm {unknown[0]!r}; the arms are {', '.join(ARMS)}")
     frame = frame.with_columns(
-        statistic=pl.col("statistic").fill_null(""),
         diverged=((pl.col("diverged").fill_null(0) != 0) | ~pl.col("loss").is_finite().fill_null(False)).cast(pl.Int64),
     )
     twice = frame.filter(frame.select("statistic", "arm", "direction", "seed").is_duplicated())
     if len(twice):
         row = twice.row(0, named=True)
         raise ToposcopeError(
-            f"{path}: the run {row['arm']} of {row['statistic'] or 'all statistics'}, direction {row['direction']}, "
-            f"seed {row['seed']}, is there twice"
+            f"{path}: the run {row['arm']} of {row['statistic']}, direction {row['direction']}, seed {row['seed']}, is "
+            "there twice"
         )
     return frame, _declared(folder / DESIGN)
 
 
-def _declared(path: Path) -> Declared:
+def _declared(path: Path) -> Mapping[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Declared()
+        return {}
     except (OSError, ValueError) as error:
         raise ToposcopeError(f"{path}: cannot be read ({error})") from None
     if not isinstance(values, dict):
         raise ToposcopeError(f"{path}: is no JSON object")
-    return Declared(values)
+    return values
 
 
-def missing_runs(frame: pl.DataFrame, declared: Declared) -> dict[str, int]:
+def missing_runs(frame: pl.DataFrame, declared: Mapping[str, Any]) -> dict[str, int]:
     """Return how many runs of each arm are not there yet, by the number of seeds declared or else seen."""
-    n_seeds = declared.n_seeds or frame["seed"].n_unique()
+    seeds = declared.get("seeds")
+    n_seeds = seeds if isinstance(seeds, int) else frame["seed"].n_unique()
     result: dict[str, int] = {}
     for runs in statistics_of(frame):
         for arm in declared.get("kinds", ARMS):
-            if arm not in ARMS or (arm in SHARED and arm in result):
-                continue
-            undirected = arm in SHARED or (arm, UNDIRECTED) in runs
-            directions = (UNDIRECTED,) if undirected else (UP, DOWN)
+            directions = (UNDIRECTED,) if arm in (BASE, CHAOS) else (UP, DOWN)
             there = sum(int(np.isfinite(runs.diverged(arm, direction)).sum()) for direction in directions)
             result[arm] = result.get(arm, 0) + n_seeds * len(directions) - there
     return {arm: n for arm, n in result.items() if n > 0}

@@ -16,7 +16,6 @@ from toposcope_experiments.interventions.effects import (
     seeds_needed,
 )
 from toposcope_experiments.interventions.placebos import (
-    DOSE_TOLERANCE,
     MIN_DOSE_SHARE,
     MIN_EXPLAINED,
     MUCH_MORE,
@@ -46,7 +45,7 @@ STATISTIC_NAMES = {"scale_free_h0": "scale-free H0", "scale_free_h1": "scale-fre
 ARM_NAMES = {
     BASE: "not pushed",
     STATISTIC: "the statistic",
-    TWIN: "the same of permuted weights",
+    TWIN: "permuted weights",
     SPREAD: "spread of the rows",
     RANK: "effective rank",
     NEIGHBOURS: "nearest-neighbour spread",
@@ -71,22 +70,21 @@ EXPLANATIONS = {
     CHAOS: "differences that any tiny push makes",
 }
 RULE = (
-    f"The effect of a statistic is half of the loss pushed up less that pushed down, by seed: what pushing costs in "
-    f"either direction cancels. '{FOLLOWS}': the effect is significant after Holm over the statistics, and it is "
-    "significantly larger than that of every placebo of the same seeds, so that the largest p counts, after Holm too. "
-    "A placebo is compared at equal dose, that is at equal change of the statistic (where doses differ by more than "
-    f"{DOSE_TOLERANCE:.0%}, per unit of dose); one that reaches less than {MIN_DOSE_SHARE:.0%} of the dose, as far as "
-    "it reached, or at equal share of the gradient where it used less. A placebo that does as much at equal dose is "
-    "still beaten if, at equal change of the placebo's own quantity, the statistic does significantly more, and the "
-    f"placebo at equal dose does not do significantly more than {MUCH_MORE:g} times as much: a loss that follows the "
-    "statistic alone gives all arms of equal dose the same effect, one that follows a plain quantity alone gives them "
-    f"the same at equal change of that. '{EXPLAINED} ...': the effect is significant, a placebo's is significantly "
-    f"more than {MIN_EXPLAINED:.0%} of it and, where the change of its own quantity is known, significantly larger "
-    f"than it; of several, the one with the largest effect is named. '{NO_EFFECT} x mnat': the "
-    "effect is not significant and its 95% interval ends at x; said only if these seeds would find "
-    f"{EFFECT_THAT_MATTERS:g} mnat {POWER:.0%} of the time after correction. Else '{UNDETERMINED}'. All tests are "
-    f"two-sided at level {LEVEL:g}: Student's paired t, up to 14 pairs all sign flips. Pairs in which a run diverged "
-    f"are not compared, but counted; where more than {MAX_LOST:.0%} are lost, nothing is said."
+    f"“{FOLLOWS}”: the effect is significant and significantly larger than that of every placebo of the same seeds, so "
+    "that the largest p counts; both after Holm over the statistics.",
+    f"“{EXPLAINED} …”: the effect is significant, and that of a placebo that is not beaten is significantly more than "
+    f"{MIN_EXPLAINED:.0%} of it and, where the change of its own quantity is known, significantly larger than it. Of "
+    "several, the one with the largest effect is named.",
+    f"“{NO_EFFECT} x mnat”: the effect is not significant and its 95% interval ends at x. Said only if these seeds "
+    f"would find {EFFECT_THAT_MATTERS:g} mnat {POWER:.0%} of the time after correction. Else “{UNDETERMINED}”.",
+    "A placebo is compared at equal dose, its effect taken in proportion where it reached another; where it reached "
+    f"less than {MIN_DOSE_SHARE:.0%} of the dose, as far as it reached, or at equal share of the gradient where it "
+    "used less. It is beaten if the statistic does significantly more; and if, at equal change of the placebo's own "
+    "quantity, the statistic does significantly more, and the placebo at equal dose does not do significantly more "
+    f"than {MUCH_MORE:g} times as much: a loss that follows the statistic alone gives all pushes of equal dose the "
+    "same effect, one that follows a plain quantity alone gives them the same at equal change of that.",
+    f"All tests are two-sided at level {LEVEL:g}: Student's paired t, up to 14 pairs all sign flips. Pairs in which a "
+    f"run diverged are not compared, but counted; where more than {MAX_LOST:.0%} are lost, nothing is said.",
 )
 
 
@@ -214,7 +212,7 @@ def _undecided(placebo: PlaceboComparison, level: float) -> str:
     same = (
         f", and at equal change of it the statistic does {plain(own.mean, 2)} mnat more" if own and own.mean > 0 else ""
     )
-    return f"at equal dose {name} does {placebo.explained:.0%} of it{same}, by {placebo.left.n} seeds; {tells}"
+    return f"at equal dose pushing {name} does {placebo.explained:.0%} of it{same}, by {placebo.left.n} seeds; {tells}"
 
 
 def _seeds(needed: int | None) -> str:

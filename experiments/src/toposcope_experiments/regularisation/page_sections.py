@@ -1,6 +1,7 @@
 """The sections of the experiment's page, with their tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -37,17 +38,7 @@ from toposcope_experiments.regularisation.stopping import CALLED, barycentre_tab
 from toposcope_experiments.regularisation.training import LOGGED
 from toposcope_experiments.small_networks.page_tables import P_VALUES, measurement_table, reasons
 
-
-def three_digits(value: float | None) -> str:
-    """Write a number to three significant digits."""
-    return plain(value, 3)
-
-
-def signed_two(value: float | None) -> str:
-    """Write a number with its sign to two decimals."""
-    return signed(value, 2)
-
-
+three_digits, signed_two = partial(plain, digits=3), partial(signed, digits=2)
 PAIR: tuple[Spec, ...] = (
     text_of("condition", "condition", names_row=True),
     text_of("compared with", "beside", names_row=True),
@@ -197,13 +188,9 @@ def _run_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable[Bloc
         ),
     )
     note = paragraph(
-        "Means over runs at the last step. ",
-        csv_link("runs"),
-        ", all measurements: ",
-        csv_link("features"),
-        ".",
+        "Means over runs at the last step. ", csv_link("runs"), ", all measurements: ", csv_link("features"), ".",
         note=True,
-    )
+    )  # fmt: skip
     return (table("runs", "Conditions", specs, rows), note)
 
 
@@ -235,27 +222,22 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="conditions",
         title="Conditions in order",
-        position=10,
         tables={"verdicts": lambda m: m.comparison.verdicts, "differences": lambda m: m.comparison.differences},
         charts=(condition_chart,),
         blocks=_condition_blocks,
         summary=lead,
-        summary_position=10,
     ),
-    Section(anchor="courses", title="Courses", position=20, charts=(course_chart,)),
+    Section(anchor="courses", title="Courses", charts=(course_chart,)),
     Section(
         anchor="accuracy",
         title="Test accuracy",
-        position=30,
         tables={"accuracy": lambda m: accuracy_table(m.measured)},
         blocks=_accuracy_blocks,
         summary=accuracy_lead,
-        summary_position=20,
     ),
     Section(
         anchor="stopping",
         title="Early stopping",
-        position=40,
         tables={
             "stops": lambda m: stop_table(m.measured, m.tried),
             "stopping_rules": _rules,
@@ -265,19 +247,17 @@ SECTIONS: tuple[Section, ...] = (
         charts=(stopping_charts,),
         blocks=_stopping_blocks,
         summary=stopping_lead,
-        summary_position=30,
     ),
     Section(
         anchor="runs",
         title="Runs",
-        position=50,
         tables={
             "runs": lambda m: run_table(m.measured, (*LOGGED, *FEATURES)),
             "features": lambda m: measurement_table(m.measured.names, m.measured.steps, m.measured.values),
         },
         blocks=_run_blocks,
     ),
-    Section(anchor="design", title="Design", position=60, blocks=_method_blocks),
+    Section(anchor="design", title="Design", blocks=_method_blocks),
 )
 
 
