@@ -424,7 +424,8 @@ def test_the_command_referees_what_was_trained(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(population, "train_population", trained)
     out = tmp_path / "out"
-    done = CliRunner().invoke(early_warnings, ["--quick", "--out", str(out), "--workers", "1"])
+    arguments = ["--quick", "--out", str(out), "--workers", "1"]
+    done = CliRunner().invoke(early_warnings, arguments, help_option_names=["-h", "--help"])  # as of all commands
     assert done.exit_code == 0, done.output
     assert "cannot be told from these runs." in done.output
     assert "gradient norm" in done.output
