@@ -50,6 +50,7 @@ from toposcope_experiments.early_warnings.tables import (
 from toposcope_experiments.early_warnings.traces import QUIET
 
 TITLE = "Early warnings"
+TOPOLOGY = r"^(neural persistence|H[01] |scale-free H[01] )"  # titles of topological quantities
 
 
 def lead(data: EarlyWarningData) -> list[str]:
@@ -67,7 +68,19 @@ def lead(data: EarlyWarningData) -> list[str]:
     others = [row["precursor"] for row in rows if row not in found]
     none = "Nothing measured warns before the loss does, at one false alarm in 100,000 steps."
     rest = f"Not shown to lead it, so not worth their cost: {joined(others)}." if others else ""
-    return [*(said or [none]), *([rest] if rest else [])]
+    return [*(said or [none]), *([rest] if rest else []), *_on_topology(data)]
+
+
+def _on_topology(data: EarlyWarningData) -> list[str]:
+    """Say in which kinds of trouble topology saves more steps than any plain quantity: means compared, untested."""
+    kinds = data.tables["groups"].filter(by="kind")
+    is_topology = pl.col("precursor").str.contains(TOPOLOGY)
+    best = kinds.group_by("group", is_topology.alias("topology")).agg(pl.col("saved").fill_nan(None).max())
+    saved = {(group, topology): steps or 0.0 for group, topology, steps in best.iter_rows()}
+    groups = sorted({group for group, topology in saved if topology})
+    ahead = [group for group in groups if saved[group, True] > max(0.0, saved.get((group, False), 0.0))]
+    where = joined(ahead) if ahead else "no kind of trouble"
+    return [f"Topology saves more steps than every plain quantity in {where}, on average."] if groups else []
 
 
 def _in_kinds(kinds: str) -> str:
