@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from toposcope.extend import ToposcopeError
 from toposcope.family import Corpus, ModelSize, prepare
 from toposcope_experiments.early_warnings import training
 from toposcope_experiments.early_warnings.design import (
@@ -155,6 +156,11 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
         for name, expected in values(a).items():
             assert np.array_equal(expected, values(b)[name], equal_nan=True), name
     assert not list((tmp_path / "1" / "training").glob("*"))
+    written = {path: path.read_bytes() for path in (tmp_path / "1").glob("*.safetensors")}
+    train_population(design, tmp_path / "1", 1)
+    assert written == {path: path.read_bytes() for path in (tmp_path / "1").glob("*.safetensors")}
+    with pytest.raises(ToposcopeError, match="runs_per_kind is 1 there and 2 here; choose another folder"):
+        train_population(replace(design, runs_per_kind=2), tmp_path / "1", 1)
 
 
 def test_a_pack_leaves_its_traces_and_no_state(corpus: Path, tmp_path: Path) -> None:

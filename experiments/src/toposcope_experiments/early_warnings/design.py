@@ -55,7 +55,7 @@ class Planting:
 
 TO_THE_END = (100_000, 100_000)
 ARISING = {
-    "long warm-up": Planting((30.0, 120.0), TO_THE_END),  # times the rate, reached linearly at the last step
+    "long warm-up": Planting((40.0, 150.0), TO_THE_END),  # times the rate, reached at the last step
     "creeping rate": Planting((1.002, 1.006), TO_THE_END),  # growth of the rate a step, from a third of the run on
 }
 """Nothing is planted: the rate brings the run to the edge of stability, and past it."""
@@ -109,7 +109,7 @@ class RunPlan:
             if self.kind == "rate kick":
                 factor = self.fault.strength
             elif self.kind == "long warm-up":
-                factor = 1 + (self.fault.strength - 1) * step / self.steps
+                factor = 1 + (self.fault.strength - 1) * (step / self.steps) ** 2
             elif self.kind == "creeping rate":
                 factor = self.fault.strength ** (step - self.fault.begin)
             elif self.kind == "schedule restart":
