@@ -9,10 +9,11 @@ import polars as pl
 import pytest
 from chart_checks import check_chart, rows_of_chart
 
-from toposcope.extend import ToposcopeError
+from toposcope.extend import ToposcopeError, makers_of
 from toposcope.report.composing import Page
+from toposcope_experiments.interventions.charts import condition_chart
 from toposcope_experiments.interventions.page import InterventionData, first_line, read_conditions, write_page
-from toposcope_experiments.interventions.page_sections import intervention_page
+from toposcope_experiments.interventions.page_sections import SECTIONS, intervention_page
 from toposcope_experiments.interventions.planted import (
     H0_BEYOND,
     MIXED,
@@ -78,6 +79,10 @@ def test_an_effect_that_fades_and_other_conditions_are_shown(trained: Trained, t
     assert rows["condition"].to_list() == [tmp_path.name, "long"]
     assert rows["steps"].to_list() == [None, 3200]
     assert rows["course"][0] == "fades"
+    of_all = page.tables()["condition_effects"]
+    assert of_all.filter(arm="statistic")["effect"].to_list() == rows["effect"].to_list()
+    (picture,) = condition_chart(InterventionData(read_conditions(tmp_path), makers_of(SECTIONS)))
+    assert "long: topology" in picture.alt
 
 
 def test_a_gain_from_any_drift_is_said(trained: Trained, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The arms as one picture: what each push does to the loss, up and down, and how far it changed the statistic."""
+"""The arms as one picture, and their effects in all conditions: what each push does to the loss."""
 
 import altair as alt
 import numpy as np
@@ -13,6 +13,7 @@ from toposcope_experiments.interventions.results import CHAOS, PLACEBOS, STATIST
 from toposcope_experiments.interventions.verdict import ARM_LABELS, ARM_NAMES, StatisticVerdict
 
 ROW_HEIGHT = 42
+CONDITION_HEIGHT = 72
 NO_DIRECTION = "no direction"
 WORDS = ("pushed up", "pushed down", NO_DIRECTION)
 SHAPES = ("triangle-up", "triangle-down", "circle")
@@ -72,6 +73,51 @@ def _chart(found: StatisticVerdict, effects: pl.DataFrame) -> Chart:
     figure = figure.properties(height=ROW_HEIGHT * rows["arm"].n_unique())
     name = f"interventions-{found.runs.statistic.lower().replace('_', '-')}"
     return Chart(name, title, caption, alternative, figure)
+
+
+def condition_chart(data: InterventionData) -> list[Chart]:
+    """Draw the effects of all arms that have two directions, condition by condition; nothing of one condition."""
+    rows = data.tables["condition_effects"]
+    if not rows.width or rows.n_unique("condition") < 2:
+        return []
+    names = {arm: "topology" if arm == STATISTIC else ARM_LABELS[arm] for arm in (STATISTIC, *PLACEBOS)}
+    order = [name for arm, name in names.items() if arm in set(rows["arm"])]
+    both = pl.format("{}: {}", "condition", "pushed")
+    row = pl.when(pl.col("pushed").n_unique().over("condition") > 1).then(both).otherwise("condition").alias("row")
+    rows = rows.with_columns(pl.col("arm").replace(names), row)
+    base = alt.Chart(rows).encode(
+        y=alt.Y(
+            "row:N",
+            title=None,
+            sort=None,
+            scale=alt.Scale(paddingInner=0.3),
+            axis=alt.Axis(labelLimit=125, ticks=False),
+        ),
+        yOffset=alt.YOffset("arm:N", sort=order),
+        color=alt.Color("arm:N", title=None, scale=alt.Scale(domain=order), legend=alt.Legend(orient="top", columns=3)),
+    )
+    words = "half of up minus down (mnat)"
+    numbers = (alt.Tooltip(f"{name}:Q", format=".3~g") for name in ("effect", "low", "high"))
+    tooltip = ["row:N", "arm:N", "dose:N", "pairs:Q", *numbers]
+    intervals = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=words), x2="high:Q", tooltip=tooltip)
+    points = base.mark_point(filled=True, size=60, opacity=1).encode(
+        x=alt.X("effect:Q", title=words),
+        shape=alt.Shape("arm:N", title=None, scale=alt.Scale(domain=order)),
+        tooltip=tooltip,
+    )
+    figure = alt.LayerChart(layer=[zero_line("x"), intervals, points])
+    figure = figure.properties(height=CONDITION_HEIGHT * rows["row"].n_unique())
+    title = "Each push in each condition"
+    caption = (
+        "The effect of each push on the validation loss at the end, with 95% intervals: left of 0 pushing up lowers "
+        "the loss. Placebos are pushed as far as topology where they can be."
+    )
+    sizes = [
+        f"{row}: {', '.join(f'{arm} {mnat(effect)}' for arm, effect in of.select('arm', 'effect').iter_rows())}"
+        for (row,), of in rows.group_by("row", maintain_order=True)
+    ]
+    alternative = f"Dot plot of the effect of each push in {len(sizes)} conditions. {'; '.join(sizes)}."
+    return [Chart("interventions-conditions", title, caption, alternative, figure)]
 
 
 def _dose(arm: str, dose: float | None, target: float | None) -> str:

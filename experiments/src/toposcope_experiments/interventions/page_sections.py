@@ -31,7 +31,7 @@ from toposcope.extend import (
     whole,
     word,
 )
-from toposcope_experiments.interventions.charts import arm_charts
+from toposcope_experiments.interventions.charts import arm_charts, condition_chart
 from toposcope_experiments.interventions.page import (
     Condition,
     InterventionData,
@@ -43,6 +43,7 @@ from toposcope_experiments.interventions.page import (
 from toposcope_experiments.interventions.results import STATISTIC
 from toposcope_experiments.interventions.tables import (
     comparison_table,
+    condition_effects,
     condition_table,
     effect_table,
     power_table,
@@ -179,7 +180,7 @@ def _power_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Bloc
     return (table("powers", "What these seeds find", specs, data.tables["powers"].to_dicts()), note)
 
 
-def _caution_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
+def _caution_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     rows = data.tables["conditions"]
     if not rows.width:
         return ()
@@ -207,7 +208,7 @@ def _caution_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Bl
         f"from half of training to its end, in longer runs, and with larger initial weights. {alone}“Fades”, “grows”: "
         "the difference by seed is significant, not adjusted. ", csv_link("conditions"), ".", note=True,
     )  # fmt: skip
-    return (table("conditions", "Conditions", specs, rows.to_dicts()), note)
+    return (*pictures, table("conditions", "Conditions", specs, rows.to_dicts()), note)
 
 
 def _design_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -274,7 +275,8 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="early-speed",
         title="Early speed or a better model",
-        tables={"conditions": condition_table},
+        tables={"conditions": condition_table, "condition_effects": condition_effects},
+        charts=(condition_chart,),
         blocks=_caution_blocks,
         summary=caution,
     ),

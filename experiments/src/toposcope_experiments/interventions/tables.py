@@ -7,6 +7,7 @@ import polars as pl
 
 from toposcope.extend import LEVEL
 from toposcope_experiments.interventions.effects import (
+    BOTH,
     POWER,
     Estimate,
     detectable,
@@ -22,6 +23,7 @@ from toposcope_experiments.interventions.page import (
     Condition,
     InterventionData,
     by_strength,
+    percent_change,
 )
 from toposcope_experiments.interventions.placebos import COMPARED, PlaceboComparison
 from toposcope_experiments.interventions.results import STATISTIC, UP
@@ -113,6 +115,23 @@ def condition_table(data: InterventionData) -> pl.DataFrame:
                 "course": course(found.effect, half, change),
             })  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def condition_effects(data: InterventionData) -> pl.DataFrame:
+    """Return the effect at the end of every arm with two directions, in mnat, in every condition."""
+    frames = [
+        effect_rows(found.runs)
+        .filter(pl.col("direction") == BOTH, pl.col("effect").is_finite())
+        .select(
+            pl.lit(condition.name).alias("condition"), pl.lit(found.name).alias("pushed"), "arm", "effect",
+            pl.col("effect_low").alias("low"), pl.col("effect_high").alias("high"), pl.col("n").alias("pairs"),
+            pl.col("dose").map_elements(percent_change, pl.String),
+        )
+        for condition in data.conditions
+        for found in condition.verdicts
+        if found.effect.n
+    ]  # fmt: skip
+    return pl.concat(frames, how="vertical_relaxed") if frames else pl.DataFrame()
 
 
 def _design_columns(condition: Condition) -> dict[str, Any]:
