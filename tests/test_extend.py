@@ -375,7 +375,7 @@ def careless_module(): raise OSError("gone")
     ("group", "code", "words", "reason"),
     [
         ("sections", SECTION, ("report", "study"), "ZeroDivisionError: division by zero (careless_module.py, line 3)"),
-        ("commands", COMMAND, ("careless-module",), "OSError: gone (careless_module.py, line 4)"),
+        ("commands", COMMAND, ("careless_module",), "OSError: gone (careless_module.py, line 4)"),
     ],
     ids=["section", "command"],
 )

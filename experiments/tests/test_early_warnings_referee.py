@@ -1,6 +1,7 @@
 """The detector and the referee of early warnings, on planted truths."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -45,17 +46,22 @@ from toposcope_experiments.early_warnings.referee import (
     poisson_interval,
     reaction,
     resample,
+    seldom,
     set_threshold,
+    warning,
 )
-from toposcope_experiments.early_warnings.tables import (
+from toposcope_experiments.early_warnings.tables import cadence_table, precursor_table, together_table
+from toposcope_experiments.early_warnings.together import most_alerts
+from toposcope_experiments.early_warnings.traces import NETWORK, QUIET, Quantity, Trace, write_traces
+from toposcope_experiments.early_warnings.trials import (
+    AT_CADENCE,
+    GRADIENT,
     IN_SOME,
     LEADS,
     NOT_SHOWN,
     UNDETERMINED,
     EarlyWarningData,
-    precursor_table,
 )
-from toposcope_experiments.early_warnings.traces import NETWORK, QUIET, Quantity, Trace, write_traces
 
 NOISE = {
     "white": lambda rng, n: rng.normal(size=n),
@@ -283,6 +289,10 @@ def test_an_alarm_before_the_fault_was_planted_warns_of_nothing() -> None:
     assert reaction(planted, alarms, 9.0) == (200, -1)
 
 
+def test_a_warning_is_of_five_to_two_hundred_steps() -> None:
+    assert warning([-400, -200, -60, -5, -4, 0, 30, 200]).tolist() == [200, 200, 60, 5, 0, 0, 0, 0]
+
+
 def test_what_follows_an_alarm_is_an_onset_within_two_hundred_steps() -> None:
     def follows(onset: int | None, *steps: int) -> bool | None:
         alarms = Alarms(np.array(steps, np.int64), np.full(len(steps), 9.0), np.zeros(len(steps), np.int64))
@@ -321,6 +331,99 @@ def test_useless_quantities_are_hardly_ever_credited() -> None:
     assert wrong <= 1
 
 
+def test_alarms_after_the_onset_gain_nothing_even_where_the_loss_never_alarms() -> None:
+    rng = np.random.default_rng(15)
+    runs = population_of(rng, {"late": -20})
+    for run in runs:
+        if run.kind in "abcd":  # as where the loss rises slowly
+            run.alarms["loss"][LEVEL_UP] = alarms_of(rng, 1200)  # type: ignore[index]
+    row = refereed(runs)["late"]
+    assert row["ahead"] > 0.4  # type: ignore[operator]
+    assert abs(row["gained"]) < 1  # type: ignore[arg-type]
+    assert row["verdict"] == NOT_SHOWN
+
+
+def test_alarms_of_quiet_runs_are_those_of_the_same_model_and_step() -> None:
+    rng = np.random.default_rng(16)
+    runs = population_of(rng, {"restless": None}, n_quiet=44)
+    for k, run in enumerate(runs):  # every run of one model, of which few are quiet, alarms at the same step
+        if k < 4 or not run.quiet:
+            run.alarms["restless"][LEVEL_UP] = Alarms(np.array([500]), np.array([30.0]), np.array([0]))  # type: ignore[index]
+            runs[k] = replace(run, shape="rare")
+    row = refereed(runs)["restless"]
+    assert row["warned"] == pytest.approx(1) == row["by_chance"]
+    assert row["verdict"] == NOT_SHOWN
+    assert refereed([r for r in runs if not (r.quiet and r.shape)])["restless"]["verdict"] == UNDETERMINED
+
+
+@pytest.mark.parametrize("control", [None, 60])
+def test_what_the_gradient_norm_loses_at_a_cadence_is_not_held_against_the_quantity(control: int | None) -> None:
+    leads = {GRADIENT: 60, "rare": None, "dense": None, seldom(GRADIENT, 25): control, seldom("loss", 25): None}
+    runs = population_of(np.random.default_rng(17), leads)
+    data = [replace(run, cadences={"rare": 25, "dense": 1}) for run in runs]
+    found = refereed(data)
+    assert found.keys() == {"loss", GRADIENT, "rare", "dense"}  # controls are no contestants
+    assert (found["rare"]["verdict"], found["dense"]["verdict"]) == (NOT_SHOWN if control else AT_CADENCE, NOT_SHOWN)
+    table = EarlyWarningData(data, {"cadences": cadence_table}).tables["cadences"]
+    assert table["control"].to_list() == [seldom("loss", 25), seldom(GRADIENT, 25)]
+    assert (table["gained"][1] < -40) is (control is not None)
+
+
+def test_alerts_that_share_a_rate_keep_it_together() -> None:
+    rng = np.random.default_rng(18)
+    runs = population_of(rng, {"a": 60, "b": 60}, n_quiet=80)
+    data = EarlyWarningData(runs, {"precursors": precursor_table, "together": together_table})
+    joint = data.together
+    assert joint is not None
+    assert set(joint.names) == {"loss", "a", "b"}
+    low, high = (100_000 * count / joint.quiet_steps for count in poisson_interval(joint.false_alarms))
+    assert low / 1.3 < 1 < high * 1.3
+    each = sum(data.trials[name].false_alarms for name in joint.names)
+    assert joint.false_alarms < 0.6 * each  # what they would raise with the whole rate each
+    row = data.tables["together"].row(0, named=True)
+    assert row["warned"] == pytest.approx(1)
+    assert 40 < row["gained_low"] <= row["gained"]
+    assert most_alerts(data.trials) == 9  # of half of the quiet steps, rounded down
+
+
+RARE = (5, 20, 25)  # steps
+
+
+def sparse_verdicts(seed: int) -> dict[str, dict[str, object]]:
+    """Quantities in white noise, half of which jump 60 steps before the onset, measured every so many steps."""
+    rng = np.random.default_rng(seed)
+
+    def run(name: str, kind: str, n: int, onset: int | None) -> ScoredRun:
+        alarms = {"loss": {LEVEL_UP: alarms_of(rng, n, None if onset is None else onset + 10)}}
+        for cadence in RARE:
+            for useful in (True, False):
+                values = rng.normal(size=n)
+                if useful and onset is not None:
+                    values[onset - 60 :] += 12  # standard deviations
+                alarms[f"{'leads' if useful else 'never'} {cadence}"] = of_one(values[::cadence], cadence)
+        return ScoredRun(name, kind, n, None, onset, alarms, {}, dict.fromkeys(alarms, (NETWORK,)), {})
+
+    quiet = [run(f"quiet {k}", QUIET, 22_000, None) for k in range(20)]
+    onsets = rng.integers(1800, 2300, 24)  # where there are as few values before as in the population
+    return refereed(quiet + [run(f"{k}", "abcdefgh"[k % 8], 3200, int(at)) for k, at in enumerate(onsets)])
+
+
+def test_what_is_measured_rarely_is_found_if_it_leads_and_never_if_it_does_not() -> None:
+    found = sparse_verdicts(19)
+    for cadence in RARE:
+        assert found[f"leads {cadence}"]["verdict"] == LEADS, cadence
+        assert found[f"leads {cadence}"]["gained"] > 60 - 2 * cadence - 10, cadence  # type: ignore[operator]
+        assert found[f"never {cadence}"]["verdict"] == NOT_SHOWN, cadence
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_measured_rarely_is_found_in_all_of_several_populations(seed: int) -> None:
+    found = sparse_verdicts(seed)
+    expected = {"leads": LEADS, "never": NOT_SHOWN}
+    assert all(found[f"{name} {k}"]["verdict"] == verdict for name, verdict in expected.items() for k in RARE)
+
+
 def test_alarms_early_in_every_run_warn_of_nothing() -> None:
     rng = np.random.default_rng(13)
     runs = population_of(rng, {"restless": None}, n_quiet=200, quiet_steps=10_000, per_kind=40)
@@ -334,7 +437,7 @@ def test_alarms_early_in_every_run_warn_of_nothing() -> None:
     row = data.tables["precursors"].row(0, named=True)
     assert row["warned"] == pytest.approx(row["by_chance"], abs=0.02)
     assert row["verdict"] == NOT_SHOWN
-    assert sign_flip(np.sign(np.array(list(data.saved("restless").values()), np.float64))) < 0.05  # which misleads
+    assert sign_flip(np.sign(np.array(list(data.gained("restless").values()), np.float64))) < 0.05  # which misleads
 
 
 def test_with_few_quiet_steps_nothing_is_said() -> None:
@@ -357,10 +460,11 @@ def test_eighty_populations_as_the_page_says() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("cadence", [1, 20])
 @pytest.mark.parametrize("family", NOISE)
-def test_held_out_noise_raises_no_more_alarms_than_stated(family: str) -> None:
+def test_held_out_noise_raises_no_more_alarms_than_stated(family: str, cadence: int) -> None:
     rng, n_steps = np.random.default_rng(5), 25_000
-    runs = {f"{family} {k}": of_one(NOISE[family](rng, n_steps)) for k in range(40)}
+    runs = {f"{family} {k}": of_one(NOISE[family](rng, n_steps // cadence), cadence) for k in range(40)}
     half = halves(runs)
     counts = []
     for choice in runs[f"{family} 0"]:
@@ -403,10 +507,18 @@ def test_a_quantity_that_moves_first_is_credited_in_any_noise(series: list[Score
 
 def test_the_page_says_what_leads_and_by_how_much(series: list[ScoredRun]) -> None:
     page = early_warning_page(series)
-    first, second, *others = page.summary()
-    assert not others  # no topology was measured
-    assert first.startswith("Heavy leads the loss: next to it the first alarm comes ")
-    assert second.startswith("Not shown to lead it, so not worth their cost: ")
+    assert not page.notes()
+    longer = [replace(run, shape="new") if run.run == "a0" else run for run in series]
+    assert early_warning_page(longer).notes() == [
+        "1 troubled run without a held-out quiet run of the same model as long: not used."
+    ]
+    answer, how, together, rest = page.summary()  # no topology was measured
+    assert answer == (
+        "Of 5 quantities 1 warns of trouble before the loss does, at one false alarm in 100,000 steps: heavy."
+    )
+    assert how.startswith("Heavy leads the loss: next to it, 100% of troubles are warned of before their onset")
+    assert together.startswith("As alerts that share the one rate, loss and heavy raise ")
+    assert rest.startswith("Not shown to lead it, so not worth their cost: ")
     assert early_warning_page(series[5:]).summary()[0].endswith("cannot be told from these runs.")
     first = page.tables()["groups"].group_by("precursor").agg(pl.col("first").mean()).sort("first")["precursor"][-1]
     assert first == "heavy"
@@ -415,8 +527,9 @@ def test_the_page_says_what_leads_and_by_how_much(series: list[ScoredRun]) -> No
 def test_the_page_says_where_topology_saves_more_than_any_plain_quantity() -> None:
     rng = np.random.default_rng(14)
     leads = {"H0 total of the rows": {"a": 90, "b": 30}, "weight norm": {"a": 60, "b": 60}}
-    *_, last = early_warning_page(population_of(rng, leads)).summary()
-    assert last == "Topology saves more steps than every plain quantity in a, on average."
+    first, *_, last = early_warning_page(population_of(rng, leads)).summary()
+    assert first.endswith("; topology does.")
+    assert last == "Topology gains more steps of warning than every plain quantity in a, on average, untested."
 
 
 def test_the_command_referees_what_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

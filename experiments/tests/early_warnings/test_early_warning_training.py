@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiment_commands import written_by
 
 from toposcope.extend import ToposcopeError
 from toposcope.family import Corpus, ModelSize, prepare
@@ -25,6 +26,7 @@ from toposcope_experiments.early_warnings.model import Shape
 from toposcope_experiments.early_warnings.population import train_pack, train_population
 from toposcope_experiments.early_warnings.precursors import PRECURSORS
 from toposcope_experiments.early_warnings.traces import QUIET, Trace, read_traces
+from toposcope_experiments.small_networks import training as small_training
 
 TINY = Shape(ModelSize(hidden=4, layers=2, heads=2, context=8))
 
@@ -143,6 +145,33 @@ def test_what_was_stopped_ends_in_the_same_numbers(corpus: Path, tmp_path: Path)
             assert np.array_equal(expected, values(after)[name], equal_nan=True), name
 
 
+@pytest.mark.usefixtures("few_precursors")
+def test_what_was_killed_goes_on_and_writes_the_same_bytes(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(small_training, "SAVE_EVERY", 1)
+    pack = Pack("a", tuple(quiet_plans(2 * CHUNK)))
+    train_pack((pack, corpus, tmp_path / "whole", costs()))
+    update, steps = training.PackTrainer.update, []
+
+    def killed(trainer: training.PackTrainer, step: int) -> None:
+        if step == CHUNK + 30 and step not in steps:
+            steps.append(step)
+            raise KeyboardInterrupt
+        steps.append(step)
+        update(trainer, step)
+
+    monkeypatch.setattr(training.PackTrainer, "update", killed)
+    task = (pack, corpus, tmp_path / "killed", costs())
+    with pytest.raises(KeyboardInterrupt):
+        train_pack(task)
+    train_pack(task)
+    assert steps[CHUNK + 30] == CHUNK + 1  # from the state on disk
+    assert written_by(tmp_path / "killed") == written_by(tmp_path / "whole")
+    assert [trace.run for trace in read_traces(tmp_path / "killed")] == [plan.name for plan in pack.plans]
+    assert not list((tmp_path / "killed" / "training").glob("*"))
+
+
 @pytest.mark.slow
 def test_workers_change_nothing(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
@@ -161,10 +190,3 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
     assert written == {path: path.read_bytes() for path in (tmp_path / "1").glob("*.safetensors")}
     with pytest.raises(ToposcopeError, match="runs_per_kind is 1 there and 2 here; choose another folder"):
         train_population(replace(design, runs_per_kind=2), tmp_path / "1", 1)
-
-
-def test_a_pack_leaves_its_traces_and_no_state(corpus: Path, tmp_path: Path) -> None:
-    pack = Pack("a", tuple(quiet_plans()))
-    train_pack((pack, corpus, tmp_path, costs()))
-    assert [trace.run for trace in read_traces(tmp_path)] == [plan.name for plan in pack.plans]
-    assert not list((tmp_path / "training").glob("*"))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from toposcope_experiments.early_warnings.onset import find_onset, onset
 
 STEPS, NOISE = 1600, 0.12
-EARLY = 30  # steps; 99 of 100 onsets are at most 10 early, and the earliest of 8,000 was 19
+EARLY = 40  # steps; of 24,000 planted, 99.3% are at most 10 early, the earliest was 24, and none is late
 SEEDS, PLACES = st.integers(0, 2**32 - 1), st.integers(400, 1000)
 
 
@@ -50,7 +50,7 @@ def test_a_step_does_not_recover(seed: int, place: int, height: float) -> None:
 def test_a_ramp_begins_early_and_is_slow(seed: int, place: int) -> None:
     found = find_onset(planted(seed, place, lambda t: 0.003 * t))
     assert found.step is not None
-    assert -100 <= found.step - place <= 80  # 98 of 100 lie between -26 and 28
+    assert -120 <= found.step - place <= 90  # of 6,000 98% lie between -28 and 29, all between -79 and 53
     assert found.seen == "slow divergence"
 
 

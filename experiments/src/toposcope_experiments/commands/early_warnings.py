@@ -36,7 +36,7 @@ def early_warnings(out: Path, quick: bool, workers: int | None, as_json: bool) -
         train_population(quick_design() if quick else Design(), population, workers, progress)
         runs = score_population(population, workers, progress)
     page = early_warning_page(runs)
-    columns = ("precursor", "warned", "lead", "saved", "saved_low", "saved_high", "rate", "verdict")
+    columns = ("precursor", "warned", "lead", "gained", "gained_low", "gained_high", "rate", "verdict")
     printed = ("precursors", "kinds", "layers", "rules")
     shown = page.tables()["precursors"].select(columns)
     write_and_print(out, TITLE, page, shown, "At one false alarm in 100,000 steps", printed, as_json=as_json)

@@ -6,7 +6,7 @@ import polars as pl
 from toposcope.charts import Chart
 from toposcope.extend import zero_line
 from toposcope_experiments.early_warnings.referee import AFTER, BEFORE, LOSS
-from toposcope_experiments.early_warnings.tables import EarlyWarningData
+from toposcope_experiments.early_warnings.trials import EarlyWarningData
 
 ROW_HEIGHT = 22
 

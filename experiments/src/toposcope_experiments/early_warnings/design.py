@@ -150,7 +150,7 @@ class Design:
     runs_per_kind: int = 20
     troubled_steps: int = 3200
     small_quiet: tuple[int, int] = (32, 8000)  # runs of each small shape, steps
-    large_quiet: tuple[int, int] = (8, 3000)
+    large_quiet: tuple[int, int] = (8, 3200)
     pack: int = 20  # most runs of a pack: does not depend on the workers, and neither do results
     shapes: tuple[Shape, ...] = SHAPES
     corpus: str = "python-docs"

@@ -14,8 +14,8 @@ from scipy.ndimage import rank_filter
 from toposcope.extend import Indices, Matrix, Tail, Vector
 from toposcope_experiments.early_warnings.traces import NETWORK, Quantity
 
-TRANSFORMS = {"level": (1, 7), "rate": (1, 64), "trend": (16, 256)}
-"""Values whose mean is measured, and values before from whose median: a jump, a faster move, and a slow one."""
+N_LEVEL, RATE_STEPS, MEAN_STEPS, TREND_STEPS = 7, 64, 16, 256
+MIN_MEAN, MIN_WINDOW = 2, 16  # values of windows of steps that would have fewer
 LARGEST, MEDIAN = "largest layer", "median layer"
 UP, DOWN, BOTH = "rises", "falls", "either"
 N_NOISE = 64  # differences between consecutive values whose median absolute value is the unit of noise
@@ -47,6 +47,18 @@ class Alarms(NamedTuple):
     steps: Indices
     scores: Vector
     places: Indices  # the layer furthest from its level, as a column of the quantity
+
+
+def windows(cadence: int) -> dict[str, tuple[int, int]]:
+    """Return how many values' mean is measured, and from the median of how many before: a jump, a move and a slow one.
+
+    Windows are of steps, so that what is measured rarely is judged at the same pace.
+    """
+    return {
+        "level": (1, N_LEVEL),
+        "rate": (1, max(MIN_WINDOW, RATE_STEPS // cadence)),
+        "trend": (max(MIN_MEAN, MEAN_STEPS // cadence), max(MIN_WINDOW, TREND_STEPS // cadence)),
+    }
 
 
 def previous_median(values: Vector, window: int) -> Vector:
@@ -131,7 +143,7 @@ def quantity_alarms(quantity: Quantity) -> Iterator[tuple[Choice, Alarms]]:
     values = quantity.values.astype(np.float64)
     finite = np.isfinite(values).all(axis=1)
     n = len(values) if finite.all() else int(np.argmin(finite))
-    for transform, (width, window) in TRANSFORMS.items():
+    for transform, (width, window) in windows(quantity.cadence).items():
         units = np.stack([noise_units(moving_mean(column, width), window) for column in values[:n].T], axis=1)
         for aggregation, columns in aggregations(quantity).items():
             each = {UP: units[:, columns], DOWN: -units[:, columns]}

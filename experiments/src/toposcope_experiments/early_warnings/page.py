@@ -1,5 +1,6 @@
 """What the page of early warnings says, and its sections."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,59 +33,104 @@ from toposcope.extend import (
     whole,
 )
 from toposcope_experiments.early_warnings.charts import lead_chart
-from toposcope_experiments.early_warnings.referee import AFTER, BEFORE, LOSS, MIN_APART, SOON, ScoredRun
+from toposcope_experiments.early_warnings.referee import AFTER, BEFORE, LOSS, MIN_APART, MIN_WARNING, SOON, ScoredRun
 from toposcope_experiments.early_warnings.tables import (
     GROUPS,
-    IN_SOME,
-    LEADS,
     PER,
     RULE,
-    UNDETERMINED,
-    EarlyWarningData,
+    cadence_table,
     group_table,
     layer_table,
     lead_table,
     precursor_table,
     rule_table,
+    together_table,
 )
 from toposcope_experiments.early_warnings.traces import QUIET
+from toposcope_experiments.early_warnings.trials import AT_CADENCE, IN_SOME, LEADS, UNDETERMINED, EarlyWarningData
 
 TITLE = "Early warnings"
 TOPOLOGY = r"^(neural persistence|H[01] |scale-free H[01] )"  # titles of topological quantities
+MEASURED = (
+    "Loss: of each batch; its variance and skewness are those of the last 64. Gradient norm: before clipping. "
+    "Update over weights: how large a step the optimizer makes. Largest attention logit, entropy of the "
+    "attention: attention that collapses has large logits and no entropy. Kurtosis: how far single activations "
+    "stand out. Stable and effective rank: how many directions the weights use. Topology: a matrix is a set of "
+    "points, one for each of its rows; H0 is how long the links are that hold them together, H1 how large the "
+    "loops are that they form, scale-free where it is divided by the norm of the weights; neural persistence is "
+    "how evenly strong the connections of a layer are. Hessian eigenvalue times the rate: how close training is "
+    "to the edge at which steps overshoot."
+)
 
 
 def lead(data: EarlyWarningData) -> list[str]:
-    """Return the sentences at the top of the page."""
+    """Return the sentences at the top of the page; the first one answers."""
     rows = data.tables["precursors"].filter(pl.col("precursor") != LOSS).to_dicts()
     if not rows or all(row["verdict"] == UNDETERMINED for row in rows):
         return ["Whether anything warns before the loss does cannot be told from these runs.", *_why(data)]
     found = [row for row in rows if row["verdict"] in (LEADS, IN_SOME)]
+    names = [row["precursor"] for row in found]
+    topology = [name for name in names if re.search(TOPOLOGY, name)]
+    answer = (
+        f"Of {counted(len(rows), 'quantity', 'quantities')} {len(found) or 'none'} "
+        f"{'warn' if len(found) > 1 else 'warns'} of trouble before the loss does, at one false alarm in 100,000 steps"
+        f"{': ' + joined(names) if names else ''}"
+    )
+    measured = any(re.search(TOPOLOGY, row["precursor"]) for row in rows)
+    if measured and names:
+        answer += "; topology does" if topology else "; topology does not"
     said = [
-        f"{row['precursor'].capitalize()} {row['verdict']}: next to it the first alarm comes {row['saved']:.0f} steps "
-        f"earlier on average ({row['saved_low']:.0f} to {row['saved_high']:.0f}), at the same rate of false alarms"
-        f"{_in_kinds(row['led_kinds']) if row['verdict'] == IN_SOME else ''}."
+        f"{row['precursor'].capitalize()} {row['verdict']}: next to it, {row['warned_by_both']:.0%} of troubles "
+        f"are warned of before their onset, and a trouble has {row['gained']:.0f} steps of warning more on average "
+        f"({row['gained_low']:.0f} to {row['gained_high']:.0f}){_in_kinds(row) if row['verdict'] == IN_SOME else ''}."
         for row in found
     ]
-    others = [row["precursor"] for row in rows if row not in found]
-    none = "Nothing measured warns before the loss does, at one false alarm in 100,000 steps."
-    rest = f"Not shown to lead it, so not worth their cost: {joined(others)}." if others else ""
-    return [*(said or [none]), *([rest] if rest else []), *_on_topology(data)]
+    rare = [row["precursor"] for row in rows if row["verdict"] == AT_CADENCE]
+    others = [row["precursor"] for row in rows if row["verdict"] not in (LEADS, IN_SOME, AT_CADENCE)]
+    rest = [
+        (
+            rare,
+            "Not told apart from being measured so rarely, since the gradient norm does not lead either when it is:",
+        ),
+        (others, "Not shown to lead it, so not worth their cost:"),
+    ]
+    return [
+        answer + ".",
+        *said,
+        *_on_alerts(data),
+        *(f"{words} {joined(which)}." for which, words in rest if which),
+        *_on_topology(data),
+    ]
+
+
+def _on_alerts(data: EarlyWarningData) -> list[str]:
+    """Say how often all that leads would alarm for nothing if it were watched at once."""
+    return [
+        f"As alerts that share the one rate, {joined(row['alerts'].split(', '))} raise {row['rate']:.2f} false alarms "
+        f"in 100,000 steps together ({row['rate_low']:.2f} to {row['rate_high']:.2f}; quiet runs that set no "
+        f"threshold), and warn of {row['warned']:.0%} of troubles; the loss alone of {row['warned_by_loss']:.0%}."
+        for row in data.tables["together"].to_dicts()
+    ]
 
 
 def _on_topology(data: EarlyWarningData) -> list[str]:
-    """Say in which kinds of trouble topology saves more steps than any plain quantity: means compared, untested."""
+    """Say in which kinds of trouble topology gains more than any plain quantity: means compared, untested."""
     kinds = data.tables["groups"].filter(by="kind")
     is_topology = pl.col("precursor").str.contains(TOPOLOGY)
-    best = kinds.group_by("group", is_topology.alias("topology")).agg(pl.col("saved").fill_nan(None).max())
-    saved = {(group, topology): steps or 0.0 for group, topology, steps in best.iter_rows()}
-    groups = sorted({group for group, topology in saved if topology})
-    ahead = [group for group in groups if saved[group, True] > max(0.0, saved.get((group, False), 0.0))]
+    best = kinds.group_by("group", is_topology.alias("topology")).agg(pl.col("gained").fill_nan(None).max())
+    gained = {(group, topology): steps or 0.0 for group, topology, steps in best.iter_rows()}
+    groups = sorted({group for group, topology in gained if topology})
+    ahead = [group for group in groups if gained[group, True] > max(0.0, gained.get((group, False), 0.0))]
     where = joined(ahead) if ahead else "no kind of trouble"
-    return [f"Topology saves more steps than every plain quantity in {where}, on average."] if groups else []
+    return (
+        [f"Topology gains more steps of warning than every plain quantity in {where}, on average, untested."]
+        if groups
+        else []
+    )
 
 
-def _in_kinds(kinds: str) -> str:
-    return f"; it does so in {joined(kinds.split(', '))}" if kinds else ""
+def _in_kinds(row: Mapping[str, Any]) -> str:
+    return f"; it does so in {joined(row['led_kinds'].split(', '))}" if row["led_kinds"] else ""
 
 
 def _why(data: EarlyWarningData) -> list[str]:
@@ -98,7 +144,10 @@ def notes(data: EarlyWarningData) -> list[str]:
     """Return which runs are left out."""
     disturbed = sum(run.kind == QUIET and run.onset is not None for run in data.runs)
     calm = sum(run.kind != QUIET and run.onset is None for run in data.runs)
+    held_out = data.trials[LOSS].reactions
+    lone = sum(run.kind != QUIET and run.onset is not None and run.run not in held_out for run in data.runs)
     said = [
+        (lone, f"{counted(lone, 'troubled run')} without a held-out quiet run of the same model as long: not used."),
         (disturbed, f"{counted(disturbed, 'run')} meant to be quiet had an onset: not used."),
         (calm, f"{counted(calm, 'run')} meant to be troubled had no onset: only what is noticed there is counted."),
     ]
@@ -133,6 +182,7 @@ PERFORMANCE: tuple[Spec, ...] = (
     number_of("by chance", "by_chance", share, group="before the onset"),
     number_of("median steps", "lead", whole, group="before the onset"),
     _range("lead_low", "lead_high", whole, "before the onset"),
+    number_of("mean steps, 0 if not", "steps", whole, group="before the onset"),
 )
 FALSE: tuple[Spec, ...] = (
     number_of("per 100,000 steps", "rate", _two_digits, group="false alarms"),
@@ -147,12 +197,22 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
         number_of("ahead", "ahead", share, group="against the loss"),
         number_of("behind", "behind", share, group="against the loss"),
         number_of("median lead", "over_loss", whole, group="against the loss"),
-        number_of("steps saved", "saved", _tenths, group="next to the loss"),
-        interval_of("95%", "saved_low", "saved_high", 1, group="next to the loss"),
+        number_of("warned by either", "warned_by_both", share, group="next to the loss"),
+        number_of("steps gained", "gained", _tenths, group="next to the loss"),
+        interval_of("95%", "gained_low", "gained_high", 1, group="next to the loss"),
         number_of("p, adjusted", "p_adjusted", p_value, group="next to the loss"),
         *FALSE,
         number_of("ms per step", "cost", _milliseconds),
         text_of("verdict", "verdict", prose=True),
+    )
+    shared: tuple[Spec, ...] = (
+        text_of("alerts", "alerts", names_row=True, prose=True),
+        *FALSE,
+        number_of("runs", "runs", whole),
+        number_of("warned", "warned", share),
+        number_of("by the loss alone", "warned_by_loss", share),
+        number_of("steps gained", "gained", _tenths),
+        interval_of("95%", "gained_low", "gained_high", 1),
     )
     others: tuple[Spec, ...] = (
         text_of("quantity", "precursor", names_row=True),
@@ -163,22 +223,49 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
         number_of("followed by an onset", "followed", whole, group="first alarms before it"),
         number_of("of", "alarmed", whole, group="first alarms before it"),
     )
-    rows = data.tables["precursors"].to_dicts()
+    rows, alerts = data.tables["precursors"].to_dicts(), data.tables["together"].to_dicts()
     return (
         *pictures,
         table("precursors", "Each quantity, at one false alarm in 100,000 steps", specs, rows),
         paragraph(
-            "Warned: share of the held-out runs with an alarm before the onset, kinds of trouble counting alike; by "
-            "chance: the same with the alarms of quiet runs at the same steps; against the loss: how its first alarm "
-            "compares with that of the loss; steps saved: how much earlier the first alarm comes with both watched, "
-            "each at half of the rate. ", csv_link("precursors"), ", ",
+            f"Warned: share of the held-out runs with an alarm {MIN_WARNING} or more steps before the onset, kinds of "
+            "trouble counting alike; by chance: the same with the alarms of quiet runs of the same model at the same "
+            "steps; against the loss: whether its first alarm, after the onset too, comes sooner or later than that "
+            "of the loss, and by how much where both alarm; steps gained: steps of warning before the onset, at most "
+            f"{SOON}, with both watched, each at half of the rate, less those of the loss alone. ", 
+            csv_link("precursors"), ", ",
             csv_link("leads"), ".", note=True,
         ),
+        table("together", "All that leads, as alerts that share the one rate", shared, alerts) if alerts else None,
+        details("What is measured", paragraph(MEASURED)),
         details("The rule", paragraph(RULE)),
         folded(table("choices", "Choices, and what was noticed and followed", others, rows), "Choices"),
         paragraph(
             f"Followed: an onset within {SOON} steps, of the runs with an alarm before any onset, quiet ones among "
             "them. It depends on how many of the runs are troubled.", note=True,
+        ),
+    )  # fmt: skip
+
+
+def _cadence_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    specs: tuple[Spec, ...] = (
+        text_of("quantity", "precursor", names_row=True),
+        text_of("against", "control", names_row=True),
+        number_of("runs", "runs", whole),
+        number_of("ahead", "ahead", share),
+        number_of("behind", "behind", share),
+        number_of("warned", "warned", share),
+        number_of("warned by the other", "warned_control", share),
+        number_of("steps gained", "gained", _tenths),
+        interval_of("95%", "gained_low", "gained_high", 1),
+    )
+    return (
+        table("cadences", "What is measured rarely, against what is known as rarely", specs,
+              data.tables["cadences"].to_dicts(), sortable=True),
+        paragraph(
+            "Each alone, at one false alarm in 100,000 steps. What is measured rarely warns late for that reason "
+            "alone; the loss and the gradient norm are here looked at as rarely. ",
+            csv_link("cadences"), ".", note=True,
         ),
     )  # fmt: skip
 
@@ -189,7 +276,7 @@ def _group_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Bloc
         number_of("runs", "runs", whole),
         number_of("warned", "warned", share),
         number_of("median steps before", "lead", whole),
-        number_of("steps saved", "saved", _tenths),
+        number_of("steps gained", "gained", _tenths),
         number_of("first of all", "first", share),
         text_of("layer", "place"),
     )
@@ -254,8 +341,9 @@ def _design_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Blo
             "scored on the other halves, and then the other way round. Halves: every other name, ordered by SHA-256."
         ),
         paragraph(
-            f"An alarm warns if it comes at most {BEFORE} steps before the onset, and not before a fault was planted; "
-            f"one {AFTER} or more steps after the onset counts as none. Alarms at most {MIN_APART} steps apart are one."
+            f"An alarm warns if it comes {MIN_WARNING} to {BEFORE} steps before the onset, and not before a fault was "
+            f"planted; one {AFTER} or more steps after the onset counts as none. Alarms at most {MIN_APART} steps "
+            "apart are one."
         ),
     )
 
@@ -266,11 +354,18 @@ SECTIONS: tuple[Section, ...] = (
         anchor="precursors",
         title="What warns first",
         position=10,
-        tables={"precursors": precursor_table, "leads": lead_table},
+        tables={"precursors": precursor_table, "leads": lead_table, "together": together_table},
         charts=(lead_chart,),
         blocks=_precursor_blocks,
         summary=lead,
         notes=notes,
+    ),
+    Section(
+        anchor="cadences",
+        title="What is measured rarely",
+        position=15,
+        tables={"cadences": cadence_table},
+        blocks=_cadence_blocks,
     ),
     Section(
         anchor="groups", title="By kind of trouble", position=20, tables={"groups": group_table}, blocks=_group_blocks

@@ -17,9 +17,10 @@ from toposcope_experiments.early_warnings.training import PackTrainer
 from toposcope_experiments.small_networks.commands import run_all
 
 DESIGN, COSTS, CORPUS, STATES = "design.json", "costs.json", "corpus.safetensors", "training"
-TIMED_STEPS, TIMINGS = 3, 3  # updates before a measurement is timed, and how often; the median counts
+UPDATE = "update"  # with what is measured at every step
+TIMED_STEPS, TIMINGS = 4, 3  # updates before a measurement is timed, and how often; the median counts
 Costs = Mapping[str, Mapping[str, float]]
-"""CPU seconds of one measurement of one run, by shape and precursor."""
+"""CPU seconds of one measurement of one run, by shape and precursor; and of an update."""
 
 
 def train_population(design: Design, folder: Path, workers: int | None = None, progress: Progress = silent) -> None:
@@ -38,18 +39,18 @@ def train_population(design: Design, folder: Path, workers: int | None = None, p
     packs = design.packs()
     costs = _costs(packs, corpus, folder)
     tasks = [(pack, corpus, folder, costs[pack.shape.name]) for pack in packs if not _path(folder, pack).exists()]
-    total = sum(pack.steps * len(pack.plans) for pack in packs)
-    left = {pack.name: pack.steps * len(pack.plans) for pack, *_ in tasks}
-    runs = {pack.name: len(pack.plans) for pack in packs}
+    if not tasks:
+        return
+    with Workers(min(workers or processors(), len(tasks))) as engine:
+        expected = {pack.name: _seconds(pack, cost) / engine.n_workers for pack, _, _, cost in tasks}
+        left, total = dict(expected), round(1000 * sum(expected.values()))
 
-    def advance(name: str, step: int, steps: int) -> None:
-        left[name] = (steps - step) * runs[name]
-        progress("train", total - sum(left.values()), total)
+        def advance(name: str, step: int, steps: int) -> None:
+            left[name] = expected[name] * (1 - step / steps)
+            progress("measure", total - round(1000 * sum(left.values())), total)  # a stage of milliseconds
 
-    progress("train", total - sum(left.values()), total)
-    if tasks:
-        with Workers(min(workers or processors(), len(tasks))) as engine:
-            run_all(engine, train_pack, tasks, lambda task: task[0].name, advance)
+        progress("measure", 0, total)
+        run_all(engine, train_pack, tasks, lambda task: task[0].name, advance)
 
 
 def train_pack(task: tuple[Pack, Path, Path, Mapping[str, float]]) -> None:
@@ -63,12 +64,14 @@ def train_pack(task: tuple[Pack, Path, Path, Mapping[str, float]]) -> None:
 
 
 def measure_costs(pack: Pack, corpus: Path, folder: Path) -> dict[str, float]:
-    """Return the CPU seconds of one measurement of each precursor of one run, in a pack of this kind."""
+    """Return the CPU seconds of one measurement of each precursor of one run, and of an update, in such a pack."""
     costs = {}
     with one_thread():
         trainer = PackTrainer(pack, corpus, folder)
         for step in range(1, TIMED_STEPS + 1):
+            begin = time.process_time()
             trainer.update(step)
+            costs[UPDATE] = (time.process_time() - begin) / len(pack.plans)
         for name, precursor in PRECURSORS.items():
             seconds = []
             for _ in range(TIMINGS):
@@ -80,14 +83,21 @@ def measure_costs(pack: Pack, corpus: Path, folder: Path) -> dict[str, float]:
     return costs
 
 
+def _seconds(pack: Pack, costs: Mapping[str, float]) -> float:
+    """Return the CPU seconds that a pack is expected to take."""
+    rare = sum(costs[name] / precursor.cadence for name, precursor in PRECURSORS.items() if precursor.cadence > 1)
+    return pack.steps * len(pack.plans) * (costs[UPDATE] + rare)
+
+
 def _costs(packs: list[Pack], corpus: Path, folder: Path) -> Costs:
     path = folder / COSTS
+    largest = {pack.shape.name: pack for pack in sorted(packs, key=lambda pack: len(pack.plans))}
     if path.exists():
         try:
-            return dict(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
+            known = json.loads(path.read_text(encoding="utf-8"))
+            return {shape: {name: float(known[shape][name]) for name in (UPDATE, *PRECURSORS)} for shape in largest}
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise ToposcopeError(f"{path}: cannot be read ({error}); remove it to measure again") from error
-    largest = {pack.shape.name: pack for pack in sorted(packs, key=lambda pack: len(pack.plans))}
     costs = {name: measure_costs(pack, corpus, folder / STATES) for name, pack in largest.items()}
     write_bytes(path, json.dumps(costs, indent=2).encode() + b"\n")
     return costs

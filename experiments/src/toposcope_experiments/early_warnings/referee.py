@@ -6,7 +6,7 @@ by thresholds and choices that it had no part in. That is what is declared befor
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -21,7 +21,8 @@ from toposcope_experiments.early_warnings.traces import QUIET
 LOSS = "loss"
 BEFORE, AFTER = 500, 200
 """Steps before an onset within which an alarm warns of it, and steps after it until which an alarm counts at all."""
-SOON = 200  # steps within which an onset follows an alarm, if it does
+SOON = 200  # steps within which an onset follows an alarm, if it does; a warning earlier than that is worth no more
+MIN_WARNING = 5  # steps below which an alarm before the onset is none: an update shows in the loss a step later
 MIN_APART = 100  # steps between two alarms; closer ones are one
 N_RESAMPLES = 2000
 Half = int  # 0 or 1
@@ -42,6 +43,7 @@ class ScoredRun:
     costs: Mapping[str, float]  # by quantity, CPU seconds per step
     seen: str = ""  # in the loss
     shape: str = ""  # of the model
+    cadences: Mapping[str, int] = field(default_factory=dict)  # by quantity, steps; 1 where none is named
 
     @property
     def quiet(self) -> bool:
@@ -63,6 +65,25 @@ def halves(names: Iterable[str]) -> dict[str, Half]:
     """Return the half of each name: every other one, in the order of the SHA-256 of the names."""
     ordered = sorted(set(names), key=lambda name: sha256(name.encode()).hexdigest())
     return {name: place % 2 for place, name in enumerate(ordered)}
+
+
+def quiet_halves(runs: Iterable[ScoredRun]) -> dict[str, Half]:
+    """Return the half of each quiet run, every other one of its shape, so that both have models of all shapes."""
+    by_shape: dict[str, list[str]] = {}
+    for run in runs:
+        if run.quiet:
+            by_shape.setdefault(run.shape, []).append(run.run)
+    return {name: half for names in by_shape.values() for name, half in halves(names).items()}
+
+
+def is_alike(quiet: ScoredRun, run: ScoredRun) -> bool:
+    """Return whether a quiet run says what chance does in a troubled one: the same model, as far as its onset."""
+    return run.onset is not None and quiet.shape == run.shape and quiet.steps >= run.onset
+
+
+def seldom(name: str, cadence: int) -> str:
+    """Return the name of a quantity that is looked at every so many steps only."""
+    return f"{name}, every {cadence} steps"
 
 
 def count_alarms(alarms: Alarms, threshold: float) -> int:
@@ -104,6 +125,12 @@ def reaction(run: ScoredRun, alarms: Alarms, threshold: float) -> tuple[int, int
     return int(alarms.steps[first]) - run.onset, int(alarms.places[first])
 
 
+def warning(at: Any) -> Vector:
+    """Return the steps of warning before the onset, at most `SOON`; 0 of an alarm that comes later, or never."""
+    steps = -np.asarray(at, np.float64)
+    return np.where(steps >= MIN_WARNING, np.minimum(steps, SOON), 0.0)
+
+
 def onset_follows(run: ScoredRun, alarms: Alarms, threshold: float) -> bool | None:
     """Return whether the onset comes soon after the first alarm; None if there is no alarm before it."""
     steps = alarms.steps[alarms.scores > threshold]
@@ -115,7 +142,7 @@ def onset_follows(run: ScoredRun, alarms: Alarms, threshold: float) -> bool | No
 class Fold(NamedTuple):
     """What one half sets: a choice, the thresholds for it at the rate and at half of it, and the quiet steps used."""
 
-    choice: object
+    choice: Any  # a `Choice`, or the name of a rule
     threshold: float
     half_threshold: float
     quiet_steps: int
@@ -129,7 +156,7 @@ class Reaction:
     at: int
     at_half: int
     place: str
-    by_chance: Indices  # shape (held-out quiet runs,); what `at` would be with the alarms of each at the same steps
+    by_chance: Indices  # what `at` would be with the alarms, at the same steps, of each held-out quiet run of its shape
     by_chance_at_half: Indices
 
 
@@ -160,7 +187,7 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
     """Set what is to be set on each half, and score on the other; a `fixed` threshold is taken as published."""
     measured = [run for run in runs if run.run in contestant]
     quiet, troubled = [r for r in measured if r.quiet], [r for r in measured if r.kind != QUIET]
-    quiet_half = halves(run.run for run in runs if run.quiet)
+    quiet_half = quiet_halves(runs)
     kind_half = halves(run.kind for run in runs if run.kind != QUIET)
     folds, reactions, n_false, n_above, n_steps, n_noticed, n_silent = [], {}, 0, 0, 0, 0, 0
     outcomes: list[bool | None] = []
@@ -188,6 +215,9 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
         for run in seconds:
             alarms = contestant[run.run][fold.choice]
             if run.onset is not None:
+                alike = [each for other, each in zip(others, calm, strict=True) if is_alike(other, run)]
+                if not alike:  # what chance does is not known
+                    continue
                 at, place = reaction(run, alarms, fold.threshold)
                 at_half, _ = reaction(run, alarms, fold.half_threshold)
                 places = run.places.get(name, ())
@@ -196,8 +226,8 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
                     at,
                     at_half,
                     places[place] if 0 <= place < len(places) else "",
-                    np.array([reaction(run, each, fold.threshold)[0] for each in calm], np.int64),
-                    np.array([reaction(run, each, fold.half_threshold)[0] for each in calm], np.int64),
+                    np.array([reaction(run, each, fold.threshold)[0] for each in alike], np.int64),
+                    np.array([reaction(run, each, fold.half_threshold)[0] for each in alike], np.int64),
                 )
             elif run.planted is not None:
                 steps = alarms.steps[alarms.scores > fold.threshold]
@@ -218,13 +248,15 @@ def _set(contestant: Contestant, quiet: Sequence[ScoredRun], choice: object, fix
     return Fold(choice, at, half, n_steps)
 
 
-def _gain(contestant: Contestant, runs: Sequence[ScoredRun], fold: Fold) -> float:
-    """Return how early an option alarms: mean over kinds of the mean steps before the last that counts."""
+def _gain(contestant: Contestant, runs: Sequence[ScoredRun], fold: Fold) -> tuple[float, float]:
+    """Return the mean over kinds of the steps of warning, and of the share of runs with an alarm that counts."""
     by_kind: dict[str, list[int]] = {}
     for run in runs:
         alarms = contestant[run.run].get(fold.choice)
-        by_kind.setdefault(run.kind, []).append(AFTER - reaction(run, alarms, fold.threshold)[0] if alarms else 0)
-    return float(np.mean([np.mean(gains) for gains in by_kind.values()])) if by_kind else 0.0
+        by_kind.setdefault(run.kind, []).append(reaction(run, alarms, fold.threshold)[0] if alarms else AFTER)
+    gains = [(warning(at).mean(), np.mean(np.array(at) < AFTER)) for at in by_kind.values()]
+    warned, alarmed = np.mean(gains, axis=0) if gains else (0.0, 0.0)
+    return float(warned), float(alarmed)
 
 
 @lru_cache(maxsize=32)

@@ -1,5 +1,7 @@
 """From the trace of a run to what the referee reads: its onset, and the alarms of everything measured."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +12,12 @@ from toposcope_experiments.early_warnings.detector import quantity_alarms
 from toposcope_experiments.early_warnings.onset import find_onset
 from toposcope_experiments.early_warnings.precursors import PRECURSORS
 from toposcope_experiments.early_warnings.published_rules import published_alarms
-from toposcope_experiments.early_warnings.referee import LOSS, ScoredRun
+from toposcope_experiments.early_warnings.referee import LOSS, ScoredRun, seldom
 from toposcope_experiments.early_warnings.traces import NETWORK, Quantity, Trace, read_traces
 
 WINDOW = 64  # losses whose variance and skewness are precursors that cost nothing
 VARIANCE, SKEWNESS = "loss variance", "loss skewness"
+CONTROLS = (LOSS, "gradient_norm")  # what is also tried at the cadence of what is measured rarely
 
 
 def loss_quantities(loss: Vector) -> dict[str, Quantity]:
@@ -31,10 +34,24 @@ def loss_quantities(loss: Vector) -> dict[str, Quantity]:
     return {name: Quantity(1, values[:, None].astype(np.float32), (NETWORK,), 0.0) for name, values in found.items()}
 
 
+def controls(measured: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """Return what is known at every step as it would be known at the cadences of the others."""
+    return {
+        seldom(_title(name), k): replace(measured[name], cadence=k, values=measured[name].values[::k])
+        for k in sorted({quantity.cadence for quantity in measured.values()} - {1})
+        for name in CONTROLS
+        if name in measured and measured[name].cadence == 1
+    }
+
+
+def _title(name: str) -> str:
+    return PRECURSORS[name].title if name in PRECURSORS else name
+
+
 def score_trace(trace: Trace) -> ScoredRun:
     """Return what the referee reads of a run."""
     measured = loss_quantities(trace.loss) | dict(trace.quantities)
-    quantities = {PRECURSORS[name].title if name in PRECURSORS else name: each for name, each in measured.items()}
+    quantities = {_title(name): each for name, each in measured.items()} | controls(measured)
     found = find_onset(trace.loss)
     return ScoredRun(
         trace.run,
@@ -48,6 +65,7 @@ def score_trace(trace: Trace) -> ScoredRun:
         {name: quantity.cost / quantity.cadence for name, quantity in quantities.items()},
         found.seen,
         trace.variant.partition(" ")[0],
+        {name: quantity.cadence for name, quantity in quantities.items()},
     )
 
 
