@@ -78,7 +78,7 @@ def lead(data: EarlyWarningData) -> list[str]:
     )
     measured = any(re.search(TOPOLOGY, row["precursor"]) for row in rows)
     if measured and names:
-        answer += "; topology does" if topology else "; topology does not"
+        answer += "; topology does" if topology else "; topology is not shown to"
     said = [
         f"{row['precursor'].capitalize()} {row['verdict']}: next to it, {row['warned_by_both']:.0%} of troubles "
         f"are warned of before their onset, and a trouble has {row['gained']:.0f} steps of warning more on average "
@@ -97,18 +97,20 @@ def lead(data: EarlyWarningData) -> list[str]:
     return [
         answer + ".",
         *said,
-        *_on_alerts(data),
+        *_on_alerts(data, names),
         *(f"{words} {joined(which)}." for which, words in rest if which),
         *_on_topology(data),
     ]
 
 
-def _on_alerts(data: EarlyWarningData) -> list[str]:
+def _on_alerts(data: EarlyWarningData, leading: Sequence[str]) -> list[str]:
     """Say how often all that leads would alarm for nothing if it were watched at once."""
+    joint = data.together
+    few = "; the quiet runs can set no thresholds for more" if joint and len(joint.names) <= len(leading) else ""
     return [
         f"As alerts that share the one rate, {joined(row['alerts'].split(', '))} raise {row['rate']:.2f} false alarms "
         f"in 100,000 steps together ({row['rate_low']:.2f} to {row['rate_high']:.2f}; quiet runs that set no "
-        f"threshold), and warn of {row['warned']:.0%} of troubles; the loss alone of {row['warned_by_loss']:.0%}."
+        f"threshold), and warn of {row['warned']:.0%} of troubles; the loss alone of {row['warned_by_loss']:.0%}{few}."
         for row in data.tables["together"].to_dicts()
     ]
 
@@ -232,7 +234,7 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
             "trouble counting alike; by chance: the same with the alarms of quiet runs of the same model at the same "
             "steps; against the loss: whether its first alarm, after the onset too, comes sooner or later than that "
             "of the loss, and by how much where both alarm; steps gained: steps of warning before the onset, at most "
-            f"{SOON}, with both watched, each at half of the rate, less those of the loss alone. ", 
+            f"{SOON}, with both watched, each at half of the rate, less those of the loss alone. ",
             csv_link("precursors"), ", ",
             csv_link("leads"), ".", note=True,
         ),

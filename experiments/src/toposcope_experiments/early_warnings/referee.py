@@ -22,6 +22,7 @@ LOSS = "loss"
 BEFORE, AFTER = 500, 200
 """Steps before an onset within which an alarm warns of it, and steps after it until which an alarm counts at all."""
 SOON = 200  # steps within which an onset follows an alarm, if it does; a warning earlier than that is worth no more
+LATE = 50  # steps after an onset until which an alarm speaks for a choice
 MIN_WARNING = 5  # steps below which an alarm before the onset is none: an update shows in the loss a step later
 MIN_APART = 100  # steps between two alarms; closer ones are one
 N_RESAMPLES = 2000
@@ -248,15 +249,14 @@ def _set(contestant: Contestant, quiet: Sequence[ScoredRun], choice: object, fix
     return Fold(choice, at, half, n_steps)
 
 
-def _gain(contestant: Contestant, runs: Sequence[ScoredRun], fold: Fold) -> tuple[float, float]:
-    """Return the mean over kinds of the steps of warning, and of the share of runs with an alarm that counts."""
+def _gain(contestant: Contestant, runs: Sequence[ScoredRun], fold: Fold) -> float:
+    """Return how early an option alarms: mean over kinds of the mean steps before the last that makes it better."""
     by_kind: dict[str, list[int]] = {}
     for run in runs:
         alarms = contestant[run.run].get(fold.choice)
-        by_kind.setdefault(run.kind, []).append(reaction(run, alarms, fold.threshold)[0] if alarms else AFTER)
-    gains = [(warning(at).mean(), np.mean(np.array(at) < AFTER)) for at in by_kind.values()]
-    warned, alarmed = np.mean(gains, axis=0) if gains else (0.0, 0.0)
-    return float(warned), float(alarmed)
+        at = reaction(run, alarms, fold.threshold)[0] if alarms else AFTER
+        by_kind.setdefault(run.kind, []).append(min(max(LATE - at, 0), LATE + SOON))
+    return float(np.mean([np.mean(gains) for gains in by_kind.values()])) if by_kind else 0.0
 
 
 @lru_cache(maxsize=32)
