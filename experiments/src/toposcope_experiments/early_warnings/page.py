@@ -90,7 +90,7 @@ def lead(data: EarlyWarningData) -> list[str]:
     rest = [
         (
             rare,
-            "Not told apart from being measured so rarely, since the gradient norm does not lead either when it is:",
+            "Measured too rarely to tell, as the gradient norm is not shown to lead either at their cadence:",
         ),
         (others, "Not shown to lead it, so not worth their cost:"),
     ]
