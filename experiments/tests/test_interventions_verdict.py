@@ -206,3 +206,18 @@ def test_results_are_read_and_faults_named(trained: Trained, tmp_path: Path) -> 
     path.write_text("")
     with pytest.raises(ToposcopeError, match="cannot be read"):
         read_results(tmp_path)
+
+
+def test_a_stronger_push_that_missed_the_dose_explains_nothing_unless_at_equal_share(trained: Trained) -> None:
+    table = table_of(trained, H0_BEYOND)
+    gain = directed_effect(StatisticRuns(STATISTIC_NAME, table), STATISTIC).mean() / 1000
+    of_twin = pl.col("arm") == TWIN
+    does_as_much = pl.when(of_twin).then(pl.col("loss") + 1.2 * gain * pl.col("direction")).otherwise("loss")
+    for factor, explains in ((9.0, False), (1.0, True)):
+        share = pl.when(of_twin).then(0.02 * factor).otherwise(0.02)
+        found = judged(table.with_columns(loss=does_as_much, share=share, dose=pl.when(~of_twin).then("dose")
+                                          .otherwise(pl.col("dose") * 1e-3)))  # fmt: skip
+        twin = found.comparison(TWIN)
+        assert twin is not None
+        assert (twin.explains, twin.beaten) == (explains, False)
+        assert found.verdict == (EXPLAINED if explains else UNDETERMINED)

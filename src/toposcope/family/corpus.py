@@ -93,7 +93,7 @@ def _read_file(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ToposcopeError(f"corpus {file}: no text file in UTF-8 that can be read ({error})") from error
+        raise ToposcopeError(f"corpus {file}: cannot be read as UTF-8 text: {error}") from error
 
 
 def prepare(corpus: Corpus, path: Path, base: Path = Path()) -> str:

@@ -110,7 +110,7 @@ def condition_chart(data: InterventionData) -> list[Chart]:
     title = "Each push in each condition"
     caption = (
         "The effect of each push on the validation loss at the end, with 95% intervals: left of 0 pushing up lowers "
-        "the loss. Placebos are pushed as far as topology where they can be."
+        "the loss. Placebos are pushed as far as topology; those that cannot reach it, up to ten times as strongly."
     )
     sizes = [
         f"{row}: {', '.join(f'{arm} {mnat(effect)}' for arm, effect in of.select('arm', 'effect').iter_rows())}"

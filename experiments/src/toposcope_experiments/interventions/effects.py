@@ -8,7 +8,16 @@ import numpy as np
 import polars as pl
 
 from toposcope.extend import LEVEL, Vector, sign_flip
-from toposcope_experiments.interventions.results import ARMS, BASE, DOWN, UNDIRECTED, UP, StatisticRuns
+from toposcope_experiments.interventions.results import (
+    ARMS,
+    BASE,
+    DOWN,
+    RANDOM,
+    STATISTIC,
+    UNDIRECTED,
+    UP,
+    StatisticRuns,
+)
 
 MNAT = 1000.0
 POWER = 0.8
@@ -61,6 +70,16 @@ def directed_effect(runs: StatisticRuns, arm: str, column: str = "loss") -> Vect
 def effect_of_direction(runs: StatisticRuns, arm: str, direction: int, column: str = "loss") -> Vector:
     """Return arm minus base by seed, in mnat."""
     return (runs.values(column, arm, direction) - runs.values(column, BASE)) * MNAT
+
+
+def beyond_random(runs: StatisticRuns, direction: int) -> Vector:
+    """Return what a push does beyond one in a random direction of the same share of the gradient, by seed, in mnat."""
+    return effect_of_direction(runs, STATISTIC, direction) - drift(runs)
+
+
+def drift(runs: StatisticRuns) -> Vector:
+    """Return what a push in a random direction or its opposite does to the loss, by seed, in mnat."""
+    return (effect_of_direction(runs, RANDOM, UP) + effect_of_direction(runs, RANDOM, DOWN)) / 2
 
 
 def mean_change(runs: StatisticRuns, arm: str, column: str = "dose") -> Vector:

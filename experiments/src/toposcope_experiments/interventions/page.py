@@ -9,13 +9,12 @@ import numpy as np
 import polars as pl
 
 from toposcope.extend import LEVEL, Tables, ToposcopeError, counted, joined, plain, signed
-from toposcope_experiments.interventions.effects import Estimate, effect_of_direction
+from toposcope_experiments.interventions.effects import Estimate, beyond_random, drift, effect_of_direction
 from toposcope_experiments.interventions.placebos import PlaceboComparison
 from toposcope_experiments.interventions.results import (
     BASE,
     DOWN,
     PLAIN,
-    RANDOM,
     RESULTS,
     STATISTIC,
     UP,
@@ -167,9 +166,8 @@ def _doses(found: StatisticVerdict) -> str:
         doses = found.runs.values("dose", STATISTIC, direction)
         if effect.n > 1:
             dose = percent_change(float(np.nanmean(doses))).lstrip("+−")
-            mean, low, high = (signed(value, 1) for value in (effect.mean, effect.low, effect.high))
             what = "by" if parts else "changes the loss by"
-            parts.append(f"{word} by {dose} {what} {mean} mnat ({low} to {high})")
+            parts.append(f"{word} by {dose} {what} {_with_interval(effect)} mnat")
     if not parts:
         return ""
     loss = plain(float(np.nanmean(found.runs.values("loss", BASE))), 4)
@@ -210,14 +208,22 @@ def caution(data: InterventionData) -> list[str]:
         if row["course"] in ("fades", "reverses")
     ]
     for found in data.main.verdicts[:1]:
-        up, down = (effect_of_direction(found.runs, RANDOM, way) for way in (UP, DOWN))
-        drift = Estimate.of((up + down) / 2)
-        if drift.p < LEVEL and drift.mean < 0:
+        random, up, down = (
+            Estimate.of(values)
+            for values in (drift(found.runs), beyond_random(found.runs, UP), beyond_random(found.runs, DOWN))
+        )
+        if random.p < LEVEL and random.mean < 0:
             sentences.append(
-                f"Caution: a push in a random direction or its opposite lowers the loss by {mnat(-drift.mean)} too: "
-                "any drift helps small initial weights, so a gain from pushing up is no evidence alone."
+                f"Caution: a push in a random direction or its opposite lowers the loss by {mnat(-random.mean)} too: "
+                "any drift helps small initial weights, so a gain from pushing up is no evidence alone. Beyond that, "
+                f"pushing {found.name} up does {_with_interval(up)} mnat, down {_with_interval(down)}."
             )
     return sentences
+
+
+def _with_interval(of: Estimate) -> str:
+    mean, low, high = (signed(value, 1) for value in (of.mean, of.low, of.high))
+    return f"{mean} ({low} to {high})"
 
 
 def power_lead(data: InterventionData) -> list[str]:

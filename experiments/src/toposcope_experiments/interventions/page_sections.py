@@ -188,16 +188,14 @@ def _caution_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Iter
         text_of("condition", "condition", names_row=True),
         *_statistic(rows),
         text_of("verdict", "verdict", prose=True),
-        text_of("model", "size"),
-        number_of("steps", "steps", whole),
-        text_of("optimizer", "optimizer"),
-        number_of("initial scale", "initial_scale", plain),
-        number_of("pushed until", "push_until", share),
+        text_of("design", "differs"),
         number_of("seeds", "n", whole),
-        number_of("at half", "half", one_digit, group="effect (mnat)"),
-        number_of("at the end", "effect", one_digit, group="effect (mnat)"),
-        interval_of("95%", "low", "high", 1, group="effect (mnat)"),
+        number_of("effect (mnat)", "effect", one_digit),
         text_of("from half to end", "course"),
+        number_of("up", "up", one_digit, group="beyond a random push (mnat)"),
+        interval_of("95%", "up_low", "up_high", 1, group="beyond a random push (mnat)"),
+        number_of("down", "down", one_digit, group="beyond a random push (mnat)"),
+        interval_of("95%", "down_low", "down_high", 1, group="beyond a random push (mnat)"),
     )
     more = (
         "Not tried yet: longer runs, larger initial weights, pushes that end at half, another optimizer; --conditions "
@@ -206,7 +204,9 @@ def _caution_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Iter
     note = paragraph(
         "An effect may be one on early speed alone: weights that start small gain from any drift. Such an effect fades "
         f"from half of training to its end, in longer runs, and with larger initial weights. {alone}“Fades”, “grows”: "
-        "the difference by seed is significant, not adjusted. ", csv_link("conditions"), ".", note=True,
+        "the difference by seed is significant, not adjusted. Beyond a random push: what pushing topology up, or "
+        "down, does to the loss less what a random direction of the same strength does. ", csv_link("conditions"), ".",
+        note=True,
     )  # fmt: skip
     return (*pictures, table("conditions", "Conditions", specs, rows.to_dicts()), note)
 

@@ -43,7 +43,9 @@ class PlaceboComparison:
     placebo: Estimate  # effect of the placebo, in mnat, on this basis
     left: Estimate  # effect of the statistic less that of the placebo
     explained: float  # the placebo's effect over the statistic's
-    does_half: bool  # at least half of the effect, significantly
+    does_half: (
+        bool  # at least half of the effect, significantly; of what missed the dose, at equal share of the gradient
+    )
     does_much_more: bool  # over 1.25 of the effect, significantly
     own: Estimate | None  # the same difference at equal change of the placebo's own quantity
 
@@ -119,12 +121,14 @@ def _directed(runs: StatisticRuns, arm: str, gain: Vector, sign: float) -> Place
         return None
     reached = of_placebo.mean() / dose.mean() if dose.mean() else np.nan
     if arm == RANDOM or not reached >= MIN_DOSE_SHARE:
-        factor = _share_factor(runs, arm)
-        basis = AT_SHARE if arm == RANDOM or factor > 1 else AS_FAR
-        scaled = placebo * factor
+        ratio = _share_ratio(runs, arm)
+        basis = AT_SHARE if arm == RANDOM or ratio > 1 else AS_FAR
+        scaled, explaining = placebo * max(1.0, ratio), placebo * ratio
     else:
         basis, scaled = AT_DOSE, _rescaled(placebo, dose, of_placebo)
-    return _compared(arm, basis, float(reached), gain, scaled, _at_equal_own_change(runs, arm, sign))
+        explaining = scaled
+    own = _at_equal_own_change(runs, arm, sign)
+    return _compared(arm, basis, float(reached), gain, scaled, own, explaining)
 
 
 def _undirected(runs: StatisticRuns, arm: str, direction: int, gain: Vector) -> PlaceboComparison | None:
@@ -133,15 +137,22 @@ def _undirected(runs: StatisticRuns, arm: str, direction: int, gain: Vector) -> 
     gain, effect = _of_common_seeds(gain, effect)
     if len(gain) < 2:
         return None
-    factor = 1.0 if arm == CHAOS else _share_factor(runs, arm)
+    factor = 1.0 if arm == CHAOS else max(1.0, _share_ratio(runs, arm))
     worse = effect * (-1.0 if effect.mean() < 0 else 1.0) * factor
     return _compared(arm, AS_IS if arm == CHAOS else AT_SHARE, np.nan, gain, worse, None)
 
 
 def _compared(
-    arm: str, basis: str, reached: float, gain: Vector, placebo: Vector, own: Estimate | None
+    arm: str,
+    basis: str,
+    reached: float,
+    gain: Vector,
+    placebo: Vector,
+    own: Estimate | None,
+    explaining: Vector | None = None,
 ) -> PlaceboComparison:
     mean = gain.mean()
+    explaining = placebo if explaining is None else explaining
     return PlaceboComparison(
         arm,
         basis,
@@ -149,7 +160,7 @@ def _compared(
         Estimate.of(placebo),
         Estimate.of(gain - placebo),
         float(placebo.mean() / mean) if mean else np.nan,
-        Estimate.of(placebo - MIN_EXPLAINED * gain).above,
+        Estimate.of(explaining - MIN_EXPLAINED * gain).above,
         Estimate.of(placebo - MUCH_MORE * gain).above,
         own,
     )
@@ -179,8 +190,8 @@ def _rescaled(placebo: Vector, dose: Vector, of_placebo: Vector) -> Vector:
     return np.asarray(ratio * placebo + placebo.mean() * (dose - ratio * of_placebo) / of_placebo.mean())
 
 
-def _share_factor(runs: StatisticRuns, arm: str) -> float:
-    """Return the statistic's share of the gradient over the placebo's, if larger; 1 where it is not known."""
+def _share_ratio(runs: StatisticRuns, arm: str) -> float:
+    """Return the statistic's share of the gradient over the placebo's; 1 where it is not known."""
 
     def mean_share(of: str) -> float:
         shares = np.concatenate([runs.values("share", of, direction) for direction in DIRECTION_NAMES])
@@ -188,7 +199,7 @@ def _share_factor(runs: StatisticRuns, arm: str) -> float:
         return float(known.mean()) if len(known) else np.nan
 
     ratio = mean_share(STATISTIC) / (mean_share(arm) or np.nan)
-    return max(1.0, ratio) if np.isfinite(ratio) else 1.0
+    return float(ratio) if np.isfinite(ratio) else 1.0
 
 
 def _of_common_seeds(*values: Vector) -> tuple[Vector, ...]:

@@ -10,6 +10,7 @@ from toposcope_experiments.interventions.effects import (
     BOTH,
     POWER,
     Estimate,
+    beyond_random,
     detectable,
     directed_effect,
     effect_of_direction,
@@ -26,7 +27,7 @@ from toposcope_experiments.interventions.page import (
     percent_change,
 )
 from toposcope_experiments.interventions.placebos import COMPARED, PlaceboComparison
-from toposcope_experiments.interventions.results import STATISTIC, UP
+from toposcope_experiments.interventions.results import DOWN, STATISTIC, UP
 from toposcope_experiments.interventions.verdict import ARM_NAMES, EFFECT_THAT_MATTERS, StatisticVerdict
 
 VERDICTS: dict[str, type[pl.DataType]] = {
@@ -109,9 +110,11 @@ def condition_table(data: InterventionData) -> pl.DataFrame:
             later = directed_effect(found.runs, STATISTIC) - directed_effect(found.runs, STATISTIC, "loss_half")
             change = Estimate.of(later)
             rows.append({
-                "condition": condition.name, **_verdict_row(found), **_design_columns(condition),
-                "half": half.mean, "half_low": half.low, "half_high": half.high,
-                "later": change.mean, "later_low": change.low, "later_high": change.high,
+                "condition": condition.name, **_verdict_row(found), **_design_columns(condition, data.main),
+                **_estimated("half", half),
+                **_estimated("up", Estimate.of(beyond_random(found.runs, UP))),
+                **_estimated("down", Estimate.of(beyond_random(found.runs, DOWN))),
+                **_estimated("later", change),
                 "course": course(found.effect, half, change),
             })  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)
@@ -134,9 +137,24 @@ def condition_effects(data: InterventionData) -> pl.DataFrame:
     return pl.concat(frames, how="vertical_relaxed") if frames else pl.DataFrame()
 
 
-def _design_columns(condition: Condition) -> dict[str, Any]:
-    get = condition.declared.get
-    return {name: get(name) for name in ("size", "steps", "optimizer", "initial_scale", "push_until")}
+def _estimated(name: str, of: Estimate) -> dict[str, float]:
+    return {name: of.mean, f"{name}_low": of.low, f"{name}_high": of.high}
+
+
+DESIGN_WORDS = {
+    "size": "{}", "steps": "{:,} steps", "optimizer": "{}", "initial_scale": "initial weights times {:g}",
+    "push_until": "pushed until {:.0%} of the steps",
+}  # fmt: skip
+
+
+def _design_columns(condition: Condition, first: Condition) -> dict[str, Any]:
+    """Return what was declared, and in words what a condition does not have in common with the first."""
+    declared = {name: condition.declared.get(name) for name in DESIGN_WORDS}
+    own = [name for name, value in declared.items() if condition is first or value != first.declared.get(name)]
+    if condition is first:
+        own = [name for name in own if declared[name] not in (1.0, "adamw")]  # as nearly always
+    words = [DESIGN_WORDS[name].format(declared[name]) for name in own if declared[name] is not None]
+    return declared | {"differs": ", ".join(words)}
 
 
 def course(end: Estimate, half: Estimate, change: Estimate) -> str:

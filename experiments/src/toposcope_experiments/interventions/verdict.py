@@ -73,8 +73,9 @@ RULE = (
     f"“{FOLLOWS}”: the effect is significant and significantly larger than that of every placebo of the same seeds, so "
     "that the largest p counts; both after Holm over the statistics.",
     f"“{EXPLAINED} …”: the effect is significant, and that of a placebo that is not beaten is significantly more than "
-    f"{MIN_EXPLAINED:.0%} of it and, where the change of its own quantity is known, significantly larger than it. Of "
-    "several, the one with the largest effect is named.",
+    f"{MIN_EXPLAINED:.0%} of it and, where the change of its own quantity is known, significantly larger than it. One "
+    "that missed the dose has to do that at equal share of the gradient. Of several, the one with the largest effect "
+    "is named.",
     f"“{NO_EFFECT} x mnat”: the effect is not significant and its 95% interval ends at x. Said only if these seeds "
     f"would find {EFFECT_THAT_MATTERS:g} mnat {POWER:.0%} of the time after correction. Else “{UNDETERMINED}”.",
     "A placebo is compared at equal dose, its effect taken in proportion where it reached another; where it reached "
