@@ -19,6 +19,7 @@ from toposcope.study import Declaration
 
 COMMANDS = {
     "study import": ["--help", "--out", "--workers", "-h", "folder"],
+    "early-warnings": ["--help", "--json", "--out", "--quick", "--workers", "-h"],
     "grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],
     "intervene": [
         *("--arm", "--batch-size", "--conditions", "--context", "--corpus", "--help", "--initial-scale"),

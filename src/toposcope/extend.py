@@ -30,8 +30,8 @@ __all__ += ["RawEvaluations", "EvaluationFile", "as_raw"]
 __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "LoggedRun", "RefusedError", "Schedule"]
 __all__ += ["window", "usable_siblings", "cached", "complete_runs", "siblings_in_split", "run_forecasters", "planned"]
 __all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median", "COOLDOWN", "STACKED_LAWS", "stack_features"]
-# a sink
-__all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted"]
+# a sink, and the noise model of the alerts
+__all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted", "Tail", "FALSE_ALARM_RATE"]
 # an analysis of a study
 __all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feature", "feature_named", "scale_free"]
 __all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation", "fisher_z"]
@@ -117,7 +117,9 @@ if TYPE_CHECKING:
     from toposcope.logs.evaluations.file import EvaluationFile, RawEvaluations, as_raw
     from toposcope.logs.log import Log
     from toposcope.logs.raw import RawLog
+    from toposcope.logs.tuning import FALSE_ALARM_RATE
     from toposcope.models.origin import Origin
+    from toposcope.monitor.alerts.noise import Tail
     from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
     from toposcope.monitor.sinks.sink import Sink
     from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature, Kind

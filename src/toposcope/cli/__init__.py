@@ -20,10 +20,10 @@ EPILOG = "Start with: toposcope demo. The --help of each command has an example.
 
 
 def _command_of(module: ModuleType) -> dict[str, click.Command]:
-    """Return the command of a module; both have the same name."""
+    """Return the command of a module, which has its name, and dashes for the underscores of it."""
     name = module.__name__.rpartition(".")[2]
     command = getattr(module, name, None)
-    return {name: command} if isinstance(command, click.Command) else {}
+    return {name.replace("_", "-"): command} if isinstance(command, click.Command) else {}
 
 
 def _all_commands() -> dict[str, click.Command]:

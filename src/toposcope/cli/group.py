@@ -9,7 +9,10 @@ from toposcope.cli.options import BadUse
 from toposcope.errors import ToposcopeError, nearest
 
 MAX_SUMMARY = 200  # characters of the sentence that describes a command in a list
-EXPERIMENTS = {"toposcope": ("grokking", "intervene", "regularisation", "stopping"), "study": ("import",)}
+EXPERIMENTS = {
+    "toposcope": ("early-warnings", "grokking", "intervene", "regularisation", "stopping"),
+    "study": ("import",),
+}
 """Commands of the other distribution, by their group."""
 
 
@@ -68,9 +71,9 @@ class Commands(click.Group):
         return super().list_commands(ctx)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return a command."""
+        """Return a command; underscores may be typed for dashes."""
         self._complete()
-        return super().get_command(ctx, cmd_name)
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, cmd_name.replace("_", "-"))
 
     def _complete(self) -> None:
         if self._collect is not None:

@@ -1,6 +1,7 @@
 """How far noise alone carries a value: rates of false alarms, the tail of a stream, and one alert per fault."""
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -93,21 +94,60 @@ class Tail:
             self._limit = self._fitted(self._fit_for)
         return self._limit
 
+    def exceedance(self, values: Vector) -> Vector:
+        """Return the probability that the next value is as large, by which `limit` is inverted.
+
+        What is not clear of the largest value so far has a probability of at least one in as many as there were.
+        """
+        if not self.count:
+            return np.ones(len(values))
+        largest, fits = self._fits()
+        positive = np.maximum(values, SMALLEST)
+        record = (largest / positive) ** 2 / self.count
+        if fits:
+            fitted = np.max([fit.n_above(values) / self.count for fit in fits], axis=0)
+            record = np.where(positive > largest, np.minimum(record, fitted), fitted)
+        least = np.where(positive > tuning.MIN_OVER_LARGEST * largest, 0.0, 1 / self.count)
+        return np.clip(record, least, 1.0)
+
     def _fitted(self, probability: float) -> float:
+        largest, fits = self._fits()
+        record = largest * math.sqrt(max(1.0, 1 / (self.count * probability)))
+        limits = [fit.limit(probability * self.count) for fit in fits]
+        return max(tuning.MIN_OVER_LARGEST * largest, min(record, max(limits, default=math.inf)))
+
+    def _fits(self) -> "tuple[float, list[_ParetoTail]]":
+        """Return the largest value, and a fit to each share of the values that is large enough."""
         counts = np.array(self._counts)
         above = np.cumsum(counts[::-1])[::-1]
         largest = float(_EDGES[np.flatnonzero(counts)[-1]] * BIN_RATIO)
-        record = largest * math.sqrt(max(1.0, 1 / (self.count * probability)))
-        fits = [
-            _pareto_limit(counts, above, share * self.count, probability * self.count)
+        return largest, [
+            _pareto_tail(counts, above, share * self.count)
             for share, least in tuning.TAIL_SHARES.items()
             if share * self.count >= least
         ]
-        return max(tuning.MIN_OVER_LARGEST * largest, min(record, max(fits, default=math.inf)))
 
 
-def _pareto_limit(counts: Vector, above: Vector, n_excesses: float, expected: float) -> float:
-    """Return the value that is exceeded `expected` times by as many values of the fitted tail as were counted."""
+class _ParetoTail(NamedTuple):
+    """The `n` values above an edge, by a generalised Pareto distribution."""
+
+    edge: float
+    shape: float
+    scale: float
+    n: float
+
+    def limit(self, expected: float) -> float:
+        """Return the value that is exceeded `expected` times by as many values as were counted."""
+        return self.edge + self.scale / self.shape * math.expm1(self.shape * math.log(max(self.n / expected, 1.0)))
+
+    def n_above(self, values: Vector) -> Vector:
+        """Return how many of as many values are expected above each of these."""
+        excesses = np.maximum(values - self.edge, 0.0)
+        return np.asarray(self.n * np.exp(-np.log1p(self.shape / self.scale * excesses) / self.shape))
+
+
+def _pareto_tail(counts: Vector, above: Vector, n_excesses: float) -> _ParetoTail:
+    """Return the fit to the highest values, about `n_excesses` of them."""
     # the highest edge with `n_excesses` values above it; excesses are over that edge
     first = int(np.flatnonzero(above >= n_excesses)[-1])
     weights = counts[first:]
@@ -117,8 +157,7 @@ def _pareto_limit(counts: Vector, above: Vector, n_excesses: float, expected: fl
     n = float(weights.sum())
     shape = (n * shape + PRIOR_WEIGHT * PRIOR_SHAPE) / (n + PRIOR_WEIGHT)
     shape += tuning.N_STANDARD_ERRORS * (1 + max(shape, 0.0)) / math.sqrt(n + PRIOR_WEIGHT)
-    shape = max(shape, 1e-6)
-    return edge + scale / shape * math.expm1(shape * math.log(max(n / expected, 1.0)))
+    return _ParetoTail(edge, max(shape, 1e-6), scale, n)
 
 
 def _fit_pareto(excesses: Vector, weights: Vector) -> tuple[float, float]:
