@@ -142,13 +142,13 @@ def test_the_log_shows_where_the_learning_rate_was_0(weights: dict[int, Weights]
 def test_a_frozen_embedding_is_a_note(weights: dict[int, Weights]) -> None:
     name = "gpt_neox.embed_in.weight"
     (found,) = diagnose(seen({step: tensors | {name: weights[0][name]} for step, tensors in weights.items()}))
-    assert (found.check, found.severity, found.layer) == ("frozen", "note", name)
+    assert (found.check, found.severity, found.layer) == ("frozen layer", "note", name)
 
 
 def test_dead_from_the_beginning_to_the_end(weights: dict[int, Weights]) -> None:
     name = "embed_out.weight"
     found = faults(seen({s: tensors | {name: torch.zeros_like(tensors[name])} for s, tensors in weights.items()}))
-    assert ("dead", name) in [(finding.check, finding.layer) for finding in found]
+    assert ("dead layer", name) in [(finding.check, finding.layer) for finding in found]
 
 
 def test_norms_that_have_not_moved_in_half_precision_are_no_fault() -> None:

@@ -151,7 +151,7 @@ def test_events_of_a_training_are_no_fault(event: Callable[..., None], seed: int
 
 
 def test_frozen_layers_are_a_note() -> None:
-    found = [finding for finding in diagnose(seen(trained(_frozen))) if finding.check == "frozen"]
+    found = [finding for finding in diagnose(seen(trained(_frozen))) if finding.check == "frozen layer"]
     assert [(finding.severity, finding.steps[0]) for finding in found] == [("note", BEGIN)]
 
 
@@ -242,4 +242,4 @@ def test_a_round_trip_through_few_bits(steps: range, levels: int) -> None:
 def test_pruning_is_one_note(share: float) -> None:
     masks = {n: t.abs() >= t.abs().quantile(share) for n, t in decaying()[BEGIN].items() if t.dim() > 1}
     pruned = {s: {n: t * masks.get(n, 1) for n, t in w.items()} if s >= BEGIN else w for s, w in decaying().items()}
-    assert [(f.check, f.severity, f.steps) for f in diagnose(seen(pruned))] == [("dead", "note", (BEGIN,))]
+    assert [(f.check, f.severity, f.steps) for f in diagnose(seen(pruned))] == [("dead layer", "note", (BEGIN,))]

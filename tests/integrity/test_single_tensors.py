@@ -82,14 +82,14 @@ def test_a_value_that_grows_is_no_fault() -> None:
 @pytest.mark.parametrize("steps", [[700], [STEPS[-1]], STEPS[6:]])
 def test_a_vector_of_zeros(name: str, steps: list[int]) -> None:
     zero = torch.zeros_like(healthy()[0][name])
-    assert ("dead", tuple(steps), name) in faults_of(changed(healthy(), steps, **{name: zero}))
+    assert ("dead layer", tuple(steps), name) in faults_of(changed(healthy(), steps, **{name: zero}))
 
 
 def test_all_vectors_zero_at_step_0() -> None:
     """Biases begin at zero; the weights of norms do not."""
     series = healthy()
     zero = {name: torch.zeros_like(tensor) for name, tensor in series[0].items() if tensor.dim() == 1}
-    (finding,) = [f for f in faults(seen(changed(series, [0], **zero))) if f.check == "dead"]
+    (finding,) = [f for f in faults(seen(changed(series, [0], **zero))) if f.check == "dead layer"]
     assert finding.steps == (0,)
     assert "layernorm" in finding.message or "layer_norm" in finding.message
 
@@ -97,7 +97,7 @@ def test_all_vectors_zero_at_step_0() -> None:
 def test_a_norm_of_zeros_from_the_beginning_to_the_end() -> None:
     series = Training(seed=11, steps=STEPS, layers=2).weights()
     zero = torch.zeros_like(series[0][NORM])
-    assert ("dead", NORM) in [(f.check, f.layer) for f in faults(seen(changed(series, STEPS, **{NORM: zero})))]
+    assert ("dead layer", NORM) in [(f.check, f.layer) for f in faults(seen(changed(series, STEPS, **{NORM: zero})))]
 
 
 def test_vectors_that_may_be_zero() -> None:

@@ -137,7 +137,7 @@ def _copy(weight: torch.Tensor) -> None:
     weight[5] = weight[9]
 
 
-@pytest.mark.parametrize(("harm", "check"), [(_half, "dead"), (_row, "dead"), (_copy, "copied rows")])
+@pytest.mark.parametrize(("harm", "check"), [(_half, "dead layer"), (_row, "dead layer"), (_copy, "copied rows")])
 @pytest.mark.parametrize("place", [3, 8])
 def test_a_part_of_a_matrix_is_lost_for_good(
     harm: Callable[[torch.Tensor], None], check: str, place: int, tmp_path: Path

@@ -322,7 +322,7 @@ def _every(series: Series) -> list[str]:
 OF_ONE_TENSOR = [
     _of_one_tensor("scaled_matrix", ("off path", "scaled"), lambda tensor, _: (tensor * 3).to(tensor.dtype)),
     _of_one_tensor("not_finite", ("non-finite",), _with_a_value_not_finite, _every),
-    _of_one_tensor("dead", ("dead",), lambda tensor, _: torch.zeros_like(tensor), after=3),
+    _of_one_tensor("dead", ("dead layer",), lambda tensor, _: torch.zeros_like(tensor), after=3),
     _of_one_tensor("of_another_shape", ("shape",), lambda tensor, _: tensor[:-1]),
     _of_one_tensor("without_a_tensor", ("tensors",), lambda *_: None, _every),
 ]

@@ -247,10 +247,10 @@ def partial_duplicates(
     yield from findings_of_layers("still", unchanged.still, n_tensors, words)
     yield from stale_findings(unchanged.stale, n_tensors)
     words = "the same at {} with all of its layer: frozen"
-    yield from findings_of_layers("frozen", unchanged.frozen_for, n_tensors, words, "note")
+    yield from findings_of_layers("frozen layer", unchanged.frozen_for, n_tensors, words, "note")
     if unchanged.frozen and len(unchanged.frozen) < n_tensors:
         message = f"{layers_text(unchanged.frozen, n_tensors)}: the same at all {len(readable)} checkpoints: frozen"
-        yield Finding("frozen", "note", tuple(item.step for item in readable), single(unchanged.frozen), message)
+        yield Finding("frozen layer", "note", tuple(item.step for item in readable), single(unchanged.frozen), message)
     yield from _files(readable)
 
 

@@ -15,7 +15,6 @@ from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, l
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors
 
 Layout = tuple[tuple[int, ...], str] | None  # shape and dtype of a tensor; None where it is absent
-CHANGE_OF_PLAN = "change of plan"
 
 
 class Plan:
@@ -43,7 +42,7 @@ class Plan:
             kinds[_kind(before, now)].append(name)
         parts = [f"{layers_text(names, len(self.expected))} {kind}" for kind, names in sorted(kinds.items())]
         message = f"change of plan at step {step}: {'; '.join([*parts, *further])}"
-        return Finding(CHANGE_OF_PLAN, "note", (step,), single(list(change)), message)
+        return Finding("change of plan", "note", (step,), single(list(change)), message)
 
     def absorbed(self, step: int, findings: Sequence[Finding]) -> list[Finding]:
         """Return the findings that follow from the change at a step: layers renumbered, or saved before an update."""

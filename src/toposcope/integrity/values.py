@@ -20,14 +20,13 @@ NORM_WEIGHT = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|ga
 """Names of the weights of norms."""
 SMALLEST = {"float16": 2.0**-24, "float8_e4m3fn": 2.0**-9, "float8_e5m2": 2.0**-16}
 """Smallest positive numbers of the dtypes that round weights to zero."""
-UNREADABLE = "unreadable"  # name of the check for errors that have no kind
 
 
 def unreadable(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     """Find checkpoints that could not be read, named after `CheckpointError.kind`, and those whose index is wrong."""
     for item in summaries:
         if item.error:
-            yield Finding(item.kind or UNREADABLE, "fault", (item.step,), "", item.error)
+            yield Finding(item.kind or "damaged", "fault", (item.step,), "", item.error)
         elif item.doubt:
             yield Finding("index", "fault", (item.step,), "", item.doubt)
 
@@ -67,9 +66,9 @@ def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             begins_otherwise = (moved and _is_nearly_constant(moved[1])) or _is_an_odd_norm(name, known)
             incidents[name] += [step for step in zero if begins_otherwise or (moved and step > moved[0])]
     n_tensors = most_tensors(summaries)
-    yield from findings_of_layers("dead", incidents.items(), n_tensors, "all zero at {}; fetch or save it again")
+    yield from findings_of_layers("dead layer", incidents.items(), n_tensors, "all zero at {}; fetch or save it again")
     words = "all zero at {}, as projections that begin at zero are"
-    yield from findings_of_layers("dead", beginning.items(), n_tensors, words, "note")
+    yield from findings_of_layers("dead layer", beginning.items(), n_tensors, words, "note")
 
 
 def _is_clearly_not_zero(tensor: TensorSummary) -> bool:
@@ -182,10 +181,10 @@ def dead_parts(plan: Plan) -> Iterator[Finding]:
     if sparse > 1 and 2 * sparse >= n_matrices:
         steps = tuple(sorted({step for change in zeros for step in change.steps}))
         words = f"{steps_text(steps)}: {AS_BY_PRUNING}"
-        yield from [Finding("dead", "note", steps, "", words)] if steps else []
+        yield from [Finding("dead layer", "note", steps, "", words)] if steps else []
         zeros = []
     copies = [change for change in changes if change.kind == "copies"]
-    for check, some in (("dead", zeros), ("copied rows", copies)):
+    for check, some in (("dead layer", zeros), ("copied rows", copies)):
         together: dict[tuple[int, ...], list[_Change]] = defaultdict(list)
         for change in some:
             together[change.steps].append(change)

@@ -11,8 +11,9 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import FAULT, MUTED, RUNS
 from toposcope.charts.training import step_axis
+from toposcope.checks import CHECKS
 from toposcope.integrity import Diagnosis
-from toposcope.integrity.finding import CHECKS, Finding, short_steps
+from toposcope.integrity.finding import Finding, short_steps
 from toposcope.report.document import Block, Picture, csv_link, paragraph
 from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.sections.doctor import FINDING_SPECS
@@ -84,11 +85,11 @@ def findings_frame(findings: Sequence[Finding]) -> pl.DataFrame:
 def checks_frame(diagnosis: Diagnosis) -> pl.DataFrame:
     """Return ``check, looks_for, made, faults, notes`` of every check; the deep ones are made in a deep look."""
     rows = []
-    for name, check in CHECKS.items():
+    for name, check in ((name, check) for name, check in CHECKS.items() if check.doctor):
         kinds = [f.severity for f in diagnosis.findings if f.check == name]
         # a shallow look makes the shallow part of some deep checks, so that these may have found something
         made = diagnosis.deep or not check.deep or bool(kinds)
-        rows.append((name, check.looks_for, made, kinds.count("fault"), kinds.count("note")))
+        rows.append((name, check.doctor, made, kinds.count("fault"), kinds.count("note")))
     schema = {
         "check": pl.String, "looks_for": pl.String, "made": pl.Boolean, "faults": pl.Int64, "notes": pl.Int64,
     }  # fmt: skip

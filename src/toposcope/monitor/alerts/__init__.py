@@ -51,19 +51,14 @@ class Alerts:
         self._ranks = RankDivergence()
         self._forecasts = WorseForecasts()
         self._growth = SlowGrowth()
-        self._gradients = Outliers(
-            "layer gradient spike", "gradient spike", "training", "gradient_norm", tuning.MIN_GRADIENT_SPIKE
-        )
-        collapse, running_away = "rank collapse", "norm running away"
-        self._stable_ranks = Outliers(
-            collapse, collapse, "controls", "stable_rank", tuning.MIN_RANK_COLLAPSE, falls=True
-        )
-        self._norms = Outliers(running_away, running_away, "training", "weight_norm", tuning.MIN_NORM_RISE)
+        self._gradients = Outliers("gradient spike", "training", "gradient_norm", tuning.MIN_GRADIENT_SPIKE)
+        self._stable_ranks = Outliers("rank collapse", "controls", "stable_rank", tuning.MIN_RANK_COLLAPSE, falls=True)
+        self._norms = Outliers("norm running away", "training", "weight_norm", tuning.MIN_NORM_RISE)
         # A layer that stops learning raises one alert, by the first of these that sees it.
         self._stopped: tuple[Stopped | Outliers, ...] = (
             Stopped("dead layer", ("gradient_norm",)),
             Stopped("frozen layer", ("update_ratio", "update_norm")),
-            Outliers("dead units", "dead units", "training", "dead_units", tuning.MIN_DEAD_RISE, share=True),
+            Outliers("dead units", "training", "dead_units", tuning.MIN_DEAD_RISE, share=True),
         )
         self._measured_at = 0
         self._gradient_spike_at = -1

@@ -163,7 +163,7 @@ class LayerCheck:
         units = np.where(ready, deviations / baseline.noise, 0.0)
         above = np.zeros(len(ready), np.bool_)
         if self._tail.count >= tuning.MIN_MEASUREMENTS:
-            rate = rate_of(self._name, gap)
+            rate = rate_of(self._name, "layers", gap)
             self.limit = max(tuning.MIN_UNITS, self._tail.limit(rate))
             above = ready & (units > tuning.MIN_UNITS) & ((units > self.limit) | (deviations > self._bound(rate)))
         self._largest = max(self._largest, float(deviations[ready & ~above].max(initial=0.0)))
@@ -210,22 +210,14 @@ class Outliers:
     """
 
     def __init__(
-        self,
-        check: str,
-        kind: str,
-        probe: str,
-        statistic: str,
-        least: float,
-        *,
-        falls: bool = False,
-        share: bool = False,
+        self, kind: str, probe: str, statistic: str, least: float, *, falls: bool = False, share: bool = False
     ) -> None:
         self._kind, self._probe, self._statistic, self._falls, self._is_share = kind, probe, statistic, falls, share
         if share:
-            self._check = LayerCheck(check, least, tuning.DEAD_TAIL_INDEX, tuning.MIN_DEAD_NOISE, in_logs=False)
+            self._check = LayerCheck(kind, least, tuning.DEAD_TAIL_INDEX, tuning.MIN_DEAD_NOISE, in_logs=False)
         else:
             tail_index = tuning.FALL_TAIL_INDEX if falls else tuning.RISE_TAIL_INDEX
-            self._check = LayerCheck(check, math.log(least), tail_index, tuning.MIN_LEVEL_NOISE)
+            self._check = LayerCheck(kind, math.log(least), tail_index, tuning.MIN_LEVEL_NOISE)
         self.history = self._check.history
         self.faulty: set[str] = set()
         self.alerted: dict[str, int] = {}

@@ -103,7 +103,7 @@ class SpikeDetector:
             return None
         level = max(level, self._past.highest_since(step // tuning.PAST_FRACTION))
         # The tail is that of the peaks of excursions, which are nearly independent, so the rate is per peak too.
-        rate = rate_of(self.check, gap) * self._n_values / max(1, self._n_peaks)
+        rate = rate_of(self.check, "log", gap) * self._n_values / max(1, self._n_peaks)
         limit = max(tuning.MIN_SPIKE_UNITS, self._tail.limit(rate))
         units = (value - level) / noise
         evidence = {"value": value, "level": level, "noise": noise, "units": units, "limit": limit}
@@ -195,9 +195,6 @@ class RateJumps:
         return None
 
 
-NOT_FINITE = "non-finite"
-
-
 class NotFinite:
     """Detects values that are not finite."""
 
@@ -218,7 +215,7 @@ class NotFinite:
             return []
         which = " and ".join(f"{name} is {event.values[name]}" for name in newly)
         evidence = {"value": event.values[newly[0]]}
-        return [Alert(NOT_FINITE, event.step, event.step, newly[0], f"{which} at step {event.step:,}.", evidence)]
+        return [Alert("non-finite", event.step, event.step, newly[0], f"{which} at step {event.step:,}.", evidence)]
 
     def measured(self, event: Measured, last: int) -> list[Alert]:
         """Check a measurement; weights and gradients that fail together raise one alert."""
@@ -244,7 +241,7 @@ class NotFinite:
             f" {event.step:,}{before}."
         )
         evidence = {"values": total, "layers": float(len(layers))}
-        return [Alert(NOT_FINITE, event.step, min(last + 1, event.step), layers[0], message, evidence)]
+        return [Alert("non-finite", event.step, min(last + 1, event.step), layers[0], message, evidence)]
 
 
 def _counts(rows: Mapping[str, Mapping[str, float]], count: str, norm: str) -> dict[str, float]:

@@ -5,27 +5,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toposcope.checks import CHECKS
 from toposcope.logs.tuning import FALSE_ALARM_RATE
 from toposcope.monitor import tuning
 from toposcope.typing import Vector
 
-SHARES = {
-    "loss spike": 0.2,
-    "gradient spike": 0.2,
-    "layer gradient spike": 0.09,
-    "dead layer": 0.09,
-    "frozen layer": 0.09,
-    "dead units": 0.09,
-    "rank collapse": 0.09,
-    "norm running away": 0.09,
-}
-"""Share of that rate by check; the rest is reserved for checks without a noise model."""
 MAX_GAP = 1000  # longest gap between two values, in steps, over which a check's rate adds up
 
 
-def rate_of(check: str, gap: int) -> float:
+def rate_of(check: str, where: str, gap: int) -> float:
     """Return the probability of a false alarm that a check may spend on a value `gap` steps after the last."""
-    return FALSE_ALARM_RATE * SHARES[check] * min(max(gap, 1), MAX_GAP)
+    return FALSE_ALARM_RATE * CHECKS[check].monitor[where] * min(max(gap, 1), MAX_GAP)
 
 
 class Latch:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from toposcope.checks import CHECKS
 from toposcope.logs.overfitting import overfits
 from toposcope.logs.tuning import MIN_TREND_ROWS
 from toposcope.report.live.database import Row
@@ -15,7 +16,7 @@ TRAINING, COMPLETE, DIVERGED, FAILED = "running", "complete", "diverged", "faile
 WATCHED = ("live", "log")  # kinds of runs whose log is checked while it grows, as alerts say
 STRETCH, STRETCH_ROWS = 0.1, 20
 """An alert on something that may pass stands for this share of the steps so far, at least for so many rows."""
-PASSING = ("loss spike", "gradient spike", "layer gradient spike", "learning rate jump", "non-finite", "forecast worse")
+PASSING = {name for name, check in CHECKS.items() if check.passes}
 """Alerts on what may pass by itself. All others stand until the run ends, since no recovery is reported."""
 MIN_SILENT_SECONDS, SILENT_ROWS = 120.0, 5
 """A run is silent after this time, and this many times the usual time between two rows; an evaluation takes a few."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toposcope.checks import CHECKS
 from toposcope.logs import tuning
 from toposcope.report.live.facts import (
     COMPLETE,
@@ -28,6 +29,7 @@ from toposcope.wording import capitalised, counted, examples, loss_words, senten
 
 STALLED = "A reason to stop, unless the learning rate is about to change."
 GOOD, BAD, OPEN = "good", "bad", "open"
+STOPPING = {name for name, check in CHECKS.items() if check.stops}
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,7 @@ def _layer_checks(run: Facts) -> Iterator[Check]:
         return
     if layers.idle:
         yield Check(OPEN, f"{len(layers.idle)} of {layers.n_layers} layers do not change: {examples(layers.idle)}")
-    elif not any(a["check"] in ("dead layer", "frozen layer", "dead units") for a in run.alerts):
+    elif not any(a["check"] in STOPPING for a in run.alerts):
         learn = (
             "learn; none dead, none stalled" if layers.n_updated == layers.n_layers else "have a gradient; none dead"
         )
