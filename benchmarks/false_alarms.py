@@ -71,8 +71,9 @@ def main(quick: bool, runs: int, repeats: int, workers: int, out: Path) -> None:
         outcomes = {name: [job.result() for job in track(jobs[name], description=name)] for name in families}
         caught = [_fault_row(f, noise, [job.result() for job in done], repeats) for (f, noise), done in faults.items()]
         spike_rows = [row for job in spikes.values() for row in job.result()]
-        moved = [{"family": name, **job.result()} for name, job in moves.items()]
-    moved.append({"family": "all", **{key: sum(int(row[key]) for row in moved) for key in ("windows", "moved")}})
+        counted = {name: job.result() for name, job in moves.items()}
+    counted["all"] = {key: sum(row[key] for row in counted.values()) for key in ("windows", "moved")}
+    moved: list[dict[str, object]] = [{"family": name, **row} for name, row in counted.items()]
     counts = list(_counts(outcomes))
     every = [outcome for done in outcomes.values() for outcome in done]
     facts = {

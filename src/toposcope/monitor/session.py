@@ -66,7 +66,7 @@ class Session:
         self.logged: deque[tuple[int, Mapping[str, Any] | Note]] = deque()
         """Logged values and notes that are not written yet, in order."""
         self.pending: deque[tuple[int, float]] = deque()
-        """Steps of unfinished measurements, and until when later rows wait: alerts say what moved before."""
+        """Steps of unfinished measurements, and until when rows from there on wait: alerts say what moved before."""
         self._next_write = 0.0
         self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
         self._other_seconds = 0.0  # spent by a write on anything but the log
@@ -219,7 +219,7 @@ class Session:
         rows: dict[int, dict[str, float]] = {}
         until = self.pending[0][0] if self.pending and time.monotonic() < self.pending[0][1] else math.inf
         for _ in range(len(self.logged)):
-            if self.logged[0][0] > until:
+            if self.logged[0][0] >= until:
                 break
             step, values = self.logged.popleft()
             if isinstance(values, Note):

@@ -98,8 +98,8 @@ class Alerts:
             spike = self._spikes[name].add(event.step, value)
             if check == "gradient spike":
                 self._movers.logged(event.step, name, self._spikes[name])
-            if spike is not None:
-                alerts.append(spike)
+            if spike is not None and not (check == "gradient spike" and event.step in self._gradients.alerted.values()):
+                alerts.append(spike)  # unless its layers already raised it
                 if check == "gradient spike":
                     self._gradient_spike_at = event.step
         over = self._last_step is not None and event.step >= self._last_step
