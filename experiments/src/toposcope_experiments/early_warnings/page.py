@@ -88,10 +88,7 @@ def lead(data: EarlyWarningData) -> list[str]:
     rare = [row["precursor"] for row in rows if row["verdict"] == AT_CADENCE]
     others = [row["precursor"] for row in rows if row["verdict"] not in (LEADS, IN_SOME, AT_CADENCE)]
     rest = [
-        (
-            rare,
-            "Measured too rarely to tell, as the gradient norm is not shown to lead either at their cadence:",
-        ),
+        (rare, "Measured too rarely to tell, as the gradient norm is not shown to lead either at their cadence:"),
         (others, "Not shown to lead it, so not worth their cost:"),
     ]
     return [
