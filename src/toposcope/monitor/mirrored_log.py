@@ -93,7 +93,7 @@ class MirroredRun:
                 for name, column in columns.items()
                 if not math.isnan(column[row]) or step in nan.get(name, ())
             }
-            alerts += self.alerts.logged(Logged(step, values))
+            alerts += map(self.alerts.explained, self.alerts.logged(Logged(step, values)))
         self.n_checked = max(self.n_checked, until)
         return alerts
 
@@ -180,7 +180,7 @@ class MirroredLog:
         if diverged is not None and not run.has_diverged:
             run.has_diverged = True
             message = f"diverged at step {diverged.step:,}: {diverged.reason}."
-            alerts.append(Alert(DIVERGED, diverged.step, diverged.step, "loss", message))
+            alerts.append(run.alerts.explained(Alert(DIVERGED, diverged.step, diverged.step, "loss", message)))
         events: list[Alert | Forecasted] = [made, *alerts] if made is not None else [*alerts]
         for event in events:
             put_event(self._store, run.log.name, event)

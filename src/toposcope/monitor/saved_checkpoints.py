@@ -45,6 +45,24 @@ class SavedCheckpoints:
         folder = folders[-1] if len(set(folders)) == 1 else folders[-1].parent if folders else ""
         return {"folder": str(folder), "steps": sorted(self.kept.values())}
 
+    def before(self, step: int) -> str:
+        """Return a sentence on the last checkpoint before a step that still exists and has no fault."""
+        if not self.kept:
+            return (
+                "No checkpoint was reported: call monitor.saved(path) after each save, and alerts name the one to use."
+            )
+        faulty = {at for finding in self.findings if finding.severity == "fault" for at in finding.steps}
+        sound = [(at, path) for path, at in self.kept.items() if at < step and at not in faulty and path.exists()]
+        if not sound:
+            return "No sound checkpoint from before that is left."
+        at, path = max(sound)
+        which = (
+            "checkpoint before that, not examined yet,"
+            if (path, at) in self._waiting
+            else "sound checkpoint before that"
+        )
+        return f"The last {which} is {path.name} (step {at:,})."
+
     def examine(self, *, final: bool = False) -> Iterator[Alert]:
         """Examine checkpoints while the budget lasts, or all if `final`; yield an alert for each new finding."""
         while self._waiting:

@@ -16,7 +16,7 @@ from toposcope.homology import Diagram
 from toposcope.monitor.activations import Activations
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.budget import Budget, Thinning
-from toposcope.monitor.events import DIVERGED, Event, Logged, Measured, Note
+from toposcope.monitor.events import DIVERGED, Alert, Event, Logged, Measured, Note
 from toposcope.monitor.measuring import Measurer, StepMeasurements
 from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.recording import Earlier, Recording, RunInfo, WriteQueue, stored_names
@@ -65,6 +65,8 @@ class Session:
         self._stored_diagrams: dict[tuple[str, str], dict[str, dict[str, Diagram]]] = {}
         self.logged: deque[tuple[int, Mapping[str, Any] | Note]] = deque()
         """Logged values and notes that are not written yet, in order."""
+        self.pending: deque[tuple[int, float]] = deque()
+        """Steps of unfinished measurements, and until when rows from there on wait: alerts say what moved before."""
         self._next_write = 0.0
         self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
         self._other_seconds = 0.0  # spent by a write on anything but the log
@@ -133,6 +135,8 @@ class Session:
         with self._counting_cpu_time():
             self._dispatch(Measured(done.step, rows, skipped))
             self._store_and_dispatch(self._alerts.ranks(done.step, training.ranks()))
+        while self.pending and self.pending[0][0] <= done.step:
+            self.pending.popleft()
         self._next_write = 0.0
 
     def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
@@ -158,8 +162,9 @@ class Session:
 
     def _store_and_dispatch(self, events: Sequence[Event]) -> None:
         for event in events:
-            self._writes.add(partial(Recording.put, event=event))
-            self._dispatch(event)
+            said = self._alerts.explained(event, self.checkpoints.before) if isinstance(event, Alert) else event
+            self._writes.add(partial(Recording.put, event=said))
+            self._dispatch(said)
 
     def write(self, *, is_last: bool = False) -> None:
         """Write what is queued, at last the status anyway; if the study cannot be written, try again later."""
@@ -212,7 +217,10 @@ class Session:
         """Return the rows logged since the last write, by step; thin them, and dispatch each as an event."""
         started = time.thread_time()
         rows: dict[int, dict[str, float]] = {}
+        until = self.pending[0][0] if self.pending and time.monotonic() < self.pending[0][1] else math.inf
         for _ in range(len(self.logged)):
+            if self.logged[0][0] >= until:
+                break
             step, values = self.logged.popleft()
             if isinstance(values, Note):
                 self._store_and_dispatch([values])

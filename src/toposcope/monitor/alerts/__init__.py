@@ -1,6 +1,6 @@
 """Alerts: faults of a run, detected as it trains, at a stated rate of false alarms."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -8,9 +8,10 @@ from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
 from toposcope.logs.tuning import FALSE_ALARM_RATE
 from toposcope.monitor import tuning
+from toposcope.monitor.alerts.first_movers import FirstMovers
 from toposcope.monitor.alerts.layers import Outliers, SlowGrowth, Stopped
 from toposcope.monitor.alerts.logged import NotFinite, RankDivergence, RateJumps, SpikeDetector, WorseForecasts
-from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
+from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
 
 __all__ = ["FALSE_ALARM_RATE", "Alerts"]
 
@@ -23,6 +24,7 @@ class _Names(NamedTuple):
     spiking: tuple[tuple[str, str], ...]
     rates: tuple[str, ...]
     finite: tuple[str, ...]
+    losses: tuple[str, ...]
 
 
 @lru_cache(maxsize=256)
@@ -31,9 +33,14 @@ def _names(logged: tuple[str, ...]) -> _Names:
     table = sources(columns)
     spiking = [(check, table[name]) for check, name in SPIKING.items() if name in table]
     rates = tuple(columns.named.get("learning_rate", ()))
-    losses = (target.name for target in columns.losses if not target.validation)
+    losses = tuple(target.name for target in columns.losses if not target.validation)
     norms = (name for what in ("grad_norm", "weight_norm") for name in columns.named.get(what, ()))
-    return _Names(tuple(spiking), rates, tuple(dict.fromkeys((*losses, *norms, *rates))))
+    return _Names(tuple(spiking), rates, tuple(dict.fromkeys((*losses, *norms, *rates))), losses)
+
+
+def _is_of_loss(alert: Alert) -> bool:
+    is_lost = alert.kind == "non-finite" and "layers" not in alert.evidence
+    return alert.kind in ("loss spike", DIVERGED) or (is_lost and alert.place in _names((alert.place,)).losses)
 
 
 class Alerts:
@@ -60,6 +67,8 @@ class Alerts:
             Stopped("frozen layer", ("update_ratio", "update_norm")),
             Outliers("dead units", "training", "dead_units", tuning.MIN_DEAD_RISE, share=True),
         )
+        shared = (self._gradients, self._stopped[1], self._norms, self._stable_ranks)
+        self._movers = FirstMovers(*(check.history for check in shared))
         self._measured_at = 0
         self._gradient_spike_at = -1
 
@@ -87,8 +96,10 @@ class Alerts:
             if name not in self._spikes:
                 self._spikes[name] = SpikeDetector(check, name)
             spike = self._spikes[name].add(event.step, value)
-            if spike is not None:
-                alerts.append(spike)
+            if check == "gradient spike":
+                self._movers.logged(event.step, name, self._spikes[name])
+            if spike is not None and not (check == "gradient spike" and event.step in self._gradients.alerted.values()):
+                alerts.append(spike)  # unless its layers already raised it
                 if check == "gradient spike":
                     self._gradient_spike_at = event.step
         over = self._last_step is not None and event.step >= self._last_step
@@ -97,11 +108,13 @@ class Alerts:
             if abs(rate) < float("inf"):
                 jump = self._rates.setdefault(name, RateJumps(name)).add(event.step, rate)
                 alerts += [jump] if jump is not None else []
+        self._movers.raised(event.step, [alert for alert in alerts if not _is_of_loss(alert)])
         return alerts
 
     def measured(self, event: Measured) -> list[Alert]:
         """Check the measurements of a step; return the alerts that they raise."""
         last, self._measured_at = self._measured_at, event.step
+        self._movers.measured(event, last)
         alerts = self._finite.measured(event, last)
         for check in self._stopped:
             reported = set[str]().union(*(other.faulty for other in self._stopped if other is not check))
@@ -110,8 +123,14 @@ class Alerts:
         if not last < self._gradient_spike_at <= event.step:  # the logged gradient norm already raised an alert
             alerts += spikes
         alerts += self._stable_ranks.measured(event, last)
-        norms = self._norms.measured(event, last)
-        return alerts + norms + self._growth.measured(event, last, self._norms.alerted)
+        alerts += self._norms.measured(event, last)
+        alerts += self._growth.measured(event, last, self._norms.alerted)
+        self._movers.raised(event.step, alerts)
+        return alerts
+
+    def explained(self, alert: Alert, checkpoint: Callable[[int], str] = lambda _: "") -> Alert:
+        """Return an alert, one on the loss with what moved first; `checkpoint` names the last one before a step."""
+        return self._movers.explained(alert, checkpoint) if _is_of_loss(alert) else alert
 
     def _begin_anew(self, layers: Sequence[str]) -> None:
         """Forget layers that were frozen or thawed on purpose, and the level of the logged gradient norm."""

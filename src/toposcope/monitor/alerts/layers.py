@@ -77,6 +77,7 @@ class LayerHistory:
         self._values = np.empty((tuning.N_LONG, 0))
         self._differences = np.empty((tuning.N_NOISE, 0))
         self._counts = np.empty(0, np.int64)
+        self._last: tuple[NDArray[np.int64], Baseline] | None = None  # baseline that was returned last, if it holds
 
     def columns(self, layers: Sequence[str]) -> NDArray[np.int64]:
         """Return the columns of layers, adding new layers."""
@@ -92,11 +93,14 @@ class LayerHistory:
         """Begin anew with layers whose training changed."""
         columns = [self._columns[layer] for layer in layers if layer in self._columns]
         self._counts[columns] = 0
+        self._last = None
         for values in (self._values, self._differences):
             values[:, columns] = np.nan
 
     def baseline(self, columns: NDArray[np.int64]) -> Baseline:
         """Return the level and noise of layers, before new values are added."""
+        if self._last is not None and np.array_equal(self._last[0], columns):
+            return self._last[1]
         counts = self._counts[columns]
         last = self._values[(counts - 1 - np.arange(tuning.N_LEVEL)[:, None]) % tuning.N_LONG, columns]
         level = _medians(last, np.minimum(counts, tuning.N_LEVEL))
@@ -104,10 +108,13 @@ class LayerHistory:
         n = np.clip(counts - 1, 0, tuning.N_NOISE)
         noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
         pooled = noise * (np.median(noise) / noise) ** (tuning.POOLED_WEIGHT / (n + tuning.POOLED_WEIGHT))
-        return Baseline(level, long_level, np.maximum(noise, pooled), counts >= MIN_LAYER_VALUES)
+        found = Baseline(level, long_level, np.maximum(noise, pooled), counts >= MIN_LAYER_VALUES)
+        self._last = columns, found
+        return found
 
     def add(self, columns: NDArray[np.int64], values: Vector) -> None:
         """Add new values, which must be finite."""
+        self._last = None
         counts = self._counts[columns]
         last = self._values[(counts - 1) % tuning.N_LONG, columns]
         self._values[counts % tuning.N_LONG, columns] = values

@@ -59,10 +59,19 @@ class SpikeDetector:
         self._step = 0
         self._recovered_below: float | None = None
         self._n_raised = 0
+        self._evidence: dict[str, float] = {}  # of the last value, if it is above its level by more than any limit
+
+    def times_level(self, rate: float) -> float | None:
+        """Return the last value over its level, 0 if noise explains it at this rate, None before values are judged."""
+        if self._n_values < MIN_SPIKE_VALUES:
+            return None
+        e, peak_rate = self._evidence, rate * self._n_values / max(1, self._n_peaks)
+        is_out = e and (e["units"] > e["limit"] or self._tail.is_beyond(e["units"], peak_rate))
+        return e["value"] / e["level"] if is_out and e["level"] > 0 else 0.0
 
     def add(self, step: int, value: float) -> Alert | None:
         """Check the next finite value; return an alert at the first value of a spike."""
-        gap, self._step = step - self._step, step
+        gap, self._step, self._evidence = step - self._step, step, {}
         if self._recovered_below is not None and value > self._recovered_below:
             self._latch.faulty()
             self._n_raised += 1
@@ -106,8 +115,8 @@ class SpikeDetector:
         rate = rate_of(self.check, "log", gap) * self._n_values / max(1, self._n_peaks)
         limit = max(tuning.MIN_SPIKE_UNITS, self._tail.limit(rate))
         units = (value - level) / noise
-        evidence = {"value": value, "level": level, "noise": noise, "units": units, "limit": limit}
-        return evidence if units > limit else None
+        self._evidence = {"value": value, "level": level, "noise": noise, "units": units, "limit": limit}
+        return self._evidence if units > limit else None
 
     def _level(self) -> float:
         return sorted(self._recent)[tuning.N_SPIKE_LEVEL // 2]

@@ -106,7 +106,7 @@ def _summary(data: StudyData) -> list[str]:
         return []
     first = alerts.row(0, named=True)
     more = f" and {counted(len(alerts) - 1, 'further alert')}" if len(alerts) > 1 else ""
-    what = first["message"].rstrip(".")
+    what = first["message"].partition(". ")[0].rstrip(".")
     return [f"While {first['run']} trained, the monitor raised an alert at step {first['step']:,}: {what}{more}."]
 
 
