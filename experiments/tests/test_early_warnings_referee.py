@@ -51,7 +51,6 @@ from toposcope_experiments.early_warnings.referee import (
     warning,
 )
 from toposcope_experiments.early_warnings.tables import cadence_table, precursor_table, together_table
-from toposcope_experiments.early_warnings.together import most_alerts
 from toposcope_experiments.early_warnings.traces import NETWORK, QUIET, Quantity, Trace, write_traces
 from toposcope_experiments.early_warnings.trials import (
     AT_CADENCE,
@@ -61,6 +60,7 @@ from toposcope_experiments.early_warnings.trials import (
     NOT_SHOWN,
     UNDETERMINED,
     EarlyWarningData,
+    most_alerts,
 )
 
 NOISE = {

@@ -13,12 +13,10 @@ from click.testing import CliRunner
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, Run, prepare, train
-from toposcope_experiments.interventions.arms import CHAOS_SHARE, KINDS, STEERED
-from toposcope_experiments.interventions.design import Design, Optimizer, Pack
-from toposcope_experiments.interventions.dose import steered
+from toposcope_experiments.interventions.design import CHAOS_SHARE, KINDS, STEERED, Design, Optimizer, Pack
 from toposcope_experiments.interventions.experiment import PUSHES, run_experiment
 from toposcope_experiments.interventions.results import CHAOS, DESIGN, PLAIN, RANDOM, RESULTS
-from toposcope_experiments.interventions.training import COSINE, LOSS, NORM, SHARE, VALUE, PackTrainer
+from toposcope_experiments.interventions.training import COSINE, LOSS, NORM, SHARE, VALUE, PackTrainer, steered
 from toposcope_experiments.interventions.training import train as train_pack
 
 SMALL = Design(size="tiny-3k", context=16, steps=16, batch_size=4, seeds=2, corpus="text.txt")

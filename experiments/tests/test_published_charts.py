@@ -16,9 +16,12 @@ from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.states import representation_charts
 from toposcope.study.published import Published, Trace
-from toposcope_experiments.published_study.correlation_charts import published_correlation_charts
-from toposcope_experiments.published_study.prediction_charts import prediction_charts
-from toposcope_experiments.published_study.trace_charts import published_state_charts, trace_charts
+from toposcope_experiments.published_study.charts import (
+    published_correlation_charts,
+    published_state_charts,
+    trace_charts,
+)
+from toposcope_experiments.published_study.sections.predictions import prediction_charts
 
 
 def rows_of(chart: Chart, field: str) -> list[dict[str, Any]]:

@@ -143,7 +143,7 @@ def test_conditions_differ_in_what_they_say() -> None:
     n_tested = 1797 - N_TRAINING - N_VALIDATION
     for name, share in (("plain", 1), ("half the data", 1 / 2), ("an eighth of the data", 1 / 8)):
         sets = digit_sets(SMALL.runs(BY_NAME[name]))
-        assert [part.labels.shape[1] for part in sets.parts()] == [N_TRAINING * share, N_VALIDATION, n_tested]
+        assert [part.labels.shape[1] for part in sets] == [N_TRAINING * share, N_VALIDATION, n_tested]
         assert N_TRAINING * share % BATCH_SIZE == 0
         assert sets.training.images.min() == 0
         assert sets.training.images.max() == 1
@@ -151,7 +151,7 @@ def test_conditions_differ_in_what_they_say() -> None:
         runs = [DigitRun(replace(BY_NAME[name], name="plain"), number) for number in range(3)]  # the same digits
         true, noisy = digit_sets(SMALL.runs(PLAIN)), digit_sets(runs)
         assert torch.equal(true.test.labels, noisy.test.labels)
-        for part, truth in zip(noisy.parts()[:2], true.parts()[:2], strict=True):
+        for part, truth in zip(noisy[:2], true[:2], strict=True):
             assert torch.equal(part.images, truth.images)
             assert float((part.labels != truth.labels).float().mean()) == pytest.approx(wrong, abs=0.06)
     for name, n_layers in (("1 hidden layer", 1), ("plain", 2), ("3 hidden layers", 3)):

@@ -8,7 +8,7 @@ from experiment_material import material, phases, with_states
 from section_tools import section_of
 
 from toposcope.report.study_data import StudyData
-from toposcope_experiments.representation_phases.chart import describe_phases, representation_phase_charts
+from toposcope_experiments.representation_phases.sections import describe_phases, representation_phase_charts
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toposcope_experiments.early_warnings.onset import find_onset, onset
+from toposcope_experiments.early_warnings.onset import find_onset
 
 STEPS, NOISE = 1600, 0.12
 EARLY = 40  # steps; of 24,000 planted, 99.3% are at most 10 early, the earliest was 24, and none is late
@@ -57,7 +57,7 @@ def test_a_ramp_begins_early_and_is_slow(seed: int, place: int) -> None:
 @given(SEEDS, PLACES, st.floats(-5, 5), st.floats(0.01, 100))
 def test_neither_level_nor_unit_matters(seed: int, place: int, level: float, unit: float) -> None:
     loss = planted(seed, place, lambda t: 2 * np.exp(-t / 30))
-    assert onset(loss) == onset(unit * (loss + level))
+    assert find_onset(loss).step == find_onset(unit * (loss + level)).step
 
 
 @pytest.mark.parametrize("at", [50, 250, 900])
@@ -65,12 +65,12 @@ def test_a_loss_that_is_not_finite_is_trouble(at: int) -> None:
     loss = course(0)
     loss[at:] = np.nan
     assert find_onset(loss) == find_onset(loss[: at + 1])
-    assert (onset(loss), find_onset(loss).seen) == (at, "spike that does not recover")
+    assert (find_onset(loss).step, find_onset(loss).seen) == (at, "spike that does not recover")
 
 
 def test_one_bad_batch_and_the_first_steps_are_no_trouble() -> None:
     loss = course(1)
     loss[700] += 20 * NOISE
     loss[:150] += 3.0
-    assert onset(loss) is None
-    assert onset(loss[:150]) is None
+    assert find_onset(loss).step is None
+    assert find_onset(loss[:150]).step is None

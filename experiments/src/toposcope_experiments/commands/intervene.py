@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from toposcope.extend import bad_use, progress_bars, workers_option
+from toposcope_experiments.commands.options import out_option
 
 if TYPE_CHECKING:
     from toposcope.extend import Progress
@@ -18,13 +19,7 @@ QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 6, "steps": 80}
 
 
 @click.command()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("intervene"),
-    show_default=True,
-    help="Folder for what is trained, the tables and the page.",
-)
+@out_option("intervene")
 @click.option(
     "--statistic",
     "statistics",
@@ -108,8 +103,7 @@ def _within(progress: Progress, condition: str) -> Progress:
 
 
 def _design(kinds: tuple[str, ...], **options: Any) -> Design:
-    from toposcope_experiments.interventions.arms import KINDS
-    from toposcope_experiments.interventions.design import Design
+    from toposcope_experiments.interventions.design import KINDS, Design
     from toposcope_experiments.interventions.results import BASE, STATISTIC
 
     return Design(kinds=tuple(dict.fromkeys((BASE, STATISTIC, *kinds))) if kinds else KINDS, **options)

@@ -13,12 +13,13 @@ def experiment_options(folder: str) -> Callable[[Callable[..., None]], Callable[
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
         command = click.option("--json", "as_json", is_flag=True, help="Print JSON.")(workers_option(command))
-        return click.option(
-            "--out",
-            type=click.Path(file_okay=False, path_type=Path),
-            default=Path(folder),
-            show_default=True,
-            help="Folder for what is trained, the tables and the page.",
-        )(command)
+        return out_option(folder)(command)
 
     return add
+
+
+def out_option(folder: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return ``--out`` of the command of an experiment, which writes to a folder."""
+    kind = click.Path(file_okay=False, path_type=Path)
+    words = "Folder for what is trained, the tables and the page."
+    return click.option("--out", type=kind, default=Path(folder), show_default=True, help=words)

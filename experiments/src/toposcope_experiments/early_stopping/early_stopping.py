@@ -77,7 +77,8 @@ def early_stopping(
     for rule in RULES:
         lacking = [course.run for course in courses if not course.watched(rule)]
         if lacking:
-            notes.append(_lacking(rule, lacking, len(courses)))
+            which = "all runs" if len(lacking) == len(courses) else joined(lacking)
+            notes.append(f"{NAMES[rule]} is left out of {which}: {LACKING[rule]}.")
     tried = try_rules(courses, {rule: list(grid(rule)) for rule in RULES})
     return EarlyStopping(tried.stops, tried.matched, tried.rules, tuple(notes))
 
@@ -126,9 +127,8 @@ def _courses(
         if t.run not in complete or last not in (None, int(t.steps[-1])):
             notes.append(f"{t.run} is left out: it did not end, or its last checkpoint was not measured.")
         elif len(steps) < MIN_CHECKPOINTS or int(steps[-1]) != int(t.steps[-1]) or not steps[-1] > 0:
-            notes.append(
-                f"{t.run} is left out: it needs a loss at {MIN_CHECKPOINTS} checkpoints, the last one among them."
-            )
+            needs = f"a loss at {MIN_CHECKPOINTS} checkpoints, the last one among them"
+            notes.append(f"{t.run} is left out: it needs {needs}.")
         else:
             at = np.isin(t.steps, steps)
             feature = _feature(t)
@@ -162,12 +162,7 @@ def _flops(trajectory: Trajectory, steps: Vector, log: pl.DataFrame, n_parameter
     return per_token * tokens
 
 
-def _lacking(rule: str, lacking: list[str], total: int) -> str:
-    """Say of which runs a rule cannot be tried."""
-    why = {NEURAL_PERSISTENCE: "neural persistence was not measured", GAIN: "nothing could be predicted"}[rule]
-    return f"{NAMES[rule]} is left out of {'all runs' if len(lacking) == total else joined(lacking)}: {why}."
-
-
+LACKING = {NEURAL_PERSISTENCE: "neural persistence was not measured", GAIN: "nothing could be predicted"}
 NAMES = {
     NEURAL_PERSISTENCE: "Patience on neural persistence (Rieck et al.)",
     LOSS: "Patience on the loss",

@@ -18,13 +18,8 @@ from toposcope_experiments.early_stopping.stopping_rules import (
 )
 
 TOLERANCE = 1e-9  # costs that differ by less differ by rounding
-SETTING = dict(
-    zip(
-        (field.name for field in fields(Setting)),
-        (pl.String, pl.Int64, pl.Int64, pl.Float64, pl.Float64, pl.Float64),
-        strict=True,
-    )
-)
+KINDS_OF_FIELDS = (pl.String, pl.Int64, pl.Int64, pl.Float64, pl.Float64, pl.Float64)
+SETTING = {each.name: kind for each, kind in zip(fields(Setting), KINDS_OF_FIELDS, strict=True)}
 STOPS = {"run": pl.String, **SETTING, "watched": pl.String, "step": pl.Int64, "stopped": pl.Boolean}
 STOPS |= dict.fromkeys(("saved", "saved_flops", "loss", "paid", "paid_best"), pl.Float64)
 MATCHED = {**SETTING, "n_runs": pl.Int64, "n_stopped": pl.Int64}
@@ -173,9 +168,8 @@ def _matched(
 def _of_rule(rule: str, rows: Sequence[Mapping[str, float]], differences: Vector) -> dict[str, object]:
     """Return the row of a rule, but for what is adjusted; `differences` are of runs, means over the grid."""
     n_runs = len(differences)
-    means = {
-        name: float(np.mean([row[name] for row in rows])) for name in ("saved", "paid", "paid_fixed", "difference")
-    }
+    compared = ("saved", "paid", "paid_fixed", "difference")
+    means = {name: float(np.mean([row[name] for row in rows])) for name in compared}
     return {
         "rule": rule,
         "n_runs": n_runs,

@@ -32,19 +32,8 @@ class Onset:
     seen: Seen
 
 
-def onset(loss: Vector) -> int | None:
-    """Return the first step of the first lasting rise of the loss, counted from 0; None where there is none."""
-    return find_onset(loss).step
-
-
 def find_onset(loss: Vector) -> Onset:
-    """Return the onset of trouble and its kind.
-
-    Parameters
-    ----------
-    loss : array, shape (steps,)
-        At every step. One that is not finite is trouble by itself.
-    """
+    """Return the onset of trouble and its kind, from the loss of every step; one that is not finite is trouble."""
     finite = np.isfinite(loss)
     n = len(loss) if finite.all() else int(finite.argmin())
     values = np.asarray(loss[:n], dtype=np.float64)

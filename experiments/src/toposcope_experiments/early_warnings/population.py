@@ -14,7 +14,7 @@ from toposcope_experiments.early_warnings.design import Design, Pack
 from toposcope_experiments.early_warnings.precursors import PRECURSORS
 from toposcope_experiments.early_warnings.traces import TRACES, write_traces
 from toposcope_experiments.early_warnings.training import PackTrainer
-from toposcope_experiments.small_networks.commands import run_all
+from toposcope_experiments.small_networks.commands import refuse_other_design, run_all
 
 DESIGN, COSTS, CORPUS, STATES = "design.json", "costs.json", "corpus.safetensors", "training"
 UPDATE = "update"  # with what is measured at every step
@@ -27,11 +27,6 @@ def train_population(design: Design, folder: Path, workers: int | None = None, p
     """Train all runs, or go on where it was interrupted, and write their traces.
 
     Values do not depend on the workers. The costs are measured once and kept, so that all files of a folder agree.
-
-    Raises
-    ------
-    ToposcopeError
-        Where the folder holds another population, or a file there is damaged.
     """
     _declare(design, folder)
     corpus = folder / CORPUS
@@ -112,15 +107,5 @@ def _declare(design: Design, folder: Path) -> None:
     path = folder / DESIGN
     cadences = {name: precursor.cadence for name, precursor in PRECURSORS.items()}
     declared: dict[str, Any] = json.loads(json.dumps({**asdict(design), "cadences": cadences}, default=str))
-    if path.exists():
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-            other = [name for name in declared if before[name] != declared[name]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ToposcopeError(f"{path}: cannot be read ({error}); choose another folder with --out") from error
-        if other:
-            raise ToposcopeError(
-                f"{path}: {other[0]} is {before[other[0]]!r} there and {declared[other[0]]!r} here; choose another "
-                "folder with --out"
-            )
+    refuse_other_design(path, declared)
     write_bytes(path, json.dumps(declared, indent=2).encode() + b"\n")

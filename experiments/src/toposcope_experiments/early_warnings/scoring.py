@@ -70,13 +70,7 @@ def score_trace(trace: Trace) -> ScoredRun:
 
 
 def score_population(folder: Path, workers: int | None = None, progress: Progress = silent) -> list[ScoredRun]:
-    """Return the scored runs of a folder, ordered by name.
-
-    Raises
-    ------
-    ToposcopeError
-        If the folder holds no traces, or they cannot be read.
-    """
+    """Return the scored runs of a folder, ordered by name."""
     traces = list(read_traces(folder))
     scored: list[ScoredRun] = []
     progress("score", 0, len(traces))

@@ -73,13 +73,7 @@ def write_traces(path: Path, traces: Sequence[Trace]) -> None:
 
 
 def read_traces(folder: Path) -> Iterator[Trace]:
-    """Yield the traces of all files of a folder, one at a time, in the order of the files' names.
-
-    Raises
-    ------
-    ToposcopeError
-        Where the folder holds no file of traces, or one cannot be read.
-    """
+    """Yield the traces of all files of a folder, one at a time, in the order of the files' names."""
     paths = sorted(folder.glob(f"*{TRACES}"))
     if not paths:
         raise ToposcopeError(f"{folder}: holds no traces (*{TRACES}); train the population first")

@@ -60,11 +60,10 @@ class Comparison:
 
 def compare(measured: MeasuredRuns) -> Comparison:
     """Compare the runs of an architecture that generalise with the controls, by `RULE`."""
-    treated = np.array(
-        [i for i in measured.places(TREATED.name) if np.isfinite(measured.generalised[i])], dtype=np.int64
-    )
+    with_true_labels = measured.places(TREATED.name)
+    treated = with_true_labels[np.isfinite(measured.generalised[with_true_labels])]
     controls, left_out = _controls(measured)
-    reason = _reason(len(treated), len(measured.places(TREATED.name)), controls)
+    reason = _reason(len(treated), len(with_true_labels), controls)
     if reason:
         rows = [
             {**dict.fromkeys(VERDICTS), **_name(measured, feature), "verdict": UNDETERMINED, "reason": reason}
@@ -83,18 +82,11 @@ def compare(measured: MeasuredRuns) -> Comparison:
     for i, feature in enumerate(FEATURES):
         common = {**_name(measured, feature), "step": int(measured.steps[at]), "n_runs": len(treated)}
         differences += [{**common, "control": name, **test.columns(i)} for name, test in tests.items()]
-        verdicts.append(
-            {
-                **common,
-                "start": values[i, 0, treated].mean(),
-                "value": values[i, at, treated].mean(),
-                "p": p[i],
-                "p_least": least,
-                "p_adjusted": p_adjusted[i],
-                "separate_from": None if separate[i] is None else int(measured.steps[separate[i]]),
-                **_verdict(i, tests, p_adjusted[i], least),
-            }
-        )
+        means = {"start": values[i, 0, treated].mean(), "value": values[i, at, treated].mean()}
+        numbers = {"p": p[i], "p_least": least, "p_adjusted": p_adjusted[i]}
+        from_step = None if separate[i] is None else int(measured.steps[separate[i]])
+        judged = _verdict(i, tests, p_adjusted[i], least)
+        verdicts.append({**common, **means, **numbers, "separate_from": from_step, **judged})
     return Comparison(pl.DataFrame(differences, schema=DIFFERENCES), pl.DataFrame(verdicts, schema=VERDICTS), left_out)
 
 

@@ -61,9 +61,8 @@ class Design:
         if self.seeds < MIN_SEEDS:
             raise ToposcopeError(f"seeds {self.seeds}: choose at least {MIN_SEEDS}, since the test is one over seeds")
         if self.steps < 1 or self.steps % self.every:
-            raise ToposcopeError(
-                f"steps {self.steps}: choose a multiple of {self.every}, the steps between measurements"
-            )
+            between = f"{self.every}, the steps between measurements"
+            raise ToposcopeError(f"steps {self.steps}: choose a multiple of {between}")
 
     @property
     def measured_steps(self) -> list[int]:
@@ -72,9 +71,7 @@ class Design:
 
     def runs(self, architecture: Architecture) -> "list[GrokkingRun]":
         """Return the runs of an architecture, condition by condition."""
-        return [
-            GrokkingRun(architecture, condition, number) for condition in CONDITIONS for number in range(self.seeds)
-        ]
+        return [GrokkingRun(architecture, each, number) for each in CONDITIONS for number in range(self.seeds)]
 
 
 @dataclass(frozen=True)

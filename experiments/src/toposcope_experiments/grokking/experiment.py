@@ -49,9 +49,8 @@ class MeasuredRuns:
     @property
     def names(self) -> list[dict[str, str | int]]:
         """The columns of tables that name each run."""
-        return [
-            {"architecture": self.architecture, "condition": run.condition.name, "run": run.number} for run in self.runs
-        ]
+        name = self.architecture
+        return [{"architecture": name, "condition": run.condition.name, "run": run.number} for run in self.runs]
 
     @property
     def memorised(self) -> Vector:
@@ -73,14 +72,11 @@ def measure_runs(trained: Trained, engine: Engine, progress: Progress = silent) 
     tasks = [(i, run.name, trained.steps, trained.embeddings[:, i]) for i, run in enumerate(trained.runs)]
     what = f"measure {trained.architecture}"
     progress(what, 0, n_runs)
-    measured = run_all(
-        engine, measure_run, tasks, lambda task: task[1], done=lambda n_done: progress(what, n_done, n_runs)
-    )
+    measured = run_all(engine, measure_run, tasks, lambda task: task[1], done=lambda n: progress(what, n, n_runs))
     features = {name: np.stack([values[name] for values, _ in measured], axis=1) for name in FEATURES}
     changes = {(i, feature): points for i, (_, found) in enumerate(measured) for feature, points in found.items()}
-    return MeasuredRuns(
-        trained.architecture, trained.embeddings.shape[2], trained.runs, trained.steps, trained.log, features, changes
-    )
+    t = trained
+    return MeasuredRuns(t.architecture, t.embeddings.shape[2], t.runs, t.steps, t.log, features, changes)
 
 
 Task = tuple[int, str, Steps, NDArray[np.float32]]
@@ -101,13 +97,12 @@ def _change_points(run: str, feature: str, steps: Steps, values: Vector) -> list
 
 def run_table(measured: Sequence[MeasuredRuns]) -> pl.DataFrame:
     """Return when each run memorised and generalised, and how it ended."""
-    return pl.DataFrame(
-        [
-            {**name, "memorised": m.memorised[i], "generalised": m.generalised[i], **final_values(LOGGED, m.log, i)}
-            for m in measured
-            for i, name in enumerate(m.names)
-        ]
-    )
+    rows = [
+        {**name, "memorised": m.memorised[i], "generalised": m.generalised[i], **final_values(LOGGED, m.log, i)}
+        for m in measured
+        for i, name in enumerate(m.names)
+    ]
+    return pl.DataFrame(rows)
 
 
 def feature_table(measured: Sequence[MeasuredRuns]) -> pl.DataFrame:
@@ -118,23 +113,13 @@ def feature_table(measured: Sequence[MeasuredRuns]) -> pl.DataFrame:
 def change_table(measured: Sequence[MeasuredRuns]) -> pl.DataFrame:
     """Return every change point: ``beyond_trend`` if no smooth trend explains it."""
     rows = [
-        {
-            "architecture": m.architecture,
-            "condition": m.runs[i].condition.name,
-            "run": m.runs[i].number,
-            "feature": feature,
-            "step": change.step,
-            "low": change.low,
-            "high": change.high,
-            "p_smooth": change.p_smooth,
-            "beyond_trend": not change.explained,
-        }
+        (*name.values(), feature, change.step, change.low, change.high, change.p_smooth, not change.explained)
         for m in measured
-        for i in range(len(m.runs))
+        for i, name in enumerate(m.names)
         for feature in FOLLOWED
         for change in m.changes[i, feature]
     ]
-    return pl.DataFrame(rows, schema=CHANGES)
+    return pl.DataFrame(rows, schema=CHANGES, orient="row")
 
 
 JUMPS = {
@@ -146,43 +131,32 @@ JUMPS = {
 def jump_table(measured: Sequence[MeasuredRuns]) -> pl.DataFrame:
     """Count the runs with a change point that no smooth trend explains."""
     rows = [
-        {
-            "architecture": m.architecture,
-            "feature": feature,
-            "condition": condition.name,
-            **_count(m, feature, condition.name),
-        }
+        (m.architecture, feature, condition.name, *_counts(m, feature, condition.name))
         for m in measured
         for feature in FOLLOWED
         for condition in CONDITIONS
     ]
-    return pl.DataFrame(rows, schema=JUMPS)
+    return pl.DataFrame(rows, schema=JUMPS, orient="row")
 
 
-def _count(measured: MeasuredRuns, feature: str, condition: str) -> dict[str, int | None]:
+def _counts(measured: MeasuredRuns, feature: str, condition: str) -> tuple[int | None, ...]:
+    """Return the numbers of a row of `JUMPS`."""
     places = measured.places(condition)
     beyond = [[c.step for c in measured.changes[int(i), feature] if not c.explained] for i in places]
     window = window_of(measured)
     first, last = window if window else (None, None)
     within = sum(any(window[0] < step <= window[1] for step in steps) for steps in beyond) if window else None
-    return {
-        "n_runs": len(places),
-        "n_beyond_trend": sum(bool(steps) for steps in beyond),
-        "first_step": first,
-        "last_step": last,
-        "n_at_generalisation": within,
-    }
+    return len(places), sum(map(bool, beyond)), first, last, within
 
 
 def window_of(measured: MeasuredRuns) -> tuple[int, int] | None:
     """Return the steps at which the first run with true labels has memorised, and the last has generalised."""
     treated = measured.places(TREATED.name)
-    generalised = measured.generalised[treated]
-    treated = treated[np.isfinite(generalised)]
-    if not len(treated):
+    memorised, generalised = measured.memorised[treated], measured.generalised[treated]
+    known = np.isfinite(generalised)
+    if not known.any():
         return None
-    memorised = measured.memorised[treated]
-    return int(np.nanmin([*memorised, *measured.generalised[treated]])), int(measured.generalised[treated].max())
+    return int(np.nanmin([*memorised[known], *generalised[known]])), int(generalised[known].max())
 
 
 TRAINING = "training"  # folder of what was trained so far

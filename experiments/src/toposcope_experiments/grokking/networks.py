@@ -5,7 +5,7 @@ whose token is always "=", is read). It is computed once for each token, and loo
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -16,7 +16,6 @@ from toposcope_experiments.grokking.design import MLP, TRANSFORMER, Architecture
 
 N_HEADS = 4
 Parameters = dict[str, Tensor]
-Logits = Callable[[Parameters, Tensor, Tensor], Tensor]
 
 
 class Forward(Protocol):

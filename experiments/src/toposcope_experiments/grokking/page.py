@@ -118,8 +118,6 @@ def left_out(data: GrokkingData) -> list[str]:
         treated = m.places(TREATED.name)
         lacking = int(np.isnan(m.generalised[treated]).sum())
         if lacking:
-            notes.append(
-                f"{m.architecture}: left out, since they do not generalise: {lacking} of "
-                f"{counted(len(treated), 'run')} with true labels"
-            )
+            which = f"{lacking} of {counted(len(treated), 'run')} with true labels"
+            notes.append(f"{m.architecture}: left out, since they do not generalise: {which}")
     return notes

@@ -44,14 +44,6 @@ from toposcope_experiments.grokking.page import GrokkingData, lead, left_out, si
 from toposcope_experiments.small_networks.page_tables import P_VALUES, reasons
 
 
-def _verdicts(data: GrokkingData) -> pl.DataFrame:
-    return pl.concat(c.verdicts for c in data.comparisons)
-
-
-def _differences(data: GrokkingData) -> pl.DataFrame:
-    return pl.concat(c.differences for c in data.comparisons)
-
-
 def _sign_blocks(data: GrokkingData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     verdicts, differences = (data.tables[name] for name in ("verdicts", "differences"))
     specs: tuple[Spec, ...] = (
@@ -187,7 +179,10 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="signs",
         title="Signs of generalisation",
-        tables={"verdicts": _verdicts, "differences": _differences},
+        tables={
+            "verdicts": lambda data: pl.concat(c.verdicts for c in data.comparisons),
+            "differences": lambda data: pl.concat(c.differences for c in data.comparisons),
+        },
         charts=(control_charts,),
         blocks=_sign_blocks,
         summary=lead,

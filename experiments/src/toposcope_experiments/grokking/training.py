@@ -104,9 +104,9 @@ class Pairs:
         """Draw the pairs of runs."""
         trained = [run.trained_pairs(modulus) for run in runs]
         longest = max(len(places) for places in trained)
-        places = torch.stack([functional.pad(own, (0, longest - len(own))) for own in trained])
-        weight = torch.stack(
-            [functional.pad(torch.ones(len(own)) / len(own), (0, longest - len(own))) for own in trained]
+        shares = [torch.ones(len(own)) / len(own) for own in trained]
+        places, weight = (
+            torch.stack([functional.pad(own, (0, longest - len(own))) for own in each]) for each in (trained, shares)
         )
         labels = torch.stack([run.labels(modulus) for run in runs])
         held_out = torch.ones(labels.shape, dtype=torch.bool)
@@ -128,12 +128,6 @@ class Pairs:
         logits = forward(weights, first, second)
         loss = functional.cross_entropy(logits.flatten(0, 1), self.labels.flatten(), reduction="none")
         correct = (logits.argmax(dim=-1) == self.labels).float()
-        scores = (loss.view(self.labels.shape), correct)
-        return torch.stack(
-            [
-                (score * rows).sum(dim=1) / rows.sum(dim=1)
-                for rows in (~self.held_out, self.held_out)
-                for score in scores
-            ],
-            dim=1,
-        )
+        scores, sets = (loss.view(self.labels.shape), correct), (~self.held_out, self.held_out)
+        means = [(score * rows).sum(dim=1) / rows.sum(dim=1) for rows in sets for score in scores]
+        return torch.stack(means, dim=1)

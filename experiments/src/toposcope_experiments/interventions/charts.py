@@ -21,11 +21,8 @@ SHAPES = ("triangle-up", "triangle-down", "circle")
 
 def arm_charts(data: InterventionData) -> list[Chart]:
     """Draw the effects of all arms: a chart for each statistic."""
-    return [_chart(found, data.tables["effects"].filter(statistic=found.runs.statistic)) for found in _drawn(data)]
-
-
-def _drawn(data: InterventionData) -> list[StatisticVerdict]:
-    return [found for found in by_strength(data.main.verdicts) if found.effect.n]
+    effects, drawn = data.tables["effects"], [each for each in by_strength(data.main.verdicts) if each.effect.n]
+    return [_chart(found, effects.filter(statistic=found.runs.statistic)) for found in drawn]
 
 
 def _chart(found: StatisticVerdict, effects: pl.DataFrame) -> Chart:
@@ -34,13 +31,9 @@ def _chart(found: StatisticVerdict, effects: pl.DataFrame) -> Chart:
         "How each push changes the validation loss of the run of the same seed, with 95% intervals: left of 0 the loss "
         f"is lower. In percent: how far the push changed {found.name} (“only”: less than half as far as its own push)."
     )
-    sizes = [
-        f"{ARM_NAMES[arm]} {mnat(value)}"
-        for arm, value in effects.filter(direction=BOTH).select("arm", "effect").iter_rows()
-    ]
-    alternative = (
-        f"Dot plot of the effect of each push on the loss. {title}. Half of up minus down: {', '.join(sizes)}."
-    )
+    both = effects.filter(direction=BOTH).select("arm", "effect").iter_rows()
+    sizes = ", ".join(f"{ARM_NAMES[arm]} {mnat(value)}" for arm, value in both)
+    alternative = f"Dot plot of the effect of each push on the loss. {title}. Half of up minus down: {sizes}."
     order = [found.name, *(ARM_LABELS[arm] for arm in PLACEBOS)]
     rows = pl.DataFrame([
         {
@@ -60,16 +53,10 @@ def _chart(found: StatisticVerdict, effects: pl.DataFrame) -> Chart:
         yOffset=alt.YOffset("push:N", sort=list(WORDS)),
         color=alt.Color("push:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
     )
-    words = "change of the loss (mnat)"
-    x = alt.X("effect:Q", title=words)
-    numbers = (alt.Tooltip(f"{name}:Q", format=".3~g") for name in ("effect", "low", "high"))
-    tooltip = ["arm:N", "push:N", "dose:N", "pairs:Q", *numbers]
-    intervals = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=words), x2="high:Q", tooltip=tooltip)
-    points = base.mark_point(filled=True, size=75, opacity=1).encode(
-        x=x, shape=alt.Shape("push:N", title=None, scale=shapes), tooltip=tooltip
-    )
+    shape = alt.Shape("push:N", title=None, scale=shapes)
+    layers = _intervals_and_points(base, "change of the loss (mnat)", shape, 75, ["arm:N", "push:N"])
     doses = base.mark_text(align="left", dx=6, fontSize=10).encode(x=alt.X("high:Q"), text="dose:N")
-    figure = alt.LayerChart(layer=[zero_line("x"), intervals, points, doses])
+    figure = alt.LayerChart(layer=[zero_line("x"), *layers, doses])
     figure = figure.properties(height=ROW_HEIGHT * rows["arm"].n_unique())
     name = f"interventions-{found.runs.statistic.lower().replace('_', '-')}"
     return Chart(name, title, caption, alternative, figure)
@@ -85,27 +72,15 @@ def condition_chart(data: InterventionData) -> list[Chart]:
     both = pl.format("{}: {}", "condition", "pushed")
     row = pl.when(pl.col("pushed").n_unique().over("condition") > 1).then(both).otherwise("condition").alias("row")
     rows = rows.with_columns(pl.col("arm").replace(names), row)
+    axis = alt.Axis(labelLimit=125, minExtent=135, ticks=False)
     base = alt.Chart(rows).encode(
-        y=alt.Y(
-            "row:N",
-            title=None,
-            sort=None,
-            scale=alt.Scale(paddingInner=0.3),
-            axis=alt.Axis(labelLimit=125, minExtent=135, ticks=False),
-        ),
+        y=alt.Y("row:N", title=None, sort=None, scale=alt.Scale(paddingInner=0.3), axis=axis),
         yOffset=alt.YOffset("arm:N", sort=order),
         color=alt.Color("arm:N", title=None, scale=alt.Scale(domain=order), legend=alt.Legend(orient="top", columns=3)),
     )
-    words = "half of up minus down (mnat)"
-    numbers = (alt.Tooltip(f"{name}:Q", format=".3~g") for name in ("effect", "low", "high"))
-    tooltip = ["row:N", "arm:N", "dose:N", "pairs:Q", *numbers]
-    intervals = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=words), x2="high:Q", tooltip=tooltip)
-    points = base.mark_point(filled=True, size=60, opacity=1).encode(
-        x=alt.X("effect:Q", title=words),
-        shape=alt.Shape("arm:N", title=None, scale=alt.Scale(domain=order)),
-        tooltip=tooltip,
-    )
-    figure = alt.LayerChart(layer=[zero_line("x"), intervals, points])
+    shape = alt.Shape("arm:N", title=None, scale=alt.Scale(domain=order))
+    layers = _intervals_and_points(base, "half of up minus down (mnat)", shape, 60, ["row:N", "arm:N"])
+    figure = alt.LayerChart(layer=[zero_line("x"), *layers])
     figure = figure.properties(height=CONDITION_HEIGHT * rows["row"].n_unique())
     title = "Each push in each condition"
     caption = (
@@ -118,6 +93,16 @@ def condition_chart(data: InterventionData) -> list[Chart]:
     ]
     alternative = f"Dot plot of the effect of each push in {len(sizes)} conditions. {'; '.join(sizes)}."
     return [Chart("interventions-conditions", title, caption, alternative, figure)]
+
+
+def _intervals_and_points(
+    base: alt.Chart, words: str, shape: alt.Shape, size: int, names: list[str]
+) -> tuple[alt.Chart, alt.Chart]:
+    numbers = (alt.Tooltip(f"{name}:Q", format=".3~g") for name in ("effect", "low", "high"))
+    tooltip = [*names, "dose:N", "pairs:Q", *numbers]
+    intervals = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=words), x2="high:Q", tooltip=tooltip)
+    points = base.mark_point(filled=True, size=size, opacity=1)
+    return intervals, points.encode(x=alt.X("effect:Q", title=words), shape=shape, tooltip=tooltip)
 
 
 def _dose(arm: str, dose: float | None, target: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The size of an intervention, and the packs of runs that train as one model."""
+"""The arms and the size of an intervention, and the packs of runs that train as one model."""
 
 import math
 from dataclasses import dataclass, replace
@@ -6,9 +6,18 @@ from typing import Any, Literal
 
 from toposcope.extend import ToposcopeError
 from toposcope.family import SIZES, Corpus, ModelSize, Run, TrainingOptions
-from toposcope_experiments.interventions.arms import KINDS, Arm, arms_of
 from toposcope_experiments.interventions.matrix_statistics import STATISTICS, find_statistic
-from toposcope_experiments.interventions.results import BASE, STATISTIC
+from toposcope_experiments.interventions.results import (
+    BASE,
+    CHAOS,
+    DOWN,
+    PLAIN,
+    RANDOM,
+    STATISTIC,
+    TWIN,
+    UNDIRECTED,
+    UP,
+)
 
 Optimizer = Literal["adamw", "sgd"]
 RATES = {"adamw": 3e-3, "sgd": 0.3}  # peak learning rates, on the losses of small-7k after 800 steps
@@ -19,6 +28,32 @@ LONGER = 6  # times as many steps, to where the loss of small-7k is nearly flat
 MAX_CONDITION_SEEDS = 24
 SEEDS_PER_PACK = 2
 """A pack holds all arms of so many seeds. It does not depend on the workers, and neither do results."""
+STEERED = (TWIN, *PLAIN)  # placebos whose share follows the dose of the statistic
+KINDS = (BASE, CHAOS, STATISTIC, *STEERED, RANDOM)
+CHAOS_SHARE = 1e-4  # of noise, which is a rounding error for what a run learns, and yet sends it elsewhere
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is done to the gradients of a run, paired with the other arms by seed."""
+
+    kind: str
+    direction: int  # UP or DOWN; UNDIRECTED if it has none
+
+    @property
+    def name(self) -> str:
+        """Name of the arm and its direction."""
+        return self.kind + {UP: "_up", DOWN: "_down", UNDIRECTED: ""}[self.direction]
+
+
+def arms_of(kinds: tuple[str, ...]) -> list[Arm]:
+    """Return the arms of some kinds; the two directions of a kind follow each other."""
+    return [
+        Arm(kind, direction)
+        for kind in KINDS
+        if kind in kinds
+        for direction in ((UNDIRECTED,) if kind in (BASE, CHAOS) else (UP, DOWN))
+    ]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from toposcope_experiments.interventions.results import (
     UNDIRECTED,
     UP,
     StatisticRuns,
+    finite_mean,
 )
 
 MNAT = 1000.0
@@ -60,6 +61,10 @@ class Estimate:
     def above(self) -> bool:
         """Whether the mean is significantly above 0."""
         return self.mean > 0 and self.p < LEVEL
+
+    def columns(self, name: str) -> dict[str, float]:
+        """Return the mean and the ends of its interval, by the names of their columns."""
+        return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 def directed_effect(runs: StatisticRuns, arm: str, column: str = "loss") -> Vector:
@@ -109,7 +114,7 @@ def effect_rows(runs: StatisticRuns) -> pl.DataFrame:
         for direction in directions:
             ended = runs.diverged(arm, direction)
             paired = np.isfinite(ended) & np.isfinite(base)
-            doses = {name: _mean(runs.values(name, arm, direction)) for name in ("dose", "target_dose", "share")}
+            doses = {name: finite_mean(runs.values(name, arm, direction)) for name in ("dose", "target_dose", "share")}
             rows.append({
                 "statistic": runs.statistic, "arm": arm, "direction": DIRECTION_NAMES[direction] or "none",
                 **_columns("effect", Estimate.of(effect_of_direction(runs, arm, direction))),
@@ -118,7 +123,7 @@ def effect_rows(runs: StatisticRuns) -> pl.DataFrame:
                 "n_base_diverged": int((base[paired] == 1).sum()), "p_diverged": diverged_p(ended, base),
             })  # fmt: skip
         if UP in directions and DOWN in directions:
-            doses = {name: _mean(mean_change(runs, arm, name)) for name in ("dose", "target_dose")}
+            doses = {name: finite_mean(mean_change(runs, arm, name)) for name in ("dose", "target_dose")}
             rows.append({
                 "statistic": runs.statistic, "arm": arm, "direction": BOTH,
                 **_columns("effect", Estimate.of(directed_effect(runs, arm))),
@@ -129,13 +134,8 @@ def effect_rows(runs: StatisticRuns) -> pl.DataFrame:
 
 
 def _columns(name: str, estimate: Estimate) -> dict[str, float]:
-    found = {name: estimate.mean, f"{name}_low": estimate.low, f"{name}_high": estimate.high, f"{name}_p": estimate.p}
+    found = {**estimate.columns(name), f"{name}_p": estimate.p}
     return found | ({"sd": estimate.sd, "n": estimate.n} if name == "effect" else {})
-
-
-def _mean(values: Vector) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
 
 
 def detectable(sd: float, n: int, level: float = LEVEL, power: float = POWER) -> float:

@@ -9,13 +9,12 @@ import numpy as np
 import polars as pl
 
 from toposcope.engine import Workers, processors, report
-from toposcope.extend import Matrix, Progress, ToposcopeError, Vector, silent, to_csv, write_bytes
+from toposcope.extend import Matrix, Progress, silent, to_csv, write_bytes
 from toposcope.family import Corpus, prepare
-from toposcope_experiments.interventions.arms import STEERED, Arm
-from toposcope_experiments.interventions.design import RATES, Design, Pack
-from toposcope_experiments.interventions.results import BASE, DESIGN, OWN_DOSES, RESULTS, STATISTIC
+from toposcope_experiments.interventions.design import RATES, STEERED, Arm, Design, Pack
+from toposcope_experiments.interventions.results import BASE, DESIGN, OWN_DOSES, RESULTS, STATISTIC, finite_mean
 from toposcope_experiments.interventions.training import COSINE, IS_PUSHED, LOSS, NORM, SHARE, VALUE, train
-from toposcope_experiments.small_networks.commands import run_all
+from toposcope_experiments.small_networks.commands import refuse_other_design, run_all
 
 PUSHES = "pushes.csv"
 TRAINING, CORPUS = "training", "corpus.safetensors"  # folder and file of what was made so far
@@ -25,7 +24,8 @@ DIGITS = 6  # significant ones, in the log of pushes
 
 def run_experiment(design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent) -> None:
     """Train all runs, or go on where it was interrupted, and write the results, the log of pushes and the design."""
-    declared = _declared(design, folder)
+    declared = declaration(design)
+    refuse_other_design(folder / DESIGN, declared, may_differ=MAY_GROW)
     corpus = folder / CORPUS
     prepare(Corpus(source=design.corpus), corpus)
     write_bytes(folder / DESIGN, json.dumps(declared, indent=2).encode() + b"\n")
@@ -47,24 +47,6 @@ def run_experiment(design: Design, folder: Path, *, workers: int | None = None, 
 def train_pack(task: tuple[Pack, Path, Path]) -> dict[str, Matrix]:
     """Train the runs of a pack."""
     return train(*task, progress=report)
-
-
-def _declared(design: Design, folder: Path) -> dict[str, Any]:
-    """Return the declaration of the design, unless the folder belongs to another."""
-    path = folder / DESIGN
-    declared = declaration(design)
-    if path.exists():
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-            other = [name for name in declared if name not in MAY_GROW and before[name] != declared[name]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ToposcopeError(f"{path}: cannot be read ({error}); choose another folder with --out") from error
-        if other:
-            raise ToposcopeError(
-                f"{path}: {other[0]} is {before[other[0]]!r} there and {declared[other[0]]!r} here; choose another "
-                "folder with --out"
-            )
-    return declared
 
 
 def declaration(design: Design) -> dict[str, Any]:
@@ -94,7 +76,7 @@ def result_table(pack: Pack, log: dict[str, Matrix]) -> pl.DataFrame:
         "arm": [arm.kind for arm in design.arms for _ in seeds],
         "direction": [arm.direction for arm in design.arms for _ in seeds],
         "seed": seeds * len(design.arms),
-        "share": [_mean(of_run) for of_run in log[NORM][1:].T],
+        "share": [finite_mean(of_run, 0.0) for of_run in log[NORM][1:].T],
         "dose": doses,
         "target_dose": np.concatenate(targets),
         "loss": loss,
@@ -131,8 +113,3 @@ def doses_of(values: Matrix, n_seeds: int) -> Matrix:
         logs = np.log(values)
         doses: Matrix = logs - np.tile(logs[:, :n_seeds], (1, logs.shape[1] // n_seeds))
     return doses
-
-
-def _mean(values: Vector) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else 0.0

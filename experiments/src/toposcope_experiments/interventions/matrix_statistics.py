@@ -6,6 +6,7 @@ that a gradient needs no more than a plain sum.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,14 +97,9 @@ def nuclear_share(matrices: Tensor, factors: Paired) -> Tensor:
     return (matrices * factors).sum((1, 2)) / norms(matrices)
 
 
-def h0_edges(matrices: Tensor) -> Paired:
-    """Return the edges that end the bars of H0 of the rows, shape (b, m - 1, 2)."""
-    return _on_device(rips_pairings_batch(_finite(matrices), max_dimension=0)[0], matrices)
-
-
-def h1_edges(matrices: Tensor) -> Paired:
-    """Return the edges that begin and end the bars of H1 of the rows, shape (b, bars, 4), filled with -1."""
-    return _on_device(rips_pairings_batch(_finite(matrices), max_dimension=1)[1], matrices)
+def rips_edges(dimension: int, matrices: Tensor) -> Paired:
+    """Return the edges that end bars of H0 of the rows, (b, m - 1, 2), or begin and end those of H1, (b, bars, 4)."""
+    return _on_device(rips_pairings_batch(_finite(matrices), max_dimension=dimension)[dimension], matrices)
 
 
 def h1_total(matrices: Tensor, edges: Paired) -> Tensor:
@@ -142,9 +138,9 @@ def _none(_: Tensor) -> Paired:
 
 
 STATISTICS: Mapping[str, MatrixStatistic] = {
-    "scale_free_h0": MatrixStatistic("scale-free H0 total", h0_edges, edge_total, 5, True),
+    "scale_free_h0": MatrixStatistic("scale-free H0 total", partial(rips_edges, 0), edge_total, 5, True),
     "neural_persistence": MatrixStatistic("neural persistence", tree_entries, neural_persistence_mean, 20, True),
-    "scale_free_h1": MatrixStatistic("scale-free H1 total", h1_edges, h1_total, 1, True),
+    "scale_free_h1": MatrixStatistic("scale-free H1 total", partial(rips_edges, 1), h1_total, 1, True),
     "pairwise_spread": MatrixStatistic("mean distance between rows over the norm", _none, mean_distance),
     "effective_rank": MatrixStatistic("nuclear over Frobenius norm", polar_factors, nuclear_share),
     "nearest_neighbour_spread": MatrixStatistic(

@@ -52,11 +52,6 @@ class Condition:
     declared: Mapping[str, Any]  # what ``design.json`` says of the runs
     verdicts: list[StatisticVerdict]
 
-    @property
-    def missing(self) -> dict[str, int]:
-        """Runs that are not there yet, by arm."""
-        return missing_runs(self.frame, self.declared)
-
 
 class InterventionData:
     """The conditions, the first of which the page is about, and the tables of the page."""
@@ -74,22 +69,15 @@ class InterventionData:
 
 
 def read_conditions(folder: Path) -> list[Condition]:
-    """Read the results in a folder, then those in its subfolders.
-
-    Raises
-    ------
-    ToposcopeError
-        If there are none, or a file cannot be read.
-    """
+    """Read the results in a folder, then those in its subfolders."""
     folders = [path for path in (folder, *sorted(folder.glob("*/"))) if (path / RESULTS).is_file()]
     if not folders:
         raise ToposcopeError(f"{folder}: no {RESULTS} in it or in its subfolders; run the trainings first")
-    return [_condition(path, path.name) for path in folders]
-
-
-def _condition(path: Path, name: str) -> Condition:
-    frame, declared = read_results(path)
-    return Condition(str(declared.get("name") or name), frame, declared, judge(list(statistics_of(frame))))
+    read = [(path.name, *read_results(path)) for path in folders]
+    return [
+        Condition(str(declared.get("name") or name), frame, declared, judge(list(statistics_of(frame))))
+        for name, frame, declared in read
+    ]
 
 
 def by_strength(verdicts: list[StatisticVerdict]) -> list[StatisticVerdict]:
@@ -151,11 +139,9 @@ def lead(data: InterventionData) -> list[str]:
 
 
 def _missing(condition: Condition) -> list[str]:
-    missing = condition.missing
-    if not missing:
-        return []
-    n, there = sum(missing.values()), len(condition.frame)
-    return [f"Not finished: {n:,} of {n + there:,} runs are missing; the verdict is that of the runs so far."]
+    n, there = sum(missing_runs(condition.frame, condition.declared).values()), len(condition.frame)
+    said = f"Not finished: {n:,} of {n + there:,} runs are missing; the verdict is that of the runs so far."
+    return [said] if n else []
 
 
 def _doses(found: StatisticVerdict) -> str:
@@ -240,24 +226,12 @@ def power_lead(data: InterventionData) -> list[str]:
 
 
 def first_line(folder: Path) -> str:
-    """Return the sentence at the top of the page.
-
-    Raises
-    ------
-    ToposcopeError
-        If there are no results, or they cannot be read.
-    """
+    """Return the sentence at the top of the page of a folder."""
     return first_sentence(InterventionData(read_conditions(folder), {}))
 
 
 def write_page(folder: Path) -> Path:
-    """Write the page of the results in a folder, finished or not, and return its path.
-
-    Raises
-    ------
-    ToposcopeError
-        If there are no results, or they cannot be read.
-    """
+    """Write the page of the results in a folder, finished or not, and return its path."""
     from toposcope.extend import write_page as write
     from toposcope_experiments.interventions.page_sections import intervention_page
 

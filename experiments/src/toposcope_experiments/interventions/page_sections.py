@@ -1,6 +1,6 @@
 """The sections of the page of pushed trainings, with their tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -192,10 +192,8 @@ def _caution_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Iter
         number_of("down", "down", one_digit, group="beyond a random push (mnat)"),
         interval_of("95%", "down_low", "down_high", 1, group="beyond a random push (mnat)"),
     )
-    more = (
-        "Not tried yet: longer runs, larger initial weights, pushes that end at half, another optimizer; --conditions "
-    )
-    alone = f"{more}trains them. " if len(data.conditions) == 1 else ""
+    more = "Not tried yet: longer runs, larger initial weights, pushes that end at half, another optimizer; "
+    alone = f"{more}--conditions trains them. " if len(data.conditions) == 1 else ""
     note = paragraph(
         "An effect may be one on early speed alone: weights that start small gain from any drift. Such an effect fades "
         f"from half of training to its end, in longer runs, and with larger initial weights. {alone}“Fades”, “grows”: "
@@ -207,7 +205,8 @@ def _caution_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Iter
 
 
 def _design_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    declared = [{"name": name.replace("_", " "), "value": _written(value)} for name, value in _declared(data).items()]
+    known = {name.replace("_", " "): value for name, value in data.main.declared.items() if value is not None}
+    declared = [{"name": name, "value": _written(value)} for name, value in known.items()]
     specs: tuple[Spec, ...] = (text_of("what", "name", names_row=True), text_of("value", "value", prose=True))
     return (
         paragraph(
@@ -238,10 +237,6 @@ GLOSSARY = (
     (ARM_NAMES["random_tangent"], "a fixed direction that leaves the norm as it is, pushed as strongly as topology"),
     (ARM_NAMES["chaos"], "noise of 0.01% of the gradient, which shows the differences that chance makes"),
 )  # fmt: skip
-
-
-def _declared(data: InterventionData) -> Mapping[str, Any]:
-    return {name: value for name, value in data.main.declared.items() if value is not None}
 
 
 def _command(condition: Condition) -> str:

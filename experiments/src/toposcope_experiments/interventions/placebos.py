@@ -24,6 +24,7 @@ from toposcope_experiments.interventions.results import (
     STATISTIC,
     UP,
     StatisticRuns,
+    finite_mean,
 )
 
 AT_DOSE, AS_FAR, AT_SHARE, AS_IS = "equal dose", "as far as it reached", "equal share of the gradient", "as it is"
@@ -185,9 +186,7 @@ def _share_ratio(runs: StatisticRuns, arm: str) -> float:
     """Return the statistic's share of the gradient over the placebo's; 1 where it is not known."""
 
     def mean_share(of: str) -> float:
-        shares = np.concatenate([runs.values("share", of, direction) for direction in DIRECTION_NAMES])
-        known = shares[np.isfinite(shares)]
-        return float(known.mean()) if len(known) else np.nan
+        return finite_mean(np.concatenate([runs.values("share", of, direction) for direction in DIRECTION_NAMES]))
 
     ratio = mean_share(STATISTIC) / (mean_share(arm) or np.nan)
     return float(ratio) if np.isfinite(ratio) else 1.0

@@ -26,15 +26,7 @@ class Pushed:
 
 
 class BatchedPush:
-    """Adds the gradient of a statistic to the loss gradients of the matrices of several runs.
-
-    Parameters
-    ----------
-    statistics : sequence of MatrixStatistic
-        One for each matrix of a run; what is pushed is their mean.
-    refresh : int
-        Calls for which a pairing is kept.
-    """
+    """Adds the gradient of a statistic, the mean over a run's matrices, to the loss gradients of several runs."""
 
     def __init__(self, statistics: Sequence[MatrixStatistic], refresh: int) -> None:
         self.statistics, self.refresh = statistics, refresh
@@ -46,14 +38,9 @@ class BatchedPush:
         self._age = 0
 
     def add(self, matrices: Sequence[Tensor], gradients: Sequence[Tensor], shares: Tensor) -> Pushed:
-        """Change the loss gradients in place.
+        """Change the loss gradients, each of shape (runs, m, n), in place.
 
-        Parameters
-        ----------
-        matrices, gradients : sequence of Tensor, shape (runs, m, n)
-        shares : Tensor, shape (runs,)
-            Norm of what is added over that of the loss gradient, both of all matrices of a run; above 0 an update then
-            raises the statistic, below 0 it lowers it.
+        Shares are those of the norm of all of a run's loss gradients; above 0 an update then raises the statistic.
         """
         # Where updates are made there are often no gradients, and around training there is autocast.
         with torch.enable_grad(), torch.autocast(shares.device.type, enabled=False):
@@ -171,10 +158,8 @@ class TopologyPush:
         matrices, gradients = [], []
         for name, (parameter, is_transposed) in self.parameters.items():
             if parameter.grad is None:
-                raise ToposcopeError(
-                    f"{name} has no gradient; call this between backward and the step, and push what trains at every "
-                    "step only"
-                )
+                when = "call this between backward and the step, and push what trains at every step only"
+                raise ToposcopeError(f"{name} has no gradient; {when}")
             matrices.append(_rows_as_points(parameter.detach(), is_transposed))
             gradients.append(_rows_as_points(parameter.grad, is_transposed))
         shares = torch.full((len(matrices[0]),), self.share, device=matrices[0].device)

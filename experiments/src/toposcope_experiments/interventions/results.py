@@ -29,14 +29,7 @@ OWN_DOSES = {arm: f"dose_{arm}" for arm in PLAIN}
 
 
 class StatisticRuns:
-    """The runs of one statistic, by arm and direction, each quantity as a vector over the seeds.
-
-    Parameters
-    ----------
-    statistic : str
-    frame : pl.DataFrame
-        Rows of `read_results`.
-    """
+    """The runs of one statistic in a table of results, by arm and direction: quantities as vectors over the seeds."""
 
     def __init__(self, statistic: str, frame: pl.DataFrame) -> None:
         self.statistic = statistic
@@ -75,6 +68,12 @@ class StatisticRuns:
         return np.full(len(self.seeds), np.nan) if rows is None else rows[self._columns["diverged"]]
 
 
+def finite_mean(values: Vector, otherwise: float = np.nan) -> float:
+    """Return the mean of the values that are finite."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else otherwise
+
+
 def statistics_of(frame: pl.DataFrame) -> Iterator[StatisticRuns]:
     """Yield the runs of each statistic that was pushed, in the order of the table."""
     for statistic in frame.filter(arm=STATISTIC)["statistic"].unique(maintain_order=True):
@@ -82,22 +81,15 @@ def statistics_of(frame: pl.DataFrame) -> Iterator[StatisticRuns]:
 
 
 def read_results(folder: Path) -> tuple[pl.DataFrame, Mapping[str, Any]]:
-    """Read ``results.csv`` and, if there is one, ``design.json``.
-
-    Raises
-    ------
-    ToposcopeError
-        If a file is missing or cannot be read, a column is missing, or a run is there twice.
-    """
+    """Read ``results.csv`` and, if there is one, ``design.json``."""
     path = folder / RESULTS
     try:
         columns = pl.read_csv(path, n_rows=0).columns
         doses = {name: pl.Float64 for name in columns if name.startswith("dose_")}
         frame = pl.read_csv(path, schema_overrides={**COLUMNS, **doses})
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ToposcopeError(
-            f"{path}: cannot be read ({str(error).splitlines()[0]}); run the trainings again"
-        ) from None
+        why = str(error).splitlines()[0]
+        raise ToposcopeError(f"{path}: cannot be read ({why}); run the trainings again") from None
     missing = [name for name in COLUMNS if name not in frame.columns]
     if missing:
         raise ToposcopeError(f"{path}: the column {missing[0]!r} is missing")
@@ -110,10 +102,8 @@ def read_results(folder: Path) -> tuple[pl.DataFrame, Mapping[str, Any]]:
     twice = frame.filter(frame.select("statistic", "arm", "direction", "seed").is_duplicated())
     if len(twice):
         row = twice.row(0, named=True)
-        raise ToposcopeError(
-            f"{path}: the run {row['arm']} of {row['statistic']}, direction {row['direction']}, seed {row['seed']}, is "
-            "there twice"
-        )
+        run = f"{row['arm']} of {row['statistic']}, direction {row['direction']}, seed {row['seed']}"
+        raise ToposcopeError(f"{path}: the run {run}, is there twice")
     return frame, _declared(folder / DESIGN)
 
 

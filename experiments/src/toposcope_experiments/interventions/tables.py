@@ -26,7 +26,7 @@ from toposcope_experiments.interventions.page import (
     by_strength,
     percent_change,
 )
-from toposcope_experiments.interventions.placebos import COMPARED, PlaceboComparison
+from toposcope_experiments.interventions.placebos import COMPARED
 from toposcope_experiments.interventions.results import DOWN, STATISTIC, UP
 from toposcope_experiments.interventions.verdict import ARM_NAMES, EFFECT_THAT_MATTERS, StatisticVerdict
 
@@ -60,18 +60,14 @@ def _verdict_row(found: StatisticVerdict) -> dict[str, Any]:
 
 def comparison_table(data: InterventionData) -> pl.DataFrame:
     """Return a row for each statistic and placebo, as `PlaceboComparison.row`."""
-    rows = [
-        {"statistic": found.name, **each.row(), **_words(found, each)}
-        for found in by_strength(data.main.verdicts)
-        for each in found.comparisons
-    ]
+    rows = []
+    for found in by_strength(data.main.verdicts):
+        none = {} if found.p_effect < LEVEL else {"explained": None, "outcome": "no effect to explain"}
+        rows += [
+            {"statistic": found.name, **each.row(), "placebo": ARM_NAMES[each.arm], **none}
+            for each in found.comparisons
+        ]
     return pl.DataFrame(rows, schema=COMPARED)
-
-
-def _words(found: StatisticVerdict, placebo: PlaceboComparison) -> dict[str, Any]:
-    """Return the name of a placebo, and that there is nothing to explain where the statistic has no effect."""
-    name = {"placebo": ARM_NAMES[placebo.arm]}
-    return name if found.p_effect < LEVEL else {**name, "explained": None, "outcome": "no effect to explain"}
 
 
 def effect_table(data: InterventionData) -> pl.DataFrame:
@@ -111,10 +107,10 @@ def condition_table(data: InterventionData) -> pl.DataFrame:
             change = Estimate.of(later)
             rows.append({
                 "condition": condition.name, **_verdict_row(found), **_design_columns(condition, data.main),
-                **_estimated("half", half),
-                **_estimated("up", Estimate.of(beyond_random(found.runs, UP))),
-                **_estimated("down", Estimate.of(beyond_random(found.runs, DOWN))),
-                **_estimated("later", change),
+                **half.columns("half"),
+                **Estimate.of(beyond_random(found.runs, UP)).columns("up"),
+                **Estimate.of(beyond_random(found.runs, DOWN)).columns("down"),
+                **change.columns("later"),
                 "course": course(found.effect, half, change),
             })  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)
@@ -135,10 +131,6 @@ def condition_effects(data: InterventionData) -> pl.DataFrame:
         if found.effect.n
     ]  # fmt: skip
     return pl.concat(frames, how="vertical_relaxed") if frames else pl.DataFrame()
-
-
-def _estimated(name: str, of: Estimate) -> dict[str, float]:
-    return {name: of.mean, f"{name}_low": of.low, f"{name}_high": of.high}
 
 
 DESIGN_WORDS = {

@@ -10,9 +10,7 @@ from torch import Tensor
 from toposcope.engine import one_thread
 from toposcope.extend import Matrix, Progress, derive_seed, silent
 from toposcope.family import RunBatch
-from toposcope_experiments.interventions.arms import CHAOS_SHARE, STEERED
-from toposcope_experiments.interventions.design import Pack
-from toposcope_experiments.interventions.dose import steered
+from toposcope_experiments.interventions.design import CHAOS_SHARE, STEERED, Pack
 from toposcope_experiments.interventions.matrix_statistics import (
     STATISTICS,
     MatrixStatistic,
@@ -31,6 +29,12 @@ LOGGED = (VALUE, SHARE, NORM, COSINE, LOSS, *PLAIN)
 the push that was set and that was added, and its mean cosine with the loss gradient; the validation loss at half and at
 the end; plain quantities at the end."""
 IS_PUSHED = ("attn.qkv.weight", "attn.proj.weight", "mlp.fc1.weight", "mlp.fc2.weight")
+# Of steering:
+MAX_FACTOR = 10.0  # times the share of the statistic, which no placebo exceeds
+MIN_FACTOR = 0.05
+MIN_SCALE = 0.02  # logarithmic change below which doses are not compared
+MAX_STEP = 0.7  # of the logarithm of a share, from one measurement to the next
+PROPORTIONAL, INTEGRAL = 3.0, 0.6
 
 
 def train(pack: Pack, corpus_path: Path, folder: Path, progress: Progress = silent) -> dict[str, Matrix]:
@@ -178,3 +182,15 @@ class PackTrainer(Trainer):
 
 def _mean_over_matrices(statistic: MatrixStatistic, matrices: list[Tensor]) -> Tensor:
     return torch.stack([statistic.value(each, statistic.pair(each)) for each in matrices]).mean(0)
+
+
+def steered(shares: Tensor, errors: Tensor, doses: Tensor, targets: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Return the shares until the next measurement, and the errors now, by a proportional-integral controller.
+
+    All of shape (runs,). Shares and errors are those returned before; doses and targets are logarithmic changes of the
+    statistic against the base run, of the placebo and of the statistic's own arm; ``share`` is that of the statistic.
+    """
+    found = ((targets - doses) / targets.abs().clamp(min=MIN_SCALE)).clamp(-1, 1).nan_to_num()
+    change = PROPORTIONAL * (found - errors) + INTEGRAL * found
+    steps = torch.exp(change.clamp(-MAX_STEP, MAX_STEP))
+    return (shares * steps).clamp(MIN_FACTOR * share, MAX_FACTOR * share), found

@@ -42,33 +42,17 @@ MIN_DOSE = log(1.05)  # mean change of the statistic below which it was not push
 MAX_LOST = 0.2  # share of the pairs lost to divergence beyond which those left may not be compared
 FOLLOWS, EXPLAINED, NO_EFFECT = "the loss follows topology", "explained by", "no effect beyond"
 STATISTIC_NAMES = {"scale_free_h0": "scale-free H0", "scale_free_h1": "scale-free H1"}
-ARM_NAMES = {
-    BASE: "not pushed",
-    STATISTIC: "the statistic",
-    TWIN: "permuted weights",
-    SPREAD: "spread of the rows",
-    RANK: "effective rank",
-    NEIGHBOURS: "nearest-neighbour spread",
-    RANDOM: "a random direction",
-    CHAOS: "a tiny random push",
+PLACEBO_WORDS = {
+    TWIN: ("permuted weights", "permuted weights", "the distribution of the weights"),
+    SPREAD: ("spread of the rows", "spread of rows", "spread"),
+    RANK: ("effective rank", "effective rank", "effective rank"),
+    NEIGHBOURS: ("nearest-neighbour spread", "nearest rows", "nearest-neighbour spread"),
+    RANDOM: ("a random direction", "random direction", "drift in any direction"),
+    CHAOS: ("a tiny random push", "tiny random push", "differences that any tiny push makes"),
 }
-ARM_LABELS = {
-    TWIN: "permuted weights",
-    SPREAD: "spread of rows",
-    RANK: "effective rank",
-    NEIGHBOURS: "nearest rows",
-    RANDOM: "random direction",
-    CHAOS: "tiny random push",
-}
-"""Short, for charts."""
-EXPLANATIONS = {
-    TWIN: "the distribution of the weights",
-    SPREAD: "spread",
-    RANK: "effective rank",
-    NEIGHBOURS: "nearest-neighbour spread",
-    RANDOM: "drift in any direction",
-    CHAOS: "differences that any tiny push makes",
-}
+"""Names in sentences and in charts, and what a placebo that explains an effect explains it by."""
+ARM_NAMES, ARM_LABELS, EXPLANATIONS = ({arm: words[k] for arm, words in PLACEBO_WORDS.items()} for k in range(3))
+ARM_NAMES |= {BASE: "not pushed", STATISTIC: "the statistic"}
 RULE = (
     f"“{FOLLOWS}”: the effect is significant and significantly larger than that of every placebo of the same seeds, so "
     "that the largest p counts; both after Holm over the statistics.",
@@ -155,7 +139,8 @@ def _verdict(found: StatisticVerdict, n_statistics: int) -> tuple[str, str, str]
         least = detectable(found.effect.sd, found.effect.n, LEVEL / n_statistics)
         if least <= EFFECT_THAT_MATTERS:
             return NO_EFFECT, "", ""
-        needed = _seeds(seeds_needed(found.effect.sd, EFFECT_THAT_MATTERS, LEVEL / n_statistics))
+        n_needed = seeds_needed(found.effect.sd, EFFECT_THAT_MATTERS, LEVEL / n_statistics)
+        needed = "more than 10,000 seeds" if n_needed is None else counted(n_needed, "seed")
         return UNDETERMINED, "", (
             f"no effect is seen, but {found.effect.n} seeds find {plain(least, 2)} mnat {POWER:.0%} of the time; "
             f"{EFFECT_THAT_MATTERS:g} mnat need {needed}"
@@ -177,11 +162,8 @@ def _verdict(found: StatisticVerdict, n_statistics: int) -> tuple[str, str, str]
         worst = max(level, key=lambda c: c.explained)
         return UNDETERMINED, "", _undecided(worst, LEVEL / n_statistics)
     if not found.p_follows < LEVEL:
-        return (
-            UNDETERMINED,
-            "",
-            f"it beats every placebo, but not after Holm over {n_statistics} statistics; run more seeds",
-        )
+        why = f"it beats every placebo, but not after Holm over {n_statistics} statistics; run more seeds"
+        return UNDETERMINED, "", why
     return FOLLOWS, "", ""
 
 
@@ -206,15 +188,9 @@ def _undecided(placebo: PlaceboComparison, level: float) -> str:
     """Say how a placebo stands that is neither beaten nor explains the effect, and how many seeds would tell."""
     name, tests = ARM_NAMES[placebo.arm], [placebo.left, *([placebo.own] if placebo.own else [])]
     counts = [n for n in (seeds_needed(test.sd, test.mean, level) for test in tests) if n is not None]
-    tells = (
-        f"at these sizes {counted(min(counts), 'seed')} would tell" if counts else "10,000 seeds would not tell either"
-    )
-    own = placebo.own
-    same = (
-        f", and at equal change of it the statistic does {plain(own.mean, 2)} mnat more" if own and own.mean > 0 else ""
-    )
+    seeds = counted(min(counts), "seed") if counts else ""
+    tells = f"at these sizes {seeds} would tell" if counts else "10,000 seeds would not tell either"
+    gains = placebo.own is not None and placebo.own.mean > 0
+    more = plain(placebo.own.mean, 2) if placebo.own else ""
+    same = f", and at equal change of it the statistic does {more} mnat more" if gains else ""
     return f"at equal dose pushing {name} does {placebo.explained:.0%} of it{same}, by {placebo.left.n} seeds; {tells}"
-
-
-def _seeds(needed: int | None) -> str:
-    return "more than 10,000 seeds" if needed is None else counted(needed, "seed")

@@ -1,6 +1,7 @@
 """Which runs stand apart from runs of the same size at equal step, and in what first."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -52,16 +53,12 @@ MAX_ROWS = 12  # quantities of a run in the table; the CSV has all
 MAX_RANKED_STEPS = 4
 
 
-def _signed(value: float | None) -> str:
-    return signed(value, 1)
-
-
 SPECS: tuple[Spec, ...] = (
     text_of("run", "run", names_row=True),
     feature_of(names_row=False),
     text_of("kind", "kind"),
     number_of("first step beyond", "first", whole),
-    number_of("farthest", "peak", _signed, group="distance from the others"),
+    number_of("farthest", "peak", partial(signed, digits=1), group="distance from the others"),
     interval_of("without any one of them", "peak_low", "peak_high", 1, group="distance from the others"),
     number_of("at step", "peak_step", whole, group="distance from the others"),
     number_of("p, adjusted", "p_adjusted", p_value),
@@ -138,9 +135,8 @@ def _course(rows: pl.DataFrame) -> str:
     first, *_ = rows.to_dicts()
     kinds = rows.get_column("kind").unique(maintain_order=True).to_list()
     if first["first"] is None:
-        when = (
-            f"in no single step, but in {_name(first)} over the steps from {whole(first['since'])} to the last together"
-        )
+        since = whole(first["since"])
+        when = f"in no single step, but in {_name(first)} over the steps from {since} to the last together"
     else:
         when = (
             f"first in {_name(first)}, from step {whole(first['first'])} on "
@@ -203,7 +199,7 @@ def _ranks(number: int, family: str, frame: pl.DataFrame, standings: pl.DataFram
 
 
 def _rank_of(quantity: str, step: int, by_cell: dict[tuple[str, str, int], float]) -> Spec:
-    return (Column(whole(step), group=named(quantity)), lambda row: plain(by_cell.get((row["run"], quantity, step))))
+    return Column(whole(step), group=named(quantity)), lambda row: plain(by_cell.get((row["run"], quantity, step)))
 
 
 def _finding(data: StudyData) -> str:
@@ -213,11 +209,6 @@ def _finding(data: StudyData) -> str:
     n_apart, total = len(apart_runs(frame)), frame.get_column("run").n_unique()
     apart = "stand apart from their replicates" if n_apart > 1 else "stands apart from its replicates"
     return f"{n_apart or 'None'} of {counted(total, 'run')} {apart}"
-
-
-def _summary(data: StudyData) -> list[str]:
-    frame = data.tables["outlier_runs"]
-    return _sentences(frame) if len(frame) else []
 
 
 def _methods(data: StudyData) -> Iterable[Block | None]:
@@ -242,7 +233,7 @@ SECTION = ReportSection(
     charts=(outlier_run_charts,),
     blocks=_blocks,
     finding=_finding,
-    summary=_summary,
+    summary=lambda m: _sentences(m.tables["outlier_runs"]),
     summary_position=8,
     methods=_methods,
 )

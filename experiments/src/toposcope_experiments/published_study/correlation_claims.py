@@ -75,11 +75,11 @@ def reverses(case: StudyEvidence) -> Judgement:
     if len(rows) < MIN_SIZES:
         return Judgement(claim, UNDETERMINED, _too_few(rows))
     ends = rows[0], rows[-1]
-    why = f"rho with the {target_name(case)} is {listed(rows, 'rho')} from the smallest to the largest size; " + (
-        " and ".join(f"{row['run']} [{signed(row['block_low'])}, {signed(row['block_high'])}]" for row in ends)
-        + f" by blocks; the step has {listed(rows, 'rho_step')}. Verdicts at the ends: "
-        + ", ".join(row["verdict"] for row in ends)
-        + "."
+    blocks = [f"{row['run']} [{signed(row['block_low'])}, {signed(row['block_high'])}]" for row in ends]
+    why = (
+        f"rho with the {target_name(case)} is {listed(rows, 'rho')} from the smallest to the largest size; "
+        f"{' and '.join(blocks)} by blocks; the step has {listed(rows, 'rho_step')}. Verdicts at the ends: "
+        f"{', '.join(row['verdict'] for row in ends)}."
     )
     if any(np.sign(row["rho"]) != np.sign(stated[row["run"]]) for row in ends):
         return Judgement(claim, FALLS, why)
@@ -111,9 +111,10 @@ def holds_elsewhere(case: StudyEvidence) -> Judgement:
             as_usual.append((np.sign(values[-1] - values[0]) == usual, p))
             row = case.associated(run, quantity, published=False)
             beyond = beyond and bool(row) and row["verdict"] == BEYOND
+            here = f"; measured here, exact: rho with the step {signed(row['rho_with_step'])}" if row else ""
             courses.append(
                 f"{quantity} of {run} {_course(trace.steps, values)} (rho with the step {signed(rho)}; p {p:.2g}, of "
-                f"its changes); {by}{_measured(case, run, row)}"
+                f"its changes); {by}{here}"
             )
     if not courses:
         return Judgement(claim, UNDETERMINED, "No trace, or no correlation of the same quantity, is declared.")
@@ -147,18 +148,16 @@ def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str,
         return FALLS, why
     if not ends.p < LEVEL:
         return UNDETERMINED, why
-    return (
-        EXPLAINED if step_change >= change / 2 and np.median(strength - step) <= MAX_EQUAL_DIFFERENCE else STANDS
-    ), why
+    explained = step_change >= change / 2 and np.median(strength - step) <= MAX_EQUAL_DIFFERENCE
+    return EXPLAINED if explained else STANDS, why
 
 
 def _of_one_cloud(case: StudyEvidence, quantity: str, runs: Sequence[str]) -> str:
     """Describe |rho| of all layers' rows in one cloud, every row of them and no cap, where that was measured."""
     clouds = [f for f in case.trajectories[runs[0]].features if f.probe == "rips" and f.statistic == quantity]
     options = {str(feature): feature.option_values() for feature in clouds}
-    whole = [
-        name for name, o in options.items() if o.get("pooled") == "true" and not o.keys() & {"threshold", "sample"}
-    ]
+    capped = {"threshold", "sample"}
+    whole = [name for name, o in options.items() if o.get("pooled") == "true" and not o.keys() & capped]
     rows = [case.association.filter(run=run, feature=whole[0], target=case.target(run)) for run in runs if whole]
     if not rows or not all(map(len, rows)):
         return ""
@@ -171,14 +170,11 @@ def _usual_direction(case: StudyEvidence, quantity: str) -> tuple[int, str]:
     here = case.associations(quantity, [run for run in stated if run in case.named])
     signs = [np.sign(here[run]["rho_with_step"]) if run in here else -np.sign(rho) for run, rho in stated.items()]
     usual = int(np.sign(sum(signs)))
-    measures = [
-        f"their rho with the step {listed(list(here.values()), 'rho_with_step')}" if here else "",
-        f"the published rho with the loss of {len(stated) - len(here)}, turned round"
-        if len(here) < len(stated)
-        else "",
-    ]
+    measures = [f"their rho with the step {listed(list(here.values()), 'rho_with_step')}"] if here else []
+    if len(here) < len(stated):
+        measures.append(f"the published rho with the loss of {len(stated) - len(here)}, turned round")
     usually = f"in the small runs it goes mostly {'up' if usual > 0 else 'down'} with the step, by "
-    return usual, usually + " and ".join(filter(None, measures))
+    return usual, usually + " and ".join(measures)
 
 
 def _course(steps: Sequence[int], values: Sequence[float]) -> str:
@@ -192,10 +188,6 @@ def _course(steps: Sequence[int], values: Sequence[float]) -> str:
         top = f"{values[highest]:.3g} at step {steps[highest]}"
         return f"rises from {values[0]:.3g} to {top}, then falls to {values[-1]:.3g}"
     return f"goes {ends}, not always the same way"
-
-
-def _measured(case: StudyEvidence, run: str, row: dict[str, Any]) -> str:
-    return f"; measured here, exact: rho with the step {signed(row['rho_with_step'])}" if row else ""
 
 
 def _too_few(rows: Sequence[dict[str, Any]]) -> str:

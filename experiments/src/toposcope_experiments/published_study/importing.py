@@ -58,9 +58,8 @@ def import_study(folder: Path, out: Path | None = None) -> ImportedStudy:
     contents.refuse_equal_names()
     if not contents.series and not contents.features:
         more = f"; {contents.notes[0]}" if contents.notes else ""
-        raise ToposcopeError(
-            f"{folder}: neither a series of checkpoints nor a JSON file of features by step in it{more}"
-        )
+        what = "neither a series of checkpoints nor a JSON file of features by step in it"
+        raise ToposcopeError(f"{folder}: {what}{more}")
     declaration = contents.declaration(folder)
     check_declaration(declaration)
     return ImportedStudy(declaration, contents.notes)
@@ -86,13 +85,10 @@ def _folders(folder: Path, left_out: Path | None, notes: list[str]) -> Iterator[
 class _Contents:
     """The series, features and correlations of the folders searched so far."""
 
-    series: dict[Path, str] = field(default_factory=dict)
-    """Folder of each series, with its name."""
+    series: dict[Path, str] = field(default_factory=dict)  # folder of each series, with its name
     features: dict[Path, dict[str, PublishedRun]] = field(default_factory=dict)
-    results: dict[str, Any] = field(default_factory=dict)
-    """Fields of `Published`."""
-    results_path: Path = field(default_factory=Path)
-    """The first file of results."""
+    results: dict[str, Any] = field(default_factory=dict)  # fields of `Published`
+    results_path: Path = field(default_factory=Path)  # the first file of results
     notes: list[str] = field(default_factory=list)
 
     def add_series(self, place: Path, files: list[str], below: list[str]) -> bool:
@@ -137,7 +133,7 @@ class _Contents:
             other = next((place for place, others in self.features.items() if name in others), None)
             if other is None or _differ(self.features[other][name], run):
                 self.features[path][name] = run
-            elif _holds(self.features[other][name], run):
+            elif _numbers(run).keys() <= _numbers(self.features[other][name]).keys():
                 repeated.setdefault(other, []).append(name)
             else:
                 del self.features[other][name]
@@ -169,7 +165,8 @@ class _Contents:
             DeclaredSeries(name=name, path=str(places.get(name, "")), features=str(files.get(name, "")))
             for name in dict.fromkeys([*files, *sorted(places)])
         ]
-        finals = {name: _final_loss(run) for runs in self.features.values() for name, run in runs.items()}
+        runs = [(name, run) for of_file in self.features.values() for name, run in of_file.items()]
+        finals = {name: float(run.log.values["loss"][-1]) for name, run in runs}  # of the last batch
         known = {name: loss for name, loss in finals.items() if np.isfinite(loss)}
         published = Published(**{**self.results, "source": folder.name, "final_loss": known})
         if absent := [run for run in published.runs() if run not in {*files, *places}]:
@@ -181,11 +178,6 @@ class _Contents:
             probes=[*DEFAULT_PROBES, PUBLISHED_CLOUD],
             published=published,
         )
-
-
-def _final_loss(run: PublishedRun) -> float:
-    """Return the published loss of the last batch; NaN if there is none."""
-    return float(run.log.values["loss"][-1])
 
 
 def _renamed(runs: dict[str, PublishedRun]) -> list[tuple[str, PublishedRun]]:
@@ -203,10 +195,6 @@ def _differ(first: PublishedRun, second: PublishedRun) -> str:
     if not (known <= others.keys() or others.keys() <= known):
         return "each has values that the other lacks"
     return ""
-
-
-def _holds(first: PublishedRun, second: PublishedRun) -> bool:
-    return _numbers(second).keys() <= _numbers(first).keys()
 
 
 def _numbers(run: PublishedRun) -> dict[tuple[int, str], float]:

@@ -26,16 +26,8 @@ NP_FEATURES = (
     Feature("published", "", "np_mean", "topology"),
     Feature("neural_persistence", "", "np_mean", "topology"),
 )
-SCHEMA = {
-    "run": pl.String,
-    "protocol": pl.String,
-    "fraction": pl.Float64,
-    "forecaster": pl.String,
-    "prediction": pl.Float64,
-    "final": pl.Float64,
-    "error": pl.Float64,
-    "fallback": pl.Boolean,
-}
+SCHEMA = {"run": pl.String, "protocol": pl.String, "fraction": pl.Float64, "forecaster": pl.String}
+SCHEMA |= {**dict.fromkeys(("prediction", "final", "error"), pl.Float64), "fallback": pl.Boolean}
 
 
 class Forecast(NamedTuple):
@@ -152,12 +144,8 @@ def _of_run(trajectory: Trajectory, log: pl.DataFrame, protocol: str) -> Iterato
     names = [name for name in (NP_FEATURES if published else NP_FEATURES[::-1]) if name in trajectory.features]
     persistence = trajectory.features[names[0]][known] if names else None
     for fraction in FRACTIONS:
-        n = (
-            int(len(steps) * fraction)
-            if published
-            else int((steps <= fraction * trajectory.steps[-1] + ROUNDING).sum())
-        )
-        n = max(MIN_CHECKPOINTS, n)
+        reached = int((steps <= fraction * trajectory.steps[-1] + ROUNDING).sum())
+        n = max(MIN_CHECKPOINTS, int(len(steps) * fraction) if published else reached)
         seen = None if persistence is None else persistence[:n]
         made = forecasts(steps[:n], losses[:n], seen, float(trajectory.steps[-1]), len(steps))
         for name, found in made.items():
@@ -166,8 +154,7 @@ def _of_run(trajectory: Trajectory, log: pl.DataFrame, protocol: str) -> Iterato
 
 def _check(losses: Vector) -> None:
     if len(losses) < MIN_CHECKPOINTS:
-        raise ToposcopeError(
-            f"a forecast needs at least {MIN_CHECKPOINTS} checkpoints with a loss; there are {len(losses)}"
-        )
+        least = f"at least {MIN_CHECKPOINTS} checkpoints with a loss"
+        raise ToposcopeError(f"a forecast needs {least}; there are {len(losses)}")
     if not np.isfinite(losses).all():
         raise ToposcopeError("a forecast needs finite losses; leave out the checkpoints that have none")

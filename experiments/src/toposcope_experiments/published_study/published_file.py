@@ -21,6 +21,7 @@ _PHASES = {"max_change_step": "largest_change", "diminishing_step": "diminishing
 _LAW = {"power_law_exponent": "exponent", "r_squared": "r_squared", "spearman_rho": "rho", "spearman_p": "p"}
 
 Fields = dict[str, Any]
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 @dataclass
@@ -109,7 +110,7 @@ def _read_analysis(content: dict[str, Any], path: Path, results: PublishedResult
             if column not in _PHASES:
                 results.leave_out("fields of phases that are not compared", column)
             elif value is not None:
-                step = _step(value, f"{path}: transitions: {run}: {column}")
+                step = _converted(value, Step, f"{path}: transitions: {run}: {column}")
                 results.fields.setdefault(_PHASES[column], {})[_run_name(run, path)] = step
     for name, entries in _objects(content.get("scaling", {}), path, "scaling"):
         _add_law(results, name, entries, f"{path}: scaling: {name}")
@@ -129,9 +130,8 @@ def _read_statistics(content: dict[str, Any], path: Path, results: PublishedResu
                     results.leave_out("correlations with something other than the perplexity", target)
                 else:
                     results.fields["subject"] = "hidden_states"
-                    _add_correlation(
-                        results, _run_name(run, path), quantity, value, f"{path}: {run}: {quantity}: {name}"
-                    )
+                    place = f"{path}: {run}: {quantity}: {name}"
+                    _add_correlation(results, _run_name(run, path), quantity, value, place)
 
 
 def _add_correlation(results: PublishedResults, run: str, feature: str, rho: Any, place: str) -> None:
@@ -194,17 +194,9 @@ def _is_undefined(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
-def _step(value: Any, place: str) -> int:
-    step: int = _converted(value, Annotated[int, msgspec.Meta(ge=0, le=2**53)], place)
-    return step
-
-
 def _converted(value: Any, kind: Any, place: str) -> Any:
     try:
         return msgspec.convert(value, kind)
     except (msgspec.ValidationError, OverflowError) as error:
-        raise ToposcopeError(f"{_plain(place)}: {error}") from error
-
-
-def _plain(place: str) -> str:
-    return re.sub(r"\s+", " ", place)
+        place = re.sub(r"\s+", " ", place)
+        raise ToposcopeError(f"{place}: {error}") from error

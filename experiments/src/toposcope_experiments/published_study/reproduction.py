@@ -10,15 +10,8 @@ from toposcope.analysis import Trajectory
 from toposcope.extend import NETWORK, PUBLISHED, SPECTRAL_QUANTITIES, STATES, TEXT_LOSS, Published, two_sided
 from toposcope_experiments.published_study.findings import BATCH_LOSS, STEP, StudyTables, feature_of
 
-SCHEMA = {
-    "table": pl.String,
-    "quantity": pl.String,
-    "run": pl.String,
-    "published": pl.Float64,
-    "published_protocol": pl.Float64,
-    "exact": pl.Float64,
-    "note": pl.String,
-}
+SCHEMA: dict[str, type[pl.DataType]] = {**dict.fromkeys(("table", "quantity", "run"), pl.String)}
+SCHEMA |= {**dict.fromkeys(("published", "published_protocol", "exact"), pl.Float64), "note": pl.String}
 BLEND_OF_LOSSES = "combined_without_topology"
 """Not published: the published blend with the last loss in place of topology."""
 DECIMALS = 3  # values are equal if they are when rounded to so many, or to those published if fewer
@@ -72,16 +65,11 @@ def _final_losses(
     published: Published, findings: StudyTables, predictions: pl.DataFrame, origin: dict[str, str]
 ) -> Iterator[Row]:
     for run, value in published.final_loss.items():
-        final = {protocol: _final(predictions, run, protocol) for protocol in ("published", "exact")}
+        rows = [predictions.filter(run=run, protocol=protocol) for protocol in ("published", "exact")]
+        ours, exact = (float(found.item(0, "final")) if len(found) else np.nan for found in rows)
         target = _TARGETS.get(findings.target(run), "the smoothed loss")
         why = f"published: one batch's loss; exact: {target} at the end"
-        both = final["published"], final["exact"]
-        yield _row("final loss", "loss", run, value, *both, origin.get(run, ""), RECOMPUTED_FROM_LOSSES, why)
-
-
-def _final(predictions: pl.DataFrame, run: str, protocol: str) -> float:
-    rows = predictions.filter(run=run, protocol=protocol)
-    return float(rows.item(0, "final")) if len(rows) else np.nan
+        yield _row("final loss", "loss", run, value, (ours, exact), origin.get(run, ""), RECOMPUTED_FROM_LOSSES, why)
 
 
 def _correlations(published: Published, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
@@ -92,23 +80,23 @@ def _correlations(published: Published, findings: StudyTables, origin: dict[str,
             both = _value(ours, "rho"), _value(exact, "rho")
             why = _ways(findings, run, quantity), _again(findings, run, quantity)
             source = _source(findings, run, quantity)
-            yield _row("correlation", quantity, run, value, *both, origin.get(run, ""), source, *why)
+            yield _row("correlation", quantity, run, value, both, origin.get(run, ""), source, *why)
             bounds = published.intervals.get(quantity, {}).get(run, ())
             for bound, value_of_bound in zip(("low", "high"), bounds, strict=False):
                 both = _value(ours, bound), _value(exact, f"block_{bound}")
                 name = f"{quantity} {bound}"
                 why_bound = "published: checkpoints drawn as if independent; exact: blocks of neighbours"
-                yield _row("correlation", name, run, value_of_bound, *both, origin.get(run, ""), source, why_bound)
+                yield _row("correlation", name, run, value_of_bound, both, origin.get(run, ""), source, why_bound)
 
 
 def _given_step(published: Published, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
     for quantity, values in published.given_step.items():
         for run, value in values.items():
-            both = [findings.associated(run, quantity, published=flag) for flag in (True, False)]
-            ours, exact = (_value(row, "rho_given_step") for row in both)
+            rows = (findings.associated(run, quantity, published=flag) for flag in (True, False))
+            ours, exact = (_value(row, "rho_given_step") for row in rows)
             why = _ways(findings, run, quantity)
             name, source = f"{quantity} given step", _source(findings, run, quantity)
-            yield _row("correlation", name, run, value, ours, exact, origin.get(run, ""), source, why)
+            yield _row("correlation", name, run, value, (ours, exact), origin.get(run, ""), source, why)
 
 
 def _source(findings: StudyTables, run: str, quantity: str, recomputed: str = RECOMPUTED) -> str:
@@ -214,12 +202,12 @@ def _prediction_errors(
             fallback = f"{failed} fits failed; the last loss seen stands in, not the final one" if failed else ""
             both = _mean_error(rows, "published"), _mean_error(rows, "exact")
             name, source = f"{forecaster} {fraction}", RECOMPUTED_FROM_LOSSES if forecaster == "loss_only" else blended
-            yield _row("prediction error", name, "", value, *both, trained, source, counted, fallback)
+            yield _row("prediction error", name, "", value, both, trained, source, counted, fallback)
     for fraction in fractions:
         rows = of_study.filter(pl.col("forecaster") == f"paper_{BLEND_OF_LOSSES}", fraction=float(fraction))
         both = _mean_error(rows, "published"), _mean_error(rows, "exact")
         why = "not published: the blend with the last loss in place of topology"
-        yield _row("prediction error", f"{BLEND_OF_LOSSES} {fraction}", "", np.nan, *both, trained, "", counted, why)
+        yield _row("prediction error", f"{BLEND_OF_LOSSES} {fraction}", "", np.nan, both, trained, "", counted, why)
 
 
 def _mean_error(rows: pl.DataFrame, protocol: str) -> float:
@@ -233,16 +221,15 @@ def _phases(published: Published, phases: pl.DataFrame, findings: StudyTables, o
         for run, value in getattr(published, quantity).items():
             both, why = [], ""
             for as_published in (True, False):
-                rows = phases.filter(
-                    run=run, feature=str(findings.feature(run, "np_mean", published=as_published) or "")
-                )
+                feature = findings.feature(run, "np_mean", published=as_published)
+                rows = phases.filter(run=run, feature=str(feature or ""))
                 found = rows.item(0, quantity) if len(rows) else None
                 both.append(np.nan if found is None else float(found))
                 if len(rows) and rows.item(0, f"{prefix}_first") is not None:
                     first, final = (rows.item(0, f"{prefix}_{end}") for end in ("first", "last"))
                     why = f"{first} to {final} with other windows and thresholds"
             source = _source(findings, run, "np_mean")
-            yield _row("phases", quantity, run, float(value), both[0], both[1], origin.get(run, ""), source, why)
+            yield _row("phases", quantity, run, float(value), (both[0], both[1]), origin.get(run, ""), source, why)
 
 
 def _scaling(published: Published, findings: StudyTables, origin: dict[str, str]) -> Iterator[Row]:
@@ -254,22 +241,14 @@ def _scaling(published: Published, findings: StudyTables, origin: dict[str, str]
         source = next(filter(None, (_source(findings, run, quantity) for run in findings.trajectories)), "")
         for name in ("exponent", "r_squared"):
             both = _value(ours, name), _value(exact, name)
-            yield _row("scaling", f"{quantity} {name}", "", getattr(law, name), *both, trained, source, why)
+            yield _row("scaling", f"{quantity} {name}", "", getattr(law, name), both, trained, source, why)
         if law.rho is not None:
             both = _value(ours, "rho"), _value(exact, "rho")
-            yield _row("scaling", f"{quantity} rho", "", law.rho, *both, trained, source, why)
+            yield _row("scaling", f"{quantity} rho", "", law.rho, both, trained, source, why)
         if law.p is not None:
             both = _student_p(ours), _value(exact, "p_exact")
-            yield _row(
-                "scaling",
-                f"{quantity} p",
-                "",
-                law.p,
-                *both,
-                trained,
-                source,
-                "published: by Student's t, not defined at a rho of 1; exact: of all orders",
-            )
+            why = "published: by Student's t, not defined at a rho of 1; exact: of all orders"
+            yield _row("scaling", f"{quantity} p", "", law.p, both, trained, source, why)
 
 
 def _student_p(law: dict[str, Any]) -> float:
@@ -288,7 +267,7 @@ def _traces(published: Published, findings: StudyTables) -> Iterator[Row]:
                 exactly = _ways(findings, run, quantity) if findings.subject == STATES else _EXACT_TRACE
                 why = exactly if measured else "not measured here"
                 source = _source(findings, run, quantity, READ)
-                yield _row("trace", f"{quantity} at step {step}", run, value, ours, exact, "", source, why)
+                yield _row("trace", f"{quantity} at step {step}", run, value, (ours, exact), "", source, why)
 
 
 def _at(findings: StudyTables, run: str, quantity: str, steps: Sequence[int], *, published: bool) -> list[float]:
@@ -307,25 +286,18 @@ def _value(row: dict[str, Any], name: str) -> float:
 
 
 def _row(
-    table: str,
-    quantity: str,
-    run: str,
-    published: float,
-    ours: float,
-    exact: float,
-    origin: str,
-    source: str,
-    *why: str,
+    table: str, quantity: str, run: str, value: float, both: tuple[float, float], origin: str, source: str, *why: str
 ) -> Row:
     """Make a row; its note says where ours comes from, and whether it is what was published, to its decimals."""
+    ours, exact = both
     reasons = "; ".join(part for part in (origin, *why) if part)
     if origin or not source:
-        word = "" if not _same(published, ours) else "the same value" if origin else "reproduced"
-        if word == "reproduced" and _same(published, exact):
+        word = "" if not _same(value, ours) else "the same value" if origin else "reproduced"
+        if word == "reproduced" and _same(value, exact):
             reasons = ""
     else:
-        word = "" if np.isnan(ours) else f"{source}: the same value" if _same(published, ours) else source
-    return table, quantity, run, published, ours, exact, "; ".join(filter(None, (word, reasons)))
+        word = "" if np.isnan(ours) else f"{source}: the same value" if _same(value, ours) else source
+    return table, quantity, run, value, ours, exact, "; ".join(filter(None, (word, reasons)))
 
 
 def _same(published: float, ours: float) -> bool:

@@ -1,12 +1,12 @@
 """Published claims on training and size: forecasts with topology, phases, how H0 and the loss scale."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
-from toposcope.extend import UNDETERMINED, WEIGHT_NORM, Published, Vector, joined, sign_flip
+from toposcope.extend import UNDETERMINED, WEIGHT_NORM, Published, Vector, adjusted, joined, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
     FALLS,
@@ -53,18 +53,13 @@ def improves(case: StudyEvidence) -> Judgement:
         why += f" {n} runs are too few for a test; the least p they allow is {2 / 2**n:.2g}."
         return Judgement(claim, UNDETERMINED, why)
     gained = all(gain.topology.mean() > 0 and gain.blend.mean() > 0 for gain in found)
-    return Judgement(claim, STANDS if gained and _all_below(p) else UNDETERMINED, why)
+    return Judgement(claim, STANDS if gained and (adjusted(np.array(p)) < LEVEL).all() else UNDETERMINED, why)
 
 
 def claimed_fractions(published: Published) -> list[float]:
     """Return the fractions of training at which a publication's blend beat its power law; all of them if none did."""
     fractions = sorted(float(fraction) for fraction in published.prediction_errors.get("combined", {}))
     return [fraction for fraction in fractions if _improvement(published, fraction) > 0] or fractions
-
-
-def _all_below(p: Sequence[float]) -> bool:
-    """Return whether all of some p-values are below the level after Holm."""
-    return all(q * (len(p) - i) < LEVEL for i, q in enumerate(sorted(p)))
 
 
 def _excluded(found: Sequence["Gain"]) -> bool:
@@ -76,13 +71,10 @@ def _excluded(found: Sequence["Gain"]) -> bool:
 def has_phases(case: StudyEvidence) -> Judgement:
     """Judge whether training has phases, which neural persistence shows."""
     limits = _share_of_training(case, case.published.largest_change)
-    claim = "Neural persistence shows phases: the largest change" + (
-        f" at {' to '.join(dict.fromkeys(f'{share:.0%}' for share in (min(limits), max(limits))))} of training"
-        if limits
-        else " early"
-    )
-    claim += ", diminishing returns later in larger models"
-    rows = [row for run in case.sizes if (row := _phase_row(case, run))]
+    ends = dict.fromkeys(f"{share:.0%}" for share in (min(limits), max(limits))) if limits else ()
+    when = f"at {' to '.join(ends)} of training" if limits else "early"
+    claim = f"Neural persistence shows phases: the largest change {when}, diminishing returns later in larger models"
+    rows = [row for run in case.sizes for row in _of_persistence(case, run, case.phases).head(1).to_dicts()]
     if not case.published.largest_change:
         return Judgement(claim, UNDETERMINED, "No published step of the largest change is declared to compare with.")
     if not limits:
@@ -96,7 +88,8 @@ def has_phases(case: StudyEvidence) -> Judgement:
         return Judgement(claim, UNDETERMINED, f"Returns diminish by the published rule in {len(late)} sizes only.")
     rho, p = trend([case.sizes[run] for run in late], list(late.values()))
     runs = [row["run"] for row in rows]
-    smooth = [bool(points.get_column("explained").all()) for run in runs if len(points := _change_points(case, run))]
+    found_points = [_of_persistence(case, run, case.change_points) for run in runs]
+    smooth = [bool(points.get_column("explained").all()) for points in found_points if len(points)]
     unsteady = sum(row["share_same"] < 0.5 for row in rows)
     why = (
         f"The largest change lies in the published range in {within} of {len(rows)} sizes; diminishing returns begin "
@@ -133,10 +126,8 @@ def scales(case: StudyEvidence) -> Judgement:
         why += f" Made as published: rho {signed(as_published['rho'])}, exact p {as_published['p_exact']:.2g}."
     n = len(case.published.correlations.get("H0.total", {}))
     if stated and stated.rho is not None and stated.p is not None and 1 < n <= MAX_ENUMERATED_ORDERS:
-        why += (
-            f" Of the published rho {signed(stated.rho)} the exact p over {n} sizes is {p_of_rho(stated.rho, n):.2g}, "
-        )
-        why += f"not {stated.p:.2g}."
+        exact = f"the exact p over {n} sizes is {p_of_rho(stated.rho, n):.2g}, not {stated.p:.2g}"
+        why += f" Of the published rho {signed(stated.rho)} {exact}."
     if not (law["exponent"] > 0 and law["rho"] > 0):
         return Judgement(claim, FALLS, why)
     if not law["p_exact"] < LEVEL:
@@ -175,11 +166,8 @@ class Gain(NamedTuple):
 
     def text(self) -> str:
         """Return the mean errors."""
-        names = {
-            "loss_only": "power law",
-            "combined": "with topology",
-            "combined_without_topology": "with the last loss",
-        }
+        names = {"loss_only": "power law", "combined": "with topology"}
+        names |= {"combined_without_topology": "with the last loss"}
         return ", ".join(f"{name} {self.errors[f'paper_{key}']:.4f}" for key, name in names.items())
 
 
@@ -198,15 +186,10 @@ def _gains(case: StudyEvidence, protocol: str, fraction: float) -> Gain:
     return Gain(table[:, 2] - table[:, 1], table[:, 0] - table[:, 1], errors)
 
 
-def _phase_row(case: StudyEvidence, run: str) -> dict[str, Any]:
+def _of_persistence(case: StudyEvidence, run: str, table: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows of a table on the mean neural persistence of a run, exact if that was measured."""
     feature = case.feature(run, "np_mean", published=False) or case.feature(run, "np_mean", published=True)
-    rows = case.phases.filter(run=run, feature=str(feature or ""))
-    return rows.row(0, named=True) if len(rows) else {}
-
-
-def _change_points(case: StudyEvidence, run: str) -> pl.DataFrame:
-    feature = case.feature(run, "np_mean", published=False) or case.feature(run, "np_mean", published=True)
-    return case.change_points.filter(run=run, feature=str(feature or ""))
+    return table.filter(run=run, feature=str(feature or ""))
 
 
 def _share_of_training(case: StudyEvidence, steps: Mapping[str, int | None]) -> list[float]:
@@ -229,9 +212,6 @@ def _steps_trained(case: StudyEvidence) -> str:
     last = [int(t.steps[-1]) for t in case.trajectories.values() if t.targets and len(t.steps)]
     if not last:
         return ""
-    same = min(last) == max(last)
-    return (
-        f" All were trained for {last[0]:,} steps, whatever their size."
-        if same
-        else (f" They were trained for {min(last):,} to {max(last):,} steps, which a law of size alone leaves out.")
-    )
+    if min(last) == max(last):
+        return f" All were trained for {last[0]:,} steps, whatever their size."
+    return f" They were trained for {min(last):,} to {max(last):,} steps, which a law of size alone leaves out."

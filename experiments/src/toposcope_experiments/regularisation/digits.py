@@ -1,7 +1,7 @@
 """The digits of each run: which are trained on, validated and tested on, with which labels."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,25 +11,19 @@ from toposcope_experiments.regularisation.design import N_CLASSES, N_TRAINING, N
 PIXEL_RANGE = 16
 
 
-@dataclass(frozen=True)
-class Labelled:
+class Labelled(NamedTuple):
     """Digits of several runs."""
 
     images: Tensor  # shape (runs, n, 64); pixels from 0 to 1
     labels: Tensor  # shape (runs, n)
 
 
-@dataclass(frozen=True)
-class DigitSets:
+class DigitSets(NamedTuple):
     """The digits of several runs; the labels of the first two may be random, those of the test are true."""
 
     training: Labelled
     validation: Labelled
     test: Labelled
-
-    def parts(self) -> tuple[Labelled, Labelled, Labelled]:
-        """Return training, validation and test digits."""
-        return self.training, self.validation, self.test
 
 
 def digit_sets(runs: Sequence[DigitRun]) -> DigitSets:

@@ -51,8 +51,7 @@ class MeasuredRuns:
 
 def run_table(measured: MeasuredRuns, names: Sequence[str]) -> pl.DataFrame:
     """Return the values of each run at the last step."""
-    rows = [{**run, **final_values(names, measured.values, i)} for i, run in enumerate(measured.names)]
-    return pl.DataFrame(rows)
+    return pl.DataFrame([{**run, **final_values(names, measured.values, i)} for i, run in enumerate(measured.names)])
 
 
 def accuracy_table(measured: MeasuredRuns) -> pl.DataFrame:

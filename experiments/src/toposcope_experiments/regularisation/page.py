@@ -85,14 +85,11 @@ def _on_pair(rows: pl.DataFrame) -> str:
     """Say what is published on a pair and what is found, with the numbers."""
     first = rows.row(0, named=True)
     found = [_on_view(row) for row in rows.iter_rows(named=True)]
+    other = "in plain networks" if first["beside"] == PLAIN.name else f"with {first['beside']}"
     return (
-        f"Published: neural persistence is {first['published']} with {first['condition']} than "
-        f"{_other(first['beside'])}. Found: {'; '.join(found)}."
+        f"Published: neural persistence is {first['published']} with {first['condition']} than {other}. "
+        f"Found: {'; '.join(found)}."
     )
-
-
-def _other(condition: str) -> str:
-    return "in plain networks" if condition == PLAIN.name else f"with {condition}"
 
 
 def _on_view(row: Mapping[str, Any]) -> str:

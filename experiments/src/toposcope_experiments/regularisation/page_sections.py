@@ -76,9 +76,8 @@ def _condition_blocks(data: RegularisationData, pictures: Sequence[Picture]) -> 
         RULE, " Controls: how many of them differ; which, is in the file. The published directions are those of Rieck "
         "et al. 2019, section 4.1. ", csv_link("verdicts"), ", ", csv_link("differences"), ".", note=True,
     )  # fmt: skip
-    other = table(
-        "other-verdicts", "Other measures of neural persistence", (*PAIR, feature, *specs[3:]), others.to_dicts()
-    )
+    columns = (*PAIR, feature, *specs[3:])
+    other = table("other-verdicts", "Other measures of neural persistence", columns, others.to_dicts())
     each = table("differences", "Every quantity", (*PAIR, feature, *NUMBERS), differences.to_dicts(), sortable=True)
     return (
         *pictures,
@@ -103,11 +102,7 @@ def _accuracy_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable
         "Spearman correlations at the last step, tested by permuting conditions, or runs within them; adjusted by Holm "
         "over the quantities. ", csv_link("accuracy"), ".", note=True,
     )  # fmt: skip
-    return (table("accuracy", "Correlation with the test accuracy", specs, data.tables["accuracy"].to_dicts()), note)
-
-
-def _rules(data: RegularisationData) -> pl.DataFrame:
-    return data.tried.rules.with_columns(pl.col("rule").replace(CALLED))
+    return table("accuracy", "Correlation with the test accuracy", specs, data.tables["accuracy"].to_dicts()), note
 
 
 def _stopping_blocks(data: RegularisationData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -168,12 +163,8 @@ def _stopping_blocks(data: RegularisationData, pictures: Sequence[Picture]) -> I
 
 
 def _run_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    rows = (
-        data.tables["runs"]
-        .group_by("condition", maintain_order=True)
-        .agg(pl.len().alias("n_runs"), pl.col(*LOGGED, NP, PLACEBO).mean())
-        .to_dicts()
-    )
+    by_condition = data.tables["runs"].group_by("condition", maintain_order=True)
+    rows = by_condition.agg(pl.len().alias("n_runs"), pl.col(*LOGGED, NP, PLACEBO).mean()).to_dicts()
     specs: tuple[Spec, ...] = (
         text_of("condition", "condition", names_row=True),
         number_of("runs", "n_runs", whole),
@@ -192,7 +183,7 @@ def _run_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable[Bloc
 
 
 def _method_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    measured: MeasuredRuns = data.measured
+    measured = data.measured
     return (
         paragraph(
             f"Multi-layer perceptrons with ReLU learn the 8 x 8 digits that come with scikit-learn: {N_TRAINING:,} to "
@@ -237,7 +228,7 @@ SECTIONS: tuple[Section, ...] = (
         title="Early stopping",
         tables={
             "stops": lambda m: stop_table(m.measured, m.tried),
-            "stopping_rules": _rules,
+            "stopping_rules": lambda m: m.tried.rules.with_columns(pl.col("rule").replace(CALLED)),
             "grid": lambda m: grid_table(m.tables["stops"], m.tried.matched),
             "barycentres": lambda m: barycentre_table(m.tables["stops"]),
         },

@@ -26,7 +26,7 @@ from toposcope_experiments.small_networks.training import AdamW, Trainer
 BETAS = (0.9, 0.999)  # of Adam
 TRAIN_LOSS, VALIDATION_LOSS, TEST_ACCURACY = "train_loss", "validation_loss", "test_accuracy"
 LOGGED = (TRAIN_LOSS, "train_accuracy", VALIDATION_LOSS, "validation_accuracy", "test_loss", TEST_ACCURACY)
-"""In the order of `DigitSets.parts`: losses in nats, and accuracies."""
+"""In the order of `DigitSets`: losses in nats, and accuracies."""
 
 
 def train(design: Design, condition: Condition, folder: Path, progress: Progress = silent) -> dict[str, Matrix]:
@@ -66,11 +66,9 @@ class _Trainer(Trainer):
 
     def update(self, step: int) -> None:
         """Make one update on a batch of each run."""
-        places = self._places(step)
-        images = self.sets.training.images.gather(
-            1, places[..., None].expand(-1, -1, self.sets.training.images.shape[2])
-        )
-        labels = self.sets.training.labels.gather(1, places)
+        places, (images, labels) = self._places(step), self.sets.training
+        images = images.gather(1, places[..., None].expand(-1, -1, images.shape[2]))
+        labels = labels.gather(1, places)
         masks = dropout_masks(self.runs, step, BATCH_SIZE, self.design.width)
         outputs = logits(self.condition, self.weights, self.statistics, images, masks, training=True)
         loss = functional.cross_entropy(outputs.flatten(0, 1), labels.flatten(), reduction="sum") / BATCH_SIZE
@@ -89,7 +87,7 @@ class _Trainer(Trainer):
     def measure(self, place: int) -> None:
         """Measure losses, accuracies and features."""
         scores = []
-        for part in self.sets.parts():
+        for part in self.sets:
             outputs = logits(self.condition, self.weights, self.statistics, part.images)
             each = functional.cross_entropy(outputs.flatten(0, 1), part.labels.flatten(), reduction="none")
             correct = (outputs.argmax(dim=-1) == part.labels).float()

@@ -141,12 +141,8 @@ def _followed(spectral: _Cut, diagram: _Cut) -> dict[str, Any]:
     targets = spectral.spans()
     if not targets or diagram.turns is None:
         return {}
-    met = [any(_meet(target, span) for span in diagram.spans()) for target in targets]
+    met = [any(a <= high and low <= b for low, high in diagram.spans()) for a, b in targets]
     return {"follows": _which(met), "chance": _chance(targets, sum(met), diagram)}
-
-
-def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] <= b[1] and b[0] <= a[1]
 
 
 def _which(met: list[bool]) -> str:

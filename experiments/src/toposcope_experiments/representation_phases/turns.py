@@ -68,9 +68,8 @@ def turning_points(values: Vector, seed: int) -> Turns | None:
 
 def _cut(y: Vector, seed: int) -> Turns:
     """Find the turns of a trajectory of range 1."""
-    from toposcope_experiments.representation_phases.alternating import (
-        alternating_errors,
-    )  # Numba takes a moment to import
+    # Numba takes a moment to import.
+    from toposcope_experiments.representation_phases.alternating import alternating_errors
 
     errors = alternating_errors(y[None], MAX_TURNS + 1)[0]
     loudness = _loudness(y)

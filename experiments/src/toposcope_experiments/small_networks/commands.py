@@ -1,9 +1,9 @@
 """What the commands of experiments share: running tasks in processes, and what is written and printed."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 import polars as pl
@@ -31,6 +31,20 @@ def run_all(
         results[name(task)] = result
         done(n_done)
     return [results[name(task)] for task in tasks]
+
+
+def refuse_other_design(path: Path, declared: Mapping[str, Any], may_differ: Sequence[str] = ()) -> None:
+    """Refuse a folder whose declaration, if there is one, is of another design."""
+    if not path.exists():
+        return
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        other = [name for name in declared if name not in may_differ and before[name] != declared[name]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ToposcopeError(f"{path}: cannot be read ({error}); choose another folder with --out") from error
+    for name in other:
+        here, there = declared[name], before[name]
+        raise ToposcopeError(f"{path}: {name} is {there!r} there and {here!r} here; choose another folder with --out")
 
 
 def write_and_print(

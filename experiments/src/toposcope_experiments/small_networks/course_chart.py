@@ -12,20 +12,12 @@ PANEL_WIDTH, PANEL_HEIGHT = 210, 130
 
 def course_rows(quantity: str, values: Matrix, steps: Steps, places: Mapping[str, Indices]) -> pl.DataFrame:
     """Return mean, lowest and highest run of a quantity, by condition and step."""
-    return pl.concat(
-        pl.DataFrame(
-            {
-                "quantity": quantity,
-                "condition": condition,
-                "step": steps,
-                "mean": of_condition.mean(axis=1),
-                "low": of_condition.min(axis=1),
-                "high": of_condition.max(axis=1),
-            }
-        )
-        for condition, members in places.items()
-        if (of_condition := values[:, members]).size
-    ).filter(pl.col("mean").is_finite())
+    parts = []
+    for condition, members in places.items():
+        if (own := values[:, members]).size:
+            ends = {"mean": own.mean(axis=1), "low": own.min(axis=1), "high": own.max(axis=1)}
+            parts.append(pl.DataFrame({"quantity": quantity, "condition": condition, "step": steps, **ends}))
+    return pl.concat(parts).filter(pl.col("mean").is_finite())
 
 
 def course_panel(
@@ -49,7 +41,7 @@ def course_panel(
     )
     layers: list[alt.Chart] = [band, line]
     if marked_step is not None:
-        at = alt.Chart(pl.DataFrame({"at": [marked_step]})).mark_rule(strokeDash=[4, 3]).encode(x="at:Q")
-        layers.append(at)
+        at = alt.Chart(pl.DataFrame({"at": [marked_step]}))
+        layers.append(at.mark_rule(strokeDash=[4, 3]).encode(x="at:Q"))
     figure: alt.LayerChart = alt.LayerChart(layer=layers, title=title)
     return figure.properties(width=PANEL_WIDTH, height=PANEL_HEIGHT)

@@ -52,26 +52,6 @@ def _gain(data: BacktestData) -> TopologyGain | None:
     return data.once("topology_gain", lambda: topology_gain(study, workers=data.workers, progress=data.progress))
 
 
-def _errors(data: BacktestData) -> pl.DataFrame:
-    gain = _gain(data)
-    return gain.errors if gain else pl.DataFrame()
-
-
-def _placebos(data: BacktestData) -> pl.DataFrame:
-    gain = _gain(data)
-    return gain.placebos if gain else pl.DataFrame()
-
-
-def _summary(data: BacktestData) -> list[str]:
-    gain = _gain(data)
-    return [gain.verdict()] if gain else []
-
-
-def _notes(data: BacktestData) -> Sequence[str]:
-    gain = _gain(data)
-    return gain.notes if gain else ()
-
-
 def _blocks(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
     gain = _gain(data)
     if gain is None:
@@ -88,9 +68,12 @@ SECTION = ReportSection[BacktestData](
     anchor="topology",
     title="What topology adds to forecasts",
     position=40,
-    tables={"topology": _errors, "topology_placebos": _placebos},
+    tables={
+        "topology": lambda data: gain.errors if (gain := _gain(data)) else pl.DataFrame(),
+        "topology_placebos": lambda data: gain.placebos if (gain := _gain(data)) else pl.DataFrame(),
+    },
     blocks=_blocks,
-    summary=_summary,
+    summary=lambda data: [gain.verdict()] if (gain := _gain(data)) else [],
     summary_position=20,
-    notes=_notes,
+    notes=lambda data: gain.notes if (gain := _gain(data)) else (),
 )

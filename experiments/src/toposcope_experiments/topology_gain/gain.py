@@ -50,24 +50,10 @@ MAX_DEVIATIONS = 3.0  # standard deviations at which values are clipped, as the 
 MAX_COMPONENTS = 5
 MIN_RUNS_PER_COMPONENT = 5  # each principal component needs at least this many training runs
 
-FORECASTS = {
-    "run": pl.String,
-    "family": pl.String,
-    "group": pl.String,
-    "fraction": pl.Float64,
-    "forecaster": pl.String,
-    "predicted": pl.Float64,
-    "final": pl.Float64,
-}
-GAINS = {
-    "fraction": pl.Float64,
-    "placebo": pl.String,
-    "n_draws": pl.Int64,
-    "skill": pl.Float64,
-    "skill_least": pl.Float64,
-    "skill_most": pl.Float64,
-    "n_as_good": pl.Int64,
-}
+FORECASTS = {**dict.fromkeys(("run", "family", "group"), pl.String), "fraction": pl.Float64, "forecaster": pl.String}
+FORECASTS |= dict.fromkeys(("predicted", "final"), pl.Float64)
+GAINS = {"fraction": pl.Float64, "placebo": pl.String, "n_draws": pl.Int64}
+GAINS |= {**dict.fromkeys(("skill", "skill_least", "skill_most"), pl.Float64), "n_as_good": pl.Int64}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +97,8 @@ class TopologyGain:
         return _sentence(NONE, f"{skill}; the lowest adjusted p is {lowest:.2g}")
 
     def _gain(self, gains: Sequence[Mapping[str, float]], n_groups: int) -> str:
-        by_fraction = ", ".join(
-            f"at {row['fraction']:.0%} the error is {row['skill']:.0%} lower (p {row['p_adjusted']:.2g})"
-            for row in gains
-        )
-        words = f"over {n_groups} groups, {by_fraction}"
+        lower = [f"at {r['fraction']:.0%} the error is {r['skill']:.0%} lower (p {r['p_adjusted']:.2g})" for r in gains]
+        words = f"over {n_groups} groups, {', '.join(lower)}"
         matched = set(self.placebos.filter(pl.col("n_as_good") > 0)["fraction"])
         own = [row for row in gains if row["fraction"] not in matched]
         if not own:
@@ -123,11 +106,8 @@ class TopologyGain:
         only = "" if len(own) == len(gains) else f"; except at {_at(own)}, a placebo gains as much"
         without = self.errors.filter(~pl.col("forecaster").is_in(TESTED)).group_by("fraction").agg(pl.col("mae").min())
         best = dict(without.iter_rows())
-        lost = (
-            ""
-            if any(row["mae"] < best[row["fraction"]] for row in own)
-            else "; but a forecaster without topology has a lower error still"
-        )
+        beaten = any(row["mae"] < best[row["fraction"]] for row in own)
+        lost = "" if beaten else "; but a forecaster without topology has a lower error still"
         return _sentence(BEYOND, f"{words}{only}{lost}")
 
 

@@ -73,14 +73,12 @@ def hold_out_each(runs: Sequence[LoggedRun], block: FeatureBlocks) -> HeldOut:
     refused = [run.log.name for run in members if run.log.name not in predicted]
     if refused:
         few = f"fewer than {MIN_RUNS} other runs of {MIN_SIZES} groups, or too little was logged"
-        notes.append(
-            f"{', '.join(refused[:3])}{' ...' * (len(refused) > 3)}: no forecast at {block.fraction:.0%}: {few}."
-        )
+        which = f"{', '.join(refused[:3])}{' ...' * (len(refused) > 3)}"
+        notes.append(f"{which}: no forecast at {block.fraction:.0%}: {few}.")
     return HeldOut(tuple(folds), len(names), tuple(notes))
 
 
-@dataclass(frozen=True, eq=False)
-class _StackRow:
+class _StackRow(NamedTuple):
     """What the stack learns from one run."""
 
     run: LoggedRun

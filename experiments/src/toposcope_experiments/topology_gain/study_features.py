@@ -59,11 +59,6 @@ class FeatureBlocks:
     topology: Matrix
     notes: tuple[str, ...]  # runs and columns that were left out, and why
 
-    def by_run(self, *, topology: bool) -> dict[str, list[float]]:
-        """Return the norms of each run, with its topology or without."""
-        table = np.hstack([self.norms, self.topology]) if topology else self.norms
-        return dict(zip(self.runs, table.tolist(), strict=True))
-
 
 def study_features(study: Study) -> list[FeatureBlocks]:
     """Return the feature blocks of a study's complete runs at 10, 20, 30, 50 and 70% of their steps."""
@@ -87,9 +82,8 @@ def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader
         if t.run not in complete or last not in (None, int(t.steps[-1])):
             notes.append(f"{t.run} is left out: it did not end, or its last checkpoint was not measured.")
         elif seen.sum() < MIN_CHECKPOINTS:
-            notes.append(
-                f"{t.run} is left out: it has fewer than {MIN_CHECKPOINTS} checkpoints in its first {fraction:.0%}."
-            )
+            few = f"fewer than {MIN_CHECKPOINTS} checkpoints in its first {fraction:.0%}"
+            notes.append(f"{t.run} is left out: it has {few}.")
         else:
             topology = dict(_topology(t, seen)) | dict(_vectors(read(t.run, int(t.steps[seen][-1]))))
             topology = {name: value for name, value in topology.items() if np.isfinite(value)}
@@ -99,14 +93,8 @@ def feature_blocks(found: Sequence[Trajectory], runs: pl.DataFrame, read: Reader
                 notes.append(f"{t.run} is left out: nothing topological was measured of it.")
     norm_names, norms, norm_notes = _table("norms", [norms for norms, _ in kept.values()])
     topology_names, topology_table, topology_notes = _table("topology", [topology for _, topology in kept.values()])
-    return FeatureBlocks(
-        tuple(kept),
-        fraction,
-        (*norm_names, *topology_names),
-        norms,
-        topology_table,
-        (*notes, *norm_notes, *topology_notes),
-    )
+    names, notes = (*norm_names, *topology_names), [*notes, *norm_notes, *topology_notes]
+    return FeatureBlocks(tuple(kept), fraction, names, norms, topology_table, tuple(notes))
 
 
 def _reader(study: Study) -> Reader:

@@ -28,10 +28,13 @@ from toposcope.extend import (
 )
 from toposcope.study import Declaration
 from toposcope_experiments.published_study.case import EXPLAINED, STANDS
+from toposcope_experiments.published_study.charts import (
+    published_correlation_charts,
+    published_state_charts,
+    trace_charts,
+)
 from toposcope_experiments.published_study.claims import claims
-from toposcope_experiments.published_study.correlation_charts import published_correlation_charts
 from toposcope_experiments.published_study.reproduction import reproduction
-from toposcope_experiments.published_study.trace_charts import published_state_charts, trace_charts
 
 DIFFERENCES = Table(
     "protocols",
@@ -88,21 +91,15 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     declared = data.declaration.published
     claims, reproduction = data.tables["claims"], data.tables["reproduction"]
     blocks: list[Block | None] = []
+    specs: tuple[Spec, ...] = (
+        number_of("number", "number", whole),
+        text_of("claim", "claim", names_row=True, prose=True),
+        text_of("verdict", "verdict", prose=True),
+        text_of("why", "why", prose=True),
+    )
     if len(claims):
-        blocks += [
-            paragraph("Each claim, whether it stands on the runs of this study, and why."),
-            table(
-                "claims",
-                "The claims of the publication",
-                (
-                    number_of("number", "number", whole),
-                    text_of("claim", "claim", names_row=True, prose=True),
-                    text_of("verdict", "verdict", prose=True),
-                    text_of("why", "why", prose=True),
-                ),
-                claims.to_dicts(),
-            ),
-        ]
+        blocks.append(paragraph("Each claim, whether it stands on the runs of this study, and why."))
+        blocks.append(table("claims", "The claims of the publication", specs, claims.to_dicts()))
     blocks += pictures
     if len(reproduction):
         blocks += [
@@ -143,48 +140,25 @@ def _summary(data: StudyData) -> list[str]:
     if not len(claims):
         return []
     counts = claims.group_by("verdict", maintain_order=True).agg(numbers=pl.col("number"))
-    parts = [f"“{verdict}” for {_which(numbers)}" for verdict, numbers in counts.iter_rows()]
+    parts = [
+        f"“{verdict}” for number{'s'[: len(numbers) > 1]} {joined([str(n) for n in numbers])}"
+        for verdict, numbers in counts.iter_rows()
+    ]
     return [f"The published study makes {counted(len(claims), 'claim')}; the verdict here is {joined(parts)}."]
-
-
-def _which(numbers: Sequence[object]) -> str:
-    return f"number{'s'[: len(numbers) > 1]} {joined([str(n) for n in numbers])}"
-
-
-def _title(data: StudyData) -> str:
-    return "The published study, claim by claim" if len(data.tables["claims"]) else "What was published"
-
-
-def _methods(data: StudyData) -> Iterable[Block | None]:
-    return [DIFFERENCES] if follows_publication(data.declaration) else []
 
 
 def _claims(data: StudyData) -> pl.DataFrame:
     tables = data.tables
-    return claims(
-        data.declaration.published,
-        tables["association"],
-        tables["phases"],
-        tables["change_points"],
-        tables["scaling"],
-        data.trajectories,
-        data.runs,
-        tables["predictions"],
-    )
+    association, phases, changes, scaling = (tables[n] for n in ("association", "phases", "change_points", "scaling"))
+    of_runs = data.trajectories, data.runs, tables["predictions"]
+    return claims(data.declaration.published, association, phases, changes, scaling, *of_runs)
 
 
 def _reproduction(data: StudyData) -> pl.DataFrame:
     tables, declared = data.tables, data.declaration
-    return reproduction(
-        declared.published,
-        tables["association"],
-        tables["phases"],
-        tables["scaling"],
-        data.trajectories,
-        data.runs,
-        tables["predictions"],
-        declared.corpus.source,
-    )
+    association, phases, scaling = (tables[name] for name in ("association", "phases", "scaling"))
+    of_runs = data.trajectories, data.runs, tables["predictions"]
+    return reproduction(declared.published, association, phases, scaling, *of_runs, declared.corpus.source)
 
 
 def _finding(data: StudyData) -> str:
@@ -200,7 +174,7 @@ def _finding(data: StudyData) -> str:
 
 SECTION = ReportSection(
     anchor="published",
-    title=_title,
+    title=lambda m: "The published study, claim by claim" if len(m.tables["claims"]) else "What was published",
     position=150,
     tables={"claims": _claims, "reproduction": _reproduction},
     charts=(published_correlation_charts, trace_charts, published_state_charts),
@@ -208,5 +182,5 @@ SECTION = ReportSection(
     finding=_finding,
     summary=_summary,
     summary_position=20,
-    methods=_methods,
+    methods=lambda m: [DIFFERENCES] if follows_publication(m.declaration) else [],
 )
