@@ -8,13 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from chart_checks import check_chart, rows_of_chart
-
-from toposcope.extend import ToposcopeError, makers_of
-from toposcope.report.composing import Page
-from toposcope_experiments.interventions.charts import condition_chart
-from toposcope_experiments.interventions.page import InterventionData, first_line, read_conditions, write_page
-from toposcope_experiments.interventions.page_sections import SECTIONS, intervention_page
-from toposcope_experiments.interventions.planted import (
+from planted_pushes import (
     H0_BEYOND,
     MIXED,
     NULL,
@@ -24,6 +18,12 @@ from toposcope_experiments.interventions.planted import (
     results_of,
     train,
 )
+
+from toposcope.extend import ToposcopeError, makers_of
+from toposcope.report.composing import Page
+from toposcope_experiments.interventions.charts import condition_chart
+from toposcope_experiments.interventions.page import InterventionData, first_line, read_conditions, write_page
+from toposcope_experiments.interventions.page_sections import SECTIONS, intervention_page
 from toposcope_experiments.interventions.results import RANDOM, RANK, STATISTIC, UP
 
 

@@ -7,19 +7,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
-
-from toposcope.extend import UNDETERMINED, ToposcopeError
-from toposcope_experiments.interventions.effects import (
-    MAX_EXACT_PAIRS,
-    Estimate,
-    detectable,
-    directed_effect,
-    diverged_p,
-    effect_rows,
-    seeds_needed,
-)
-from toposcope_experiments.interventions.planted import (
+from planted_pushes import (
     COST,
     H0_ALONE,
     H0_BEYOND,
@@ -32,6 +20,18 @@ from toposcope_experiments.interventions.planted import (
     rates,
     results_of,
     train,
+)
+from scipy import stats
+
+from toposcope.extend import UNDETERMINED, ToposcopeError
+from toposcope_experiments.interventions.effects import (
+    MAX_EXACT_PAIRS,
+    Estimate,
+    detectable,
+    directed_effect,
+    diverged_p,
+    effect_rows,
+    seeds_needed,
 )
 from toposcope_experiments.interventions.results import (
     BASE,

@@ -28,8 +28,7 @@ def lead_chart(data: EarlyWarningData) -> Chart | None:
         "of the runs that alarm; at the right the share of runs that were warned."
     )
     spoken = ", ".join(f"{name} {warned[name]}" for name in order)
-    axis = alt.Axis(labelLimit=180, ticks=False)
-    y = alt.Y("precursor:N", title=None, sort=order, axis=axis)
+    y = alt.Y("precursor:N", title=None, sort=order, axis=alt.Axis(labelLimit=180, ticks=False))
     words = "first alarm, steps from the onset"
     scale = alt.Scale(domain=[-BEFORE, AFTER])
     tooltip = ["precursor:N", "run:N", "kind:N", "place:N", "alarm:Q", "loss_alarm:Q"]
@@ -39,9 +38,7 @@ def lead_chart(data: EarlyWarningData) -> Chart | None:
     )
     medians = alt.Chart(alarmed).mark_tick(thickness=2, size=ROW_HEIGHT * 0.7)
     medians = medians.encode(x=alt.X("median(alarm):Q", title=words), y=y)
-    labels = pl.DataFrame(
-        {"precursor": order, "at": [AFTER] * len(order), "warned": [f"{100 * shares[n]:.0f}%" for n in order]}
-    )
+    labels = pl.DataFrame({"precursor": order, "at": AFTER, "warned": list(warned.values())})
     texts = alt.Chart(labels).mark_text(align="left", dx=6, fontSize=10).encode(x="at:Q", y=y, text="warned:N")
     figure = alt.LayerChart(layer=[zero_line("x"), dots, medians, texts]).properties(height=ROW_HEIGHT * len(order))
     return Chart("early-warnings", title, caption, f"Dot plot of lead times. {title}. Warned: {spoken}.", figure)

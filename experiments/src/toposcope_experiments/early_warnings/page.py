@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
@@ -67,7 +68,10 @@ def lead(data: EarlyWarningData) -> list[str]:
     """Return the sentences at the top of the page; the first one answers."""
     rows = data.tables["precursors"].filter(pl.col("precursor") != LOSS).to_dicts()
     if not rows or all(row["verdict"] == UNDETERMINED for row in rows):
-        return ["Whether anything warns before the loss does cannot be told from these runs.", *_why(data)]
+        steps, needed = sum(run.judged_steps for run in data.runs if run.quiet), 2 * 2 / FALSE_ALARM_RATE
+        few = f"Thresholds need {needed:,.0f} quiet steps, and there are {steps:,}."
+        answer = "Whether anything warns before the loss does cannot be told from these runs."
+        return [answer, *([few] if steps < needed else [])]
     found = [row for row in rows if row["verdict"] in (LEADS, IN_SOME)]
     names = [row["precursor"] for row in found]
     topology = [name for name in names if re.search(TOPOLOGY, name)]
@@ -79,28 +83,25 @@ def lead(data: EarlyWarningData) -> list[str]:
     measured = any(re.search(TOPOLOGY, row["precursor"]) for row in rows)
     if measured and names:
         answer += "; topology does" if topology else "; topology is not shown to"
+    in_kinds = {
+        row["precursor"]: f"; it does so in {joined(row['led_kinds'].split(', '))}"
+        for row in found
+        if row["verdict"] == IN_SOME and row["led_kinds"]
+    }
     said = [
         f"{row['precursor'].capitalize()} {row['verdict']}: next to it, {row['warned_by_both']:.0%} of troubles "
         f"are warned of before their onset, and a trouble has {row['gained']:.0f} steps of warning more on average "
-        f"({row['gained_low']:.0f} to {row['gained_high']:.0f}){_in_kinds(row) if row['verdict'] == IN_SOME else ''}."
+        f"({row['gained_low']:.0f} to {row['gained_high']:.0f}){in_kinds.get(row['precursor'], '')}."
         for row in found
     ]
     rare = [row["precursor"] for row in rows if row["verdict"] == AT_CADENCE]
     others = [row["precursor"] for row in rows if row["verdict"] not in (LEADS, IN_SOME, AT_CADENCE)]
-    rest = [
-        (
-            rare,
-            "Measured too rarely to tell, as the gradient norm is not shown to lead either at their cadence:",
-        ),
-        (others, "Not shown to lead it, so not worth their cost:"),
-    ]
-    return [
-        answer + ".",
-        *said,
-        *_on_alerts(data, names),
-        *(f"{words} {joined(which)}." for which, words in rest if which),
-        *_on_topology(data),
-    ]
+    rest = {
+        "Measured too rarely to tell, as the gradient norm is not shown to lead either at their cadence:": rare,
+        "Not shown to lead it, so not worth their cost:": others,
+    }
+    unled = [f"{words} {joined(which)}." for words, which in rest.items() if which]
+    return [answer + ".", *said, *_on_alerts(data, names), *unled, *_on_topology(data)]
 
 
 def _on_alerts(data: EarlyWarningData, leading: Sequence[str]) -> list[str]:
@@ -124,22 +125,8 @@ def _on_topology(data: EarlyWarningData) -> list[str]:
     groups = sorted({group for group, topology in gained if topology})
     ahead = [group for group in groups if gained[group, True] > max(0.0, gained.get((group, False), 0.0))]
     where = joined(ahead) if ahead else "no kind of trouble"
-    return (
-        [f"Topology gains more steps of warning than every plain quantity in {where}, on average, untested."]
-        if groups
-        else []
-    )
-
-
-def _in_kinds(row: Mapping[str, Any]) -> str:
-    return f"; it does so in {joined(row['led_kinds'].split(', '))}" if row["led_kinds"] else ""
-
-
-def _why(data: EarlyWarningData) -> list[str]:
-    steps = sum(run.judged_steps for run in data.runs if run.quiet)
-    needed = 2 * 2 / FALSE_ALARM_RATE
-    few = f"Thresholds need {needed:,.0f} quiet steps, and there are {steps:,}."
-    return [few] if steps < needed else []
+    said = f"Topology gains more steps of warning than every plain quantity in {where}, on average, untested."
+    return [said] if groups else []
 
 
 def notes(data: EarlyWarningData) -> list[str]:
@@ -156,16 +143,7 @@ def notes(data: EarlyWarningData) -> list[str]:
     return [text for count, text in said if count]
 
 
-def _tenths(value: float | None) -> str:
-    return signed(value, 1)
-
-
-def _milliseconds(value: float | None) -> str:
-    return plain(None if value is None else 1000 * value, 2)
-
-
-def _two_digits(value: float | None) -> str:
-    return plain(value, 2)
+_tenths, _two_digits = partial(signed, digits=1), partial(plain, digits=2)
 
 
 def _range(low: str, high: str, write: Callable[[Any], str], group: str) -> Spec:
@@ -204,7 +182,7 @@ def _precursor_blocks(data: EarlyWarningData, pictures: Sequence[Picture]) -> It
         interval_of("95%", "gained_low", "gained_high", 1, group="next to the loss"),
         number_of("p, adjusted", "p_adjusted", p_value, group="next to the loss"),
         *FALSE,
-        number_of("ms per step", "cost", _milliseconds),
+        number_of("ms per step", "cost", lambda cost: _two_digits(None if cost is None else 1000 * cost)),
         text_of("verdict", "verdict", prose=True),
     )
     shared: tuple[Spec, ...] = (

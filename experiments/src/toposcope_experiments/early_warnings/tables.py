@@ -15,7 +15,6 @@ from toposcope_experiments.early_warnings.referee import (
     BEFORE,
     LOSS,
     Interval,
-    Reaction,
     Trial,
     mean_interval,
     median_interval,
@@ -39,16 +38,13 @@ PER = 100_000  # steps
 UNKNOWN = Interval(np.nan, np.nan, np.nan)
 
 
-def _kinds(reactions: Mapping[str, Reaction]) -> tuple[str, ...]:
-    return tuple(each.run.kind for each in reactions.values())
-
-
 def _performance(trial: Trial) -> dict[str, Any]:
     """Return what a trial shows by itself: warnings, and false alarms."""
     low, high = poisson_interval(trial.false_alarms)
+    kinds = tuple(each.run.kind for each in trial.reactions.values())
     per = PER / trial.quiet_steps if trial.quiet_steps else np.nan
     row: dict[str, Any] = {
-        "runs": len(trial.reactions), "kinds": len(set(_kinds(trial.reactions))),
+        "runs": len(trial.reactions), "kinds": len(set(kinds)),
         "false_alarms": trial.false_alarms, "quiet_steps": trial.quiet_steps, "rate": trial.false_alarms * per,
         "rate_low": low * per, "rate_high": high * per, "noticed": trial.noticed[0], "silent": trial.noticed[1],
         "followed": trial.followed[0], "alarmed": trial.followed[1],
@@ -56,7 +52,7 @@ def _performance(trial: Trial) -> dict[str, Any]:
     }  # fmt: skip
     if not trial.reactions:
         return {**row, **_columns("warned"), **_columns("lead"), **_columns("steps"), "by_chance": np.nan}
-    weights, reactions = resample(_kinds(trial.reactions)), list(trial.reactions.values())
+    weights, reactions = resample(kinds), list(trial.reactions.values())
     at = np.array([each.at for each in reactions], np.float64)
     steps = warning(at)
     warned = mean_interval((steps > 0).astype(np.float64), weights)
@@ -94,15 +90,8 @@ def _judged(data: EarlyWarningData, trials: Mapping[str, Trial]) -> list[dict[st
 def _precursor_row(data: EarlyWarningData, name: str, trial: Trial) -> dict[str, Any]:
     row = {"precursor": name, **_performance(trial)}
     row |= {"choice_1": "", "choice_2": ""} | {f"choice_{k}": str(fold.choice) for k, fold in enumerate(trial.folds, 1)}
-    row |= {
-        "ahead": np.nan,
-        "behind": np.nan,
-        **_columns("over_loss"),
-        **_columns("gained"),
-        "warned_by_both": np.nan,
-        "p": np.nan,
-        "led_kinds": "",
-    }
+    row |= {**dict.fromkeys(("ahead", "behind"), np.nan), **_columns("over_loss"), **_columns("gained")}
+    row |= {**dict.fromkeys(("warned_by_both", "p"), np.nan), "led_kinds": ""}
     gained = data.gained(name)
     if name == LOSS or not gained:
         return row
@@ -111,9 +100,8 @@ def _precursor_row(data: EarlyWarningData, name: str, trial: Trial) -> dict[str,
     weights, steps = resample(kinds), np.array(list(gained.values()))
     lead = np.array([loss[run].at - own[run].at for run in gained], np.float64)
     both = np.array([own[run].at < AFTER and loss[run].at < AFTER for run in gained])
-    row["warned_by_both"] = float(
-        weights[0] @ (warning([min(own[run].at_half, loss[run].at_half) for run in gained]) > 0)
-    )
+    either = warning([min(own[run].at_half, loss[run].at_half) for run in gained])
+    row["warned_by_both"] = float(weights[0] @ (either > 0))
     ahead = {"ahead": weights[0] @ (lead > 0), "behind": weights[0] @ (lead < 0)}
     row |= ahead | _columns("over_loss", median_interval(lead, weights, both))
     row |= _columns("gained", mean_interval(steps, weights))
@@ -191,18 +179,10 @@ def layer_table(data: EarlyWarningData) -> pl.DataFrame:
         alarmed = [each for each in trial.reactions.values() if each.place and len(each.run.places[name]) > 1]
         places = Counter(each.place for each in alarmed)
         for place, count in places.most_common():
-            own = [each.at for each in alarmed if each.place == place]
-            rows.append(
-                {
-                    "precursor": name,
-                    "place": place,
-                    "runs": count,
-                    "share": count / len(alarmed),
-                    "at": float(np.median(own)),
-                }
-            )
+            at = float(np.median([each.at for each in alarmed if each.place == place]))
+            rows.append((name, place, count, count / len(alarmed), at))
     schema = {"precursor": pl.String, "place": pl.String, "runs": pl.Int64, "share": pl.Float64, "at": pl.Float64}
-    return pl.DataFrame(rows, schema=schema)
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def rule_table(data: EarlyWarningData) -> pl.DataFrame:

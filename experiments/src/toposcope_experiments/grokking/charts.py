@@ -5,13 +5,7 @@ import polars as pl
 
 from toposcope.charts import Chart
 from toposcope.extend import TOPOLOGY, UNDETERMINED
-from toposcope_experiments.grokking.comparison import (
-    ELSEWHERE,
-    MAX_CONTROL_SHARE,
-    NOT_SHOWN,
-    SIGN,
-    Comparison,
-)
+from toposcope_experiments.grokking.comparison import ELSEWHERE, MAX_CONTROL_SHARE, NOT_SHOWN, SIGN, Comparison
 from toposcope_experiments.grokking.design import CONDITIONS, CONTROLS
 from toposcope_experiments.grokking.experiment import CLAIMED, MeasuredRuns, window_of
 from toposcope_experiments.grokking.features import FOURIER, KINDS, TWINS

@@ -31,9 +31,7 @@ class GrokkingData:
     """The measured runs of every architecture, how they compare, and the tables of the page."""
 
     def __init__(
-        self,
-        measured: Sequence[MeasuredRuns],
-        makers: "Mapping[str, Callable[[GrokkingData], pl.DataFrame]]",
+        self, measured: Sequence[MeasuredRuns], makers: "Mapping[str, Callable[[GrokkingData], pl.DataFrame]]"
     ) -> None:
         self.measured = list(measured)
         self.comparisons: list[Comparison] = [compare(m) for m in measured]

@@ -197,19 +197,13 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="jumps",
         title="Jumps beyond a smooth trend",
-        tables={
-            "jumps": lambda data: jump_table(data.measured),
-            "changes": lambda data: change_table(data.measured),
-        },
+        tables={"jumps": lambda data: jump_table(data.measured), "changes": lambda data: change_table(data.measured)},
         blocks=_jump_blocks,
     ),
     Section(
         anchor="runs",
         title="Runs",
-        tables={
-            "runs": lambda data: run_table(data.measured),
-            "features": lambda data: feature_table(data.measured),
-        },
+        tables={"runs": lambda data: run_table(data.measured), "features": lambda data: feature_table(data.measured)},
         blocks=_run_blocks,
     ),
     Section(anchor="design", title="Design", blocks=_method_blocks),

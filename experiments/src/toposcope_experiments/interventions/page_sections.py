@@ -49,12 +49,7 @@ from toposcope_experiments.interventions.tables import (
     power_table,
     verdict_table,
 )
-from toposcope_experiments.interventions.verdict import (
-    ARM_NAMES,
-    EFFECT_THAT_MATTERS,
-    RULE,
-    statistic_name,
-)
+from toposcope_experiments.interventions.verdict import ARM_NAMES, EFFECT_THAT_MATTERS, RULE, statistic_name
 
 one_digit, two_digits, three_digits = partial(signed, digits=1), partial(plain, digits=2), partial(plain, digits=3)
 OPTIONS = (
@@ -281,13 +276,7 @@ SECTIONS: tuple[Section, ...] = (
         blocks=_caution_blocks,
         summary=caution,
     ),
-    Section(
-        anchor="power",
-        title="Power",
-        tables={"powers": power_table},
-        blocks=_power_blocks,
-        summary=power_lead,
-    ),
+    Section(anchor="power", title="Power", tables={"powers": power_table}, blocks=_power_blocks, summary=power_lead),
     Section(anchor="effects", title="Every push", tables={"effects": effect_table}, blocks=_effect_blocks),
     Section(anchor="design", title="Design", blocks=_design_blocks),
 )

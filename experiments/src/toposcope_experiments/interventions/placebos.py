@@ -141,13 +141,7 @@ def _undirected(runs: StatisticRuns, arm: str, direction: int, gain: Vector) -> 
 
 
 def _compared(
-    arm: str,
-    basis: str,
-    reached: float,
-    gain: Vector,
-    placebo: Vector,
-    own: Estimate | None,
-    explaining: Vector,
+    arm: str, basis: str, reached: float, gain: Vector, placebo: Vector, own: Estimate | None, explaining: Vector
 ) -> PlaceboComparison:
     mean = gain.mean()
     return PlaceboComparison(

@@ -105,7 +105,7 @@ def read_results(folder: Path) -> tuple[pl.DataFrame, Mapping[str, Any]]:
     if unknown:
         raise ToposcopeError(f"{path}: unknown arm {unknown[0]!r}; the arms are {', '.join(ARMS)}")
     frame = frame.with_columns(
-        diverged=((pl.col("diverged").fill_null(0) != 0) | ~pl.col("loss").is_finite().fill_null(False)).cast(pl.Int64),
+        diverged=((pl.col("diverged").fill_null(0) != 0) | ~pl.col("loss").is_finite().fill_null(False)).cast(pl.Int64)
     )
     twice = frame.filter(frame.select("statistic", "arm", "direction", "seed").is_duplicated())
     if len(twice):

@@ -203,10 +203,7 @@ def _ranks(number: int, family: str, frame: pl.DataFrame, standings: pl.DataFram
 
 
 def _rank_of(quantity: str, step: int, by_cell: dict[tuple[str, str, int], float]) -> Spec:
-    return (
-        Column(whole(step), group=named(quantity)),
-        lambda row: plain(by_cell.get((row["run"], quantity, step))),
-    )
+    return (Column(whole(step), group=named(quantity)), lambda row: plain(by_cell.get((row["run"], quantity, step))))
 
 
 def _finding(data: StudyData) -> str:

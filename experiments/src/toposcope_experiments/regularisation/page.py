@@ -39,9 +39,7 @@ class RegularisationData:
     """The measured runs, how the conditions compare, what early stopping does, and the tables of the page."""
 
     def __init__(
-        self,
-        measured: MeasuredRuns,
-        makers: "Mapping[str, Callable[[RegularisationData], pl.DataFrame]]",
+        self, measured: MeasuredRuns, makers: "Mapping[str, Callable[[RegularisationData], pl.DataFrame]]"
     ) -> None:
         self.measured = measured
         self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers)

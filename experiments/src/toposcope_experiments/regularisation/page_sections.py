@@ -103,10 +103,7 @@ def _accuracy_blocks(data: RegularisationData, _: Sequence[Picture]) -> Iterable
         "Spearman correlations at the last step, tested by permuting conditions, or runs within them; adjusted by Holm "
         "over the quantities. ", csv_link("accuracy"), ".", note=True,
     )  # fmt: skip
-    return (
-        table("accuracy", "Correlation with the test accuracy", specs, data.tables["accuracy"].to_dicts()),
-        note,
-    )
+    return (table("accuracy", "Correlation with the test accuracy", specs, data.tables["accuracy"].to_dicts()), note)
 
 
 def _rules(data: RegularisationData) -> pl.DataFrame:

@@ -1,7 +1,8 @@
 """Planted truths: matrices trained under the pushes, with a loss that depends on what is planted, for the verdicts.
 
-``python -m toposcope_experiments.interventions.planted`` prints how often each verdict is reached; with a folder of
-results, on the changes that their pushes made.
+    python experiments/tests/support/planted_pushes.py [FOLDER]
+
+prints how often each verdict is reached; with a folder of results, on the changes that their pushes made.
 """
 
 import sys
