@@ -144,6 +144,7 @@ if TYPE_CHECKING:
     from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
     from toposcope.report.document import Block, Picture, csv, csv_link, details, folded, paragraph, say
+    from toposcope.report.formats import missing, p_value, plain, share, signed, whole, word
     from toposcope.report.headline import (
         CLOUD_STATISTICS,
         NP,
@@ -161,17 +162,10 @@ if TYPE_CHECKING:
         Table,
         feature_of,
         interval_of,
-        missing,
         number_of,
-        p_value,
         percent_of,
-        plain,
-        share,
-        signed,
         table,
         text_of,
-        whole,
-        word,
     )
     from toposcope.report.writing import write_page
     from toposcope.seeds import derive_seed

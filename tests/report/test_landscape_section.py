@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from section_tools import charts_of, section_of
 
 from toposcope.errors import ToposcopeError
-from toposcope.report.charts.planes import stored_plane_chart
 from toposcope.report.document import Paragraph
-from toposcope.report.sections.landscape import SECTION, landscape_charts, landscape_rows
+from toposcope.report.sections.landscape import SECTION, landscape_charts, landscape_rows, stored_plane_chart
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
 from toposcope.study.declaration import Declaration

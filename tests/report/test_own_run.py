@@ -21,9 +21,9 @@ from toposcope.forecasting import forecast
 from toposcope.logs import Log, read_log
 from toposcope.report.composing import Page
 from toposcope.report.first_screen import first_screen, headline_table
+from toposcope.report.formats import plain, settled
 from toposcope.report.own_run import opening, own_run, top_charts
 from toposcope.report.sections import report_sections
-from toposcope.report.tables import plain, settled
 from toposcope.study.study import ALERT_SCHEMA
 
 ALERT = pl.DataFrame([("small", "spike", 900, 880, "loss", "the loss rose.", "{}")], schema=ALERT_SCHEMA, orient="row")

@@ -1,8 +1,9 @@
 """The first checkpoint at which two runs differ by more than noise."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,6 +18,7 @@ LEVEL = 0.05
 """Probability that any series of a pair of noisy copies is said to differ."""
 N_SIMULATED = 2000
 MAD_TO_SD = 1.4826
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,10 @@ class FirstDifference:
 
 
 def first_differences(
-    steps: NDArray[np.int64], first: Mapping[str, Vector], second: Mapping[str, Vector], level: float = LEVEL
-) -> dict[str, FirstDifference]:
+    steps: NDArray[np.int64], first: Mapping[Name, Vector], second: Mapping[Name, Vector], level: float = LEVEL
+) -> dict[Name, FirstDifference]:
     """Find where the series of two runs first differ."""
-    known: dict[str, NDArray[np.bool_]] = {}
+    known: dict[Name, NDArray[np.bool_]] = {}
     for name in first:
         if name in second:
             finite = np.isfinite(first[name]) & np.isfinite(second[name])

@@ -143,10 +143,7 @@ def contour(
     figure: Figure = alt.layer(*layers).properties(width=SIDE, height=SIDE)
     words, caption = "One minimum", "The cross is the checkpoint." if centre is not None else ""
     if several:
-        side = [
-            _strip(edges, y_axis),
-            *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH),
-        ]
+        side = [_strip(edges, y_axis), *tree_layers(births, deaths, parents, y_axis, margin=2 * STRIP / TREE_WIDTH)]
         figure = alt.concat(
             figure, alt.layer(*side).properties(width=TREE_WIDTH, height=SIDE), columns=2
         ).resolve_scale(color="independent", shape="independent")
@@ -174,12 +171,7 @@ def _colour_key(edges: Vector, value: str) -> alt.Legend:
 
 
 def _plane(
-    values: Matrix,
-    x: Vector,
-    y: Vector,
-    thresholds: Vector,
-    directions: tuple[str, str],
-    legend: alt.Legend | None,
+    values: Matrix, x: Vector, y: Vector, thresholds: Vector, directions: tuple[str, str], legend: alt.Legend | None
 ) -> list[alt.Chart]:
     """Return the filled contours, as polygons painted one over the other."""
     rows, columns = (np.unique(np.linspace(0, n - 1, min(n, MAX_SIDE)).round().astype(int)) for n in values.shape)

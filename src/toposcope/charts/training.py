@@ -183,8 +183,4 @@ def _end_labels(rows: pl.DataFrame, scale: alt.Scale, runs: Sequence[str], min_g
 
 def _faults(faults: pl.DataFrame, height: int) -> alt.Chart:
     mark: alt.Chart = alt.Chart(faults).mark_point(shape="triangle-up", size=90, filled=True, color=FAULT, opacity=1)
-    return mark.encode(
-        x=alt.X("step:Q"),
-        y=alt.value(height),
-        tooltip=["run:N", "step:Q", "finding:N"],
-    )
+    return mark.encode(x=alt.X("step:Q"), y=alt.value(height), tooltip=["run:N", "step:Q", "finding:N"])

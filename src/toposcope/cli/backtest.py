@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import EXISTING, BadUse, bad_use, json_option, log_options, page_option, workers_option
+from toposcope.cli import options
 from toposcope.cli.output import print_json, print_lines, print_notes, print_table
 from toposcope.cli.progress_bars import progress_bars
 
@@ -24,25 +24,19 @@ NOT_PRINTED = ("forecasts", "scores", "skills", "families")
 
 
 @click.command()
-@click.argument("data", type=EXISTING)
-@click.option(
+@click.argument("data", type=options.EXISTING)
+@options.choice_option(
     "--split",
-    type=click.Choice(["size", "group", "family"]),
-    default="size",
-    show_default=True,
+    choices=["size", "group", "family"],
     help="Which runs are held out with each run: those of its size, its kind of schedule, or its family.",
 )
-@click.option(
-    "--fractions",
-    default=DEFAULT_FRACTIONS,
-    show_default=True,
-    metavar="F,...",
-    help="Shares of a run that are seen before forecasting.",
+@options.defaulted_option(
+    "--fractions", default=DEFAULT_FRACTIONS, metavar="F,...", help="Shares of a run that are seen before forecasting."
 )
-@workers_option
-@log_options
-@json_option
-@page_option
+@options.workers_option
+@options.log_options
+@options.json_option
+@options.page_option
 def backtest(
     data: Path,
     split: Split,
@@ -69,7 +63,7 @@ def backtest(
     from toposcope.report.writing import PAGE, write_page
 
     shares = _shares(fractions)
-    with bad_use():
+    with options.bad_use():
         complete = runs_to_score(read_logs(data, **reading))
     with progress_bars() as progress:
         rows = forecast_all(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
@@ -94,9 +88,9 @@ def _shares(text: str) -> tuple[float, ...]:
     try:
         shares = tuple(sorted({float(part) for part in text.split(",")}))
     except ValueError as error:
-        raise BadUse(f"--fractions {text}: expected numbers, such as {DEFAULT_FRACTIONS}") from error
+        raise options.BadUse(f"--fractions {text}: expected numbers, such as {DEFAULT_FRACTIONS}") from error
     if not all(0 < share < 1 for share in shares):
-        raise BadUse(f"--fractions {text}: each must be between 0 and 1")
+        raise options.BadUse(f"--fractions {text}: each must be between 0 and 1")
     return shares
 
 

@@ -6,19 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import (
-    COUNT,
-    PLACE,
-    BadUse,
-    Opening,
-    bad_use,
-    json_option,
-    log_options,
-    page_or_figure_option,
-    resolved_place,
-    series_options,
-    tokenizer_option,
-)
+from toposcope.cli import options
 from toposcope.cli.output import print_lines, print_notes, print_report, print_table, write_out
 from toposcope.cli.progress_bars import progress_bars
 
@@ -31,16 +19,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("series")
 @click.option("--text", default="", metavar="FILE", help="Text that the models read (default: the run's held-out one).")
-@click.option("--steps", type=COUNT, metavar="K", help="Steps of the cool-down (default: a tenth).")
-@click.option(
-    "--decay",
-    type=click.Choice(["linear", "1-sqrt", "cosine"]),
-    default="linear",
-    show_default=True,
-    help="How the rate falls to zero.",
-)
-@click.option("--at", type=COUNT, metavar="STEP", help="Step to cool down from (default: the last).")
-@click.option("--log", type=PLACE, help="Log of the run (default: the one with the checkpoints).")
+@click.option("--steps", type=options.COUNT, metavar="K", help="Steps of the cool-down (default: a tenth).")
+@options.choice_option("--decay", choices=["linear", "1-sqrt", "cosine"], help="How the rate falls to zero.")
+@click.option("--at", type=options.COUNT, metavar="STEP", help="Step to cool down from (default: the last).")
+@click.option("--log", type=options.PLACE, help="Log of the run (default: the one with the checkpoints).")
 @click.option("--constant", is_flag=True, help="The learning rate was held, where it was not logged.")
 @click.option("--sgd", is_flag=True, help="The optimizer is SGD: the gain is then at least what averages say.")
 @click.option(
@@ -49,13 +31,13 @@ if TYPE_CHECKING:
     metavar="N",
     help="Tokens of the text (default: 100000, or as many as are read in minutes).",
 )
-@click.option("--save", type=PLACE, metavar="DIR", help="Write the merged model that is in hand.")
-@tokenizer_option
-@json_option
-@page_or_figure_option
+@click.option("--save", type=options.PLACE, metavar="DIR", help="Write the merged model that is in hand.")
+@options.tokenizer_option
+@options.json_option
+@options.page_or_figure_option
 @click.option("--all", "show_all", is_flag=True, help="Also the losses of all checkpoints and averages that were read.")
-@log_options
-@series_options
+@options.log_options
+@options.series_options
 def cooldown(
     series: str,
     text: str,
@@ -66,8 +48,8 @@ def cooldown(
     out: Path | None,
     show_all: bool,
     reading: dict[str, Any],
-    opening: Opening,
-    **options: Any,
+    opening: options.Opening,
+    **settings: Any,
 ) -> None:
     """Say what the loss would be after a cool-down of the learning rate that starts now.
 
@@ -82,15 +64,15 @@ def cooldown(
       toposcope cooldown runs/small-7k --out page
     """
     if log is None and any(reading.values()):
-        raise BadUse("--column, --unit and --pattern say how a log is read; name it with --log FILE")
+        raise options.BadUse("--column, --unit and --pattern say how a log is read; name it with --log FILE")
     if save is not None and save.exists():
-        raise BadUse(f"--save {save}: exists; name a new folder")
+        raise options.BadUse(f"--save {save}: exists; name a new folder")
     from toposcope.forecasting.cooldown_reading import cooldown as cool_down
     from toposcope.logs import read_log
 
-    with bad_use():
-        source = resolved_place(text, "--text", ("python-docs",))
-        place = resolved_place(tokenizer, "--tokenizer", ("characters",))
+    with options.bad_use():
+        source = options.resolved_place(text, "--text", ("python-docs",))
+        place = options.resolved_place(tokenizer, "--tokenizer", ("characters",))
         read = None if log is None else read_log(log, **reading)
     with progress_bars() as progress:
         report = cool_down(
@@ -100,7 +82,7 @@ def cooldown(
             tokenizer=place,
             access=opening.access,
             progress=progress,
-            **options,
+            **settings,
         )
     written = [f"merged model: {report.save(save).resolve()}"] if save is not None and report.merged else []
     if out is not None:
@@ -109,7 +91,7 @@ def cooldown(
         written.append(write_out(out, lambda folder: write_cool_down(folder, report), report.plot))
     print_report(report.to_dict, lambda: _print(report, show_all), as_json=as_json, written="\n".join(written))
     if report.answer is None:
-        raise SystemExit(BadUse.exit_code)
+        raise SystemExit(options.BadUse.exit_code)
 
 
 def _print(report: CoolDownReport, show_all: bool) -> None:

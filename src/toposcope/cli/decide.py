@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import EXISTING, BadUse, bad_use, json_option, page_option
+from toposcope.cli.options import EXISTING, FILE, BadUse, bad_use, json_option, page_option, repeated_option
 from toposcope.cli.output import print_lines, print_notes, print_report, print_table
 from toposcope.cli.progress_bars import progress_bars
 
@@ -26,17 +26,15 @@ ALTERNATIVES = ("over_training", "repeated", "inference")
 @click.option("--family", metavar="NAME", help="Use only the points of this family.")
 @click.option("--budget", type=float, metavar="FLOP", help="Compute for training one model.")
 @click.option("--log", type=EXISTING, help="Log of a run in progress.")
-@click.option(
+@repeated_option(
     "--parameters",
-    multiple=True,
     metavar="[RUN=]N",
-    help="Its number of parameters, or that of a sibling, if neither log nor checkpoint states it; repeatable.",
+    help="Its number of parameters, or that of a sibling, if neither log nor checkpoint states it.",
 )
-@click.option(
+@repeated_option(
     "--tokens",
-    multiple=True,
     metavar="[RUN=]D",
-    help="Tokens it has seen so far, or a sibling in all, if neither log nor configuration states them; repeatable.",
+    help="Tokens it has seen so far, or a sibling in all, if neither log nor configuration states them.",
 )
 @click.option("--extra", type=float, metavar="FLOP", help="Extra compute, for this run or a new one.")
 @click.option(
@@ -45,11 +43,7 @@ ALTERNATIVES = ("over_training", "repeated", "inference")
     metavar="SHARE",
     help="Share of the steps spent on cool-down (default 0.2 for points along runs, else 0).",
 )
-@click.option(
-    "--measured",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What `toposcope cooldown --json` wrote: weigh cooling down now too.",
-)
+@click.option("--measured", type=FILE, help="What `toposcope cooldown --json` wrote: weigh cooling down now too.")
 @click.option(
     "--overtrain", "over_train", type=float, metavar="K", help="Compare with a model K times smaller than the best."
 )
@@ -58,12 +52,9 @@ ALTERNATIVES = ("over_training", "repeated", "inference")
 )
 @click.option("--inference-tokens", type=float, metavar="D", help="Tokens of inference, paid for from the budget.")
 @click.option(
-    "--tasks",
-    "evaluations",
-    type=EXISTING,
-    help="Evaluations of earlier runs: the answer in scores of tasks too.",
+    "--tasks", "evaluations", type=EXISTING, help="Evaluations of earlier runs: the answer in scores of tasks too."
 )
-@click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task (default: all); repeatable.")
+@repeated_option("--task", "tasks", metavar="NAME", help="A task (default: all).")
 @click.option("--loss", default="", metavar="NAME", help="The loss of the evaluations that the points are of.")
 @json_option
 @page_option
@@ -79,7 +70,7 @@ def decide(
     loss: str,
     as_json: bool,
     out: Path | None,
-    **options: Any,
+    **settings: Any,
 ) -> None:
     """Decide what to train with a budget, and whether to continue a run, cool it down, or train a larger model.
 
@@ -111,7 +102,7 @@ def decide(
     with bad_use(), progress_bars() as progress:
         earlier = points or points_of_runs(siblings or Path(), family, parameters_by_run, tokens_by_run)
         sizes: dict[str, Any] = {"parameters": own_parameters, "tokens": own_tokens}
-        advice = advise(earlier, family=family, measured=measured or (), progress=progress, **sizes, **options)
+        advice = advise(earlier, family=family, measured=measured or (), progress=progress, **sizes, **settings)
     scores: AdviceInTasks | None = None
     if evaluations is not None:
         from toposcope.forecasting.downstream.in_scores import in_tasks

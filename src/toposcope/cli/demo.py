@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.options import PLACE, BadUse, workers_option
+from toposcope.cli.options import PLACE, BadUse, defaulted_option, workers_option
 from toposcope.cli.progress_bars import progress_bars
 
 
 @click.command()
-@click.option("--out", type=PLACE, default=Path("toposcope-demo"), show_default=True, help="Folder to write to.")
+@defaulted_option("--out", type=PLACE, default=Path("toposcope-demo"), help="Folder to write to.")
 @click.option("--live", is_flag=True, help="Train with the monitor attached, and serve the live page meanwhile.")
 @workers_option
 def demo(out: Path, live: bool, workers: int | None) -> None:

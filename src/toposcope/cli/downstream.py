@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import (
-    EXISTING,
-    BadUse,
-    bad_use,
-    column_option,
-    columns_of,
-    is_folder,
-    json_option,
-    page_or_figure_option,
-)
+from toposcope.cli import options
 from toposcope.cli.output import finite_or_null, print_lines, print_notes, print_report, print_table, write_out
 from toposcope.cli.progress_bars import progress_bars
 
@@ -41,33 +32,31 @@ COLUMNS = {
 
 
 @click.command()
-@click.argument("evaluations", type=EXISTING)
-@click.option(
+@click.argument("evaluations", type=options.EXISTING)
+@options.repeated_option(
     "--model",
     "models",
-    multiple=True,
     required=True,
     metavar="[NAME,]N=7B,D=4T",
-    help="A model to predict, or the name of a run and the tokens it will end at; repeatable.",
+    help="A model to predict, or the name of a run and the tokens it will end at.",
 )
-@click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task to predict (default: all); repeatable.")
+@options.repeated_option("--task", "tasks", metavar="NAME", help="A task to predict (default: all).")
 @click.option("--ladder", multiple=True, metavar="RUN,...", help="Use these runs, as one recipe; * is any characters.")
 @click.option("--exclude", multiple=True, metavar="RUN,...", help="Leave out these runs; * is any characters.")
 @click.option("--recipe", metavar="NAME", help="The recipe of the ladder, where the evaluations hold several.")
 @click.option("--loss", "--from", default="", metavar="NAME", help="Loss to predict scores from: a metric or a corpus.")
-@click.option(
+@options.repeated_option(
     "--to",
     "names",
-    multiple=True,
     metavar="NAME",
-    help="Corpus or task of a new --recipe, from small runs of it and the laws of other recipes; repeatable.",
+    help="Corpus or task of a new --recipe, from small runs of it and the laws of other recipes.",
 )
 @click.option("--method", default="default", metavar="NAME", help="A method, in place of the best on held-out models.")
-@click.option("--chance", "chances", multiple=True, metavar="TASK=SHARE", help="Score of guessing; repeatable.")
-@column_option("N=size")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the resampling.")
-@json_option
-@page_or_figure_option
+@options.repeated_option("--chance", "chances", metavar="TASK=SHARE", help="Score of guessing.")
+@options.column_option("N=size")
+@options.defaulted_option("--seed", type=click.IntRange(min=0), default=0, help="Of the resampling.")
+@options.json_option
+@options.page_or_figure_option
 def downstream(
     evaluations: Path,
     models: tuple[str, ...],
@@ -97,19 +86,19 @@ def downstream(
       toposcope downstream scores.csv --model N=3B,D=60B --recipe new-data --to c4 --to hellaswag
     """
     if ladder and recipe is not None:
-        raise BadUse("--recipe and --ladder: give one of them; the runs of --ladder count as one recipe")
+        raise options.BadUse("--recipe and --ladder: give one of them; the runs of --ladder count as one recipe")
     if names and (not recipe or tasks):
-        raise BadUse("--to: name the new recipe with --recipe, and tasks with --to instead of --task")
+        raise options.BadUse("--to: name the new recipe with --recipe, and tasks with --to instead of --task")
     if names and seed:
-        raise BadUse("--seed has no effect with --to: its predictions use no random numbers")
-    if names and out is not None and not is_folder(out):
-        raise BadUse(f"--out {out}: with --to, name the folder of a page")
+        raise options.BadUse("--seed has no effect with --to: its predictions use no random numbers")
+    if names and out is not None and not options.is_folder(out):
+        raise options.BadUse(f"--out {out}: with --to, name the folder of a page")
     from toposcope.forecasting.downstream import downstream as predict
     from toposcope.forecasting.downstream.selection import models_of, select_runs
     from toposcope.logs.evaluations import read_evaluations
 
-    with bad_use(), progress_bars() as progress:
-        read = read_evaluations(evaluations, columns=columns_of(columns), chance=_chances(chances))
+    with options.bad_use(), progress_bars() as progress:
+        read = read_evaluations(evaluations, columns=options.columns_of(columns), chance=_chances(chances))
         asked = models_of(models, read)
         runs = select_runs(read, _split(ladder), _split(exclude), asked)
         if names:
@@ -140,7 +129,7 @@ def _chances(pairs: tuple[str, ...]) -> dict[str, float]:
         except ValueError:
             task = ""
         if not task.strip() or not 0 <= chances[task.strip()] < 1:
-            raise BadUse(f"--chance {pair}: expected TASK=SHARE with a share from 0 to 1, such as piqa=0.5")
+            raise options.BadUse(f"--chance {pair}: expected TASK=SHARE with a share from 0 to 1, such as piqa=0.5")
     return chances
 
 

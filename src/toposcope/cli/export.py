@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
+from toposcope.cli.options import FOLDER, PLACE, choice_option
+
 
 @click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to (default: DIRECTORY/export).")
-@click.option(
-    "--format", "kind", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True, help="File format."
-)
+@click.argument("directory", type=FOLDER)
+@click.option("--out", type=PLACE, help="Folder to write to (default: DIRECTORY/export).")
+@choice_option("--format", "kind", choices=["parquet", "csv"], help="File format.")
 def export(directory: Path, out: Path | None, kind: str) -> None:
     """Write a study's tables (features, log, checkpoints, runs, errors, findings, alerts, forecasts) for other tools.
 

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import (
-    COUNT,
-    EXISTING,
-    INTERRUPTED,
-    BadUse,
-    bad_use,
-    json_option,
-    log_options,
-    page_or_figure_option,
-)
+from toposcope.cli import options
 from toposcope.cli.output import print_json, print_lines, print_notes, print_report, print_table, write_out
 from toposcope.errors import ToposcopeError
 from toposcope.wording import counted
@@ -32,32 +23,30 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("log", type=EXISTING)
-@click.option("--siblings", type=EXISTING, help="Folder or table of complete logs of similar runs.")
+@click.argument("log", type=options.EXISTING)
+@click.option("--siblings", type=options.EXISTING, help="Folder or table of complete logs of similar runs.")
 @click.option(
     "--schedule",
     default="",
     metavar="TEXT",
     help="Learning-rate schedule, such as cosine:steps=20000 or wsd:steps=9000,decay=0.2; default: by siblings or log.",
 )
-@click.option("--steps", type=COUNT, metavar="T", help="Last planned step, if log and siblings lack it.")
-@log_options
+@click.option("--steps", type=options.COUNT, metavar="T", help="Last planned step, if log and siblings lack it.")
+@options.log_options
 @click.option("--run", "run_name", metavar="NAME", help="The run to forecast, where the log holds several.")
-@click.option("--ladder", type=EXISTING, help="Evaluations of other runs: also predict scores.")
+@click.option("--ladder", type=options.EXISTING, help="Evaluations of other runs: also predict scores.")
 @click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task of the ladder (default: all); repeatable.")
 @click.option("--loss", default="", metavar="NAME", help="The loss of the ladder that the log is of.")
 @click.option("--recipe", metavar="NAME", help="The recipe of the ladder, where the evaluations hold several.")
 @click.option(
     "--measured",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=options.FILE,
     help="What `toposcope cooldown --json` wrote: the gain of a cool-down, in place of a prior.",
 )
 @click.option("--all", "show_all", is_flag=True, help="Also list the forecasters that refuse, and why.")
-@json_option
-@page_or_figure_option
-@click.option(
-    "--watch", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Repeat as the log grows."
-)
+@options.json_option
+@options.page_or_figure_option
+@click.option("--watch", type=options.ABOVE_0, metavar="SECONDS", help="Repeat as the log grows.")
 def forecast(
     log: Path,
     siblings: Path | None,
@@ -93,12 +82,12 @@ def forecast(
     _check(schedule, reading["columns"], reading["unit"])
     if ladder is None and (tasks or loss or recipe is not None):
         option = "--task" if tasks else "--loss" if loss else "--recipe"
-        raise BadUse(f"{option}: it needs evaluations of other runs; give --ladder FILE")
+        raise options.BadUse(f"{option}: it needs evaluations of other runs; give --ladder FILE")
     cool_downs: tuple[CoolDown, ...] = ()
     if measured is not None:
         from toposcope.forecasting.stored_cooldowns import read_cool_downs
 
-        with bad_use():
+        with options.bad_use():
             cool_downs = read_cool_downs(measured)
     complete: CompleteRuns | None = None
     evaluations: Evaluations | None = None
@@ -114,7 +103,7 @@ def forecast(
         nonlocal complete
         read = with_events(read_log(log, run=run_name, **reading), log)
         if siblings is not None and complete is None:
-            with bad_use():
+            with options.bad_use():
                 complete = read_siblings(siblings, read, **reading)
         try:
             report = forecast_run(read, siblings=complete, schedule=schedule, last_step=steps, measured=cool_downs)
@@ -130,14 +119,14 @@ def forecast(
         from toposcope.logs.evaluations import read_evaluations
 
         nonlocal evaluations
-        with bad_use():
+        with options.bad_use():
             evaluations = evaluations or read_evaluations(ladder)
             return with_scores(report, evaluations, tasks=tasks or None, loss=loss, recipe=recipe)
 
     if watch is not None:
         _exit(_watch(make, watch, as_json, out))
         return
-    with bad_use():
+    with options.bad_use():
         report = make()
     written = _write(report, out) if out is not None else ""
     print_report(report.to_dict, lambda: _print(report, show_all), as_json=as_json, written=written)
@@ -155,7 +144,7 @@ def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
     from toposcope.forecasting.schedules.declared import read_declared
     from toposcope.logs.reading import checked_columns
 
-    with bad_use():
+    with options.bad_use():
         if schedule:
             read_declared(schedule)
         checked_columns(columns, unit)
@@ -189,7 +178,7 @@ def _watch(make: Callable[[], ForecastReport], seconds: float, as_json: bool, ou
                 return report
             sleep(seconds)
     except KeyboardInterrupt:
-        raise click.exceptions.Exit(INTERRUPTED) from None
+        raise click.exceptions.Exit(options.INTERRUPTED) from None
 
 
 def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> None:

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 from click.core import ParameterSource
 
-from toposcope.cli.options import (
-    COUNT,
-    BadUse,
-    Opening,
-    bad_use,
-    json_option,
-    page_or_figure_option,
-    resolved_place,
-    series_options,
-    tokenizer_option,
-)
+from toposcope.cli import options
 from toposcope.cli.output import print_notes, print_report, print_table, write_out
 from toposcope.cli.progress_bars import progress_bars
 
@@ -37,29 +27,19 @@ UNFINISHED = "unfinished-planes"
 @click.option(
     "--step", type=click.IntRange(min=0), help="Step of the checkpoint, where a series is named (default: the last)."
 )
-@click.option(
-    "--directions",
-    type=click.Choice(["random", "hessian", "trajectory"]),
-    default="random",
-    show_default=True,
-    help="What spans the planes.",
+@options.choice_option("--directions", choices=["random", "hessian", "trajectory"], help="What spans the planes.")
+@options.defaulted_option(
+    "--resolution", type=click.IntRange(min=5), default=51, help="Points along a side of a plane."
 )
-@click.option(
-    "--resolution", type=click.IntRange(min=5), default=51, show_default=True, help="Points along a side of a plane."
+@options.defaulted_option(
+    "--span", type=options.ABOVE_0, default=1.0, help="Largest coordinate on either side of the checkpoint."
 )
-@click.option(
-    "--span",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Largest coordinate on either side of the checkpoint.",
-)
-@click.option("--seeds", type=COUNT, default=3, show_default=True, help="Planes of random directions.")
+@options.defaulted_option("--seeds", type=options.COUNT, default=3, help="Planes of random directions.")
 @click.option("--text", default="", metavar="FILE", help="Text that the model reads (default: a built-in one).")
-@tokenizer_option
-@json_option
-@page_or_figure_option
-@series_options
+@options.tokenizer_option
+@options.json_option
+@options.page_or_figure_option
+@options.series_options
 def landscape(
     checkpoint: str,
     step: int | None,
@@ -71,7 +51,7 @@ def landscape(
     tokenizer: str,
     as_json: bool,
     out: Path | None,
-    opening: Opening,
+    opening: options.Opening,
 ) -> None:
     """Draw the loss on planes around a checkpoint, and describe its basins, each number with its spread.
 
@@ -87,18 +67,20 @@ def landscape(
       toposcope landscape checkpoints/ --directions trajectory --out path.svg
     """
     if not math.isfinite(span):
-        raise BadUse(f"--span {span}: it must be finite and above 0")
+        raise options.BadUse(f"--span {span}: it must be finite and above 0")
     given = click.get_current_context().get_parameter_source("seeds") is ParameterSource.COMMANDLINE
     if given and directions != "random":
-        raise BadUse(f"--seeds {seeds}: there is one plane along these directions; leave it out, or take random ones")
+        raise options.BadUse(
+            f"--seeds {seeds}: there is one plane along these directions; leave it out, or take random ones"
+        )
     from toposcope.files import extended
     from toposcope.models.loss_planes import Unfinished
     from toposcope.probes.landscape import LandscapeProbe
     from toposcope.study.landscapes import landscape_report
 
-    with bad_use():
-        source = resolved_place(text, "--text", ("python-docs",))
-        place = resolved_place(tokenizer, "--tokenizer", ("characters",))
+    with options.bad_use():
+        source = options.resolved_place(text, "--text", ("python-docs",))
+        place = options.resolved_place(tokenizer, "--tokenizer", ("characters",))
     unfinished = None
     if out is not None:
         unfinished = out / UNFINISHED if out.is_dir() or not out.suffix else extended(out, "", f".{UNFINISHED}")

@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import (
-    PLACE,
-    Opening,
-    bad_use,
-    engine_option,
-    named_series,
-    parse_options,
-    resolved_place,
-    selection_options,
-    tokenizer_option,
-    workers_option,
-)
+from toposcope.cli import options
 from toposcope.cli.output import print_errors, print_notes, print_table
 from toposcope.cli.progress_bars import progress_bars
 
@@ -69,13 +58,9 @@ def _as_toml(value: Any) -> str:
 
 @click.command(cls=_WithProbes)
 @click.argument("series", nargs=-1, required=True)
-@click.option("--out", type=PLACE, help="Table to write, .csv or .parquet; makes the work resumable.")
-@click.option(
-    "--probe",
-    "probes",
-    multiple=True,
-    metavar="NAME[:OPTION=VALUE,...]",
-    help="Probe to use instead of the default ones; repeatable.",
+@click.option("--out", type=options.PLACE, help="Table to write, .csv or .parquet; makes the work resumable.")
+@options.repeated_option(
+    "--probe", "probes", metavar="NAME[:OPTION=VALUE,...]", help="Probe to use instead of the default ones."
 )
 @click.option(
     "--text",
@@ -83,11 +68,11 @@ def _as_toml(value: Any) -> str:
     metavar="FILE",
     help="Text that the models read, for hidden states and losses, or python-docs.",
 )
-@tokenizer_option
+@options.tokenizer_option
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
-@selection_options
-@engine_option
-@workers_option
+@options.selection_options
+@options.engine_option
+@options.workers_option
 def measure(
     series: tuple[str, ...],
     out: Path | None,
@@ -95,7 +80,7 @@ def measure(
     text: str,
     tokenizer: str,
     as_json: bool,
-    opening: Opening,
+    opening: options.Opening,
     engine: str,
     workers: int | None,
 ) -> None:
@@ -120,9 +105,11 @@ def measure(
     from toposcope.study.measuring import check_probes, measure_series
     from toposcope.study.new_study import SUFFIX
 
-    with bad_use():
-        declared = named_series(series, opening, resolved_place(tokenizer, "--tokenizer", ("characters",)))
-        read = Text(source=resolved_place(text, "--text", ("python-docs",)))
+    with options.bad_use():
+        declared = options.named_series(
+            series, opening, options.resolved_place(tokenizer, "--tokenizer", ("characters",))
+        )
+        read = Text(source=options.resolved_place(text, "--text", ("python-docs",)))
         wanted = [_probe(text) for text in probes] or DEFAULT_PROBES
         if out is not None and out.suffix not in (".csv", ".parquet"):
             raise click.BadParameter(f"--out {out}: expected a name that ends in .csv or .parquet")
@@ -159,8 +146,8 @@ def measure(
 
 
 def _probe(text: str) -> dict[str, Any]:
-    name, _, options = text.partition(":")
-    return {"name": name, **parse_options(options, f"--probe {name}")}
+    name, _, given = text.partition(":")
+    return {"name": name, **options.parse_options(given, f"--probe {name}")}
 
 
 def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:

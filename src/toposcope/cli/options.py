@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from toposcope.study.declaration import DeclaredSeries
 
 EXISTING, PLACE = click.Path(exists=True, path_type=Path), click.Path(path_type=Path)
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-COUNT = click.IntRange(min=1)
+COUNT, ABOVE_0 = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
+Command = Callable[..., None]
 INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 and the number of SIGINT
 FIGURE_ENDINGS = (".svg", ".png", ".pdf")
 
@@ -41,10 +43,22 @@ def bad_use() -> Iterator[None]:
         raise BadUse(str(error)) from error
 
 
+defaulted_option = functools.partial(click.option, show_default=True)
+"""An option whose help shows its default."""
+
+
+def choice_option(*flags: str, choices: Sequence[str], **settings: Any) -> Callable[[Command], Command]:
+    """Return an option with one of several values, by default the first."""
+    return defaulted_option(*flags, type=click.Choice(choices), default=choices[0], **settings)
+
+
+def repeated_option(*flags: str, help: str, **settings: Any) -> Callable[[Command], Command]:
+    """Return an option that may be given several times, as its help says."""
+    return click.option(*flags, multiple=True, help=f"{help.rstrip('.')}; repeatable.", **settings)
+
+
 workers_option = click.option(
-    "--workers",
-    type=COUNT,
-    help="Number of processes (default: all processors). Results do not depend on it.",
+    "--workers", type=COUNT, help="Number of processes (default: all processors). Results do not depend on it."
 )
 
 
@@ -54,10 +68,9 @@ def _engine(_context: click.Context, _parameter: click.Parameter, name: str) -> 
     return name
 
 
-engine_option = click.option(
+engine_option = defaulted_option(
     "--engine",
     default="pool",
-    show_default=True,
     callback=_engine,
     metavar="pool|ray|ray://ADDRESS",
     help="Where tasks run: processes of this machine, or a Ray cluster.",
@@ -86,10 +99,7 @@ page_option = click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the page to."
 )
 page_or_figure_option = click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    callback=_page_or_figure,
-    help="Folder for the page, or a figure: .svg, .png, .pdf.",
+    "--out", type=PLACE, callback=_page_or_figure, help="Folder for the page, or a figure: .svg, .png, .pdf."
 )
 tokenizer_option = click.option(
     "--tokenizer",
@@ -111,18 +121,13 @@ def resolved_place(spec: str, option: str, names: tuple[str, ...]) -> str:
     return str(path.absolute())
 
 
-def column_option(example: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def column_option(example: str) -> Callable[[Command], Command]:
     """Return ``--column``, whose pairs `columns_of` reads."""
-    return click.option(
-        "--column",
-        "columns",
-        multiple=True,
-        metavar="WHAT=NAME",
-        help=f"Meaning of a column whose name is not recognised, such as {example}; repeatable.",
-    )
+    text = f"Meaning of a column whose name is not recognised, such as {example}."
+    return repeated_option("--column", "columns", metavar="WHAT=NAME", help=text)
 
 
-def log_options(command: Callable[..., None]) -> Callable[..., None]:
+def log_options(command: Command) -> Command:
     """Add ``--column``, ``--unit`` and ``--pattern``; the command takes them as ``reading``, for `read_log`."""
 
     @column_option("loss=ce")
@@ -168,14 +173,7 @@ class Opening:
         from toposcope.study.declaration import DeclaredSeries
 
         return DeclaredSeries(
-            path=spec,
-            name=name,
-            steps=self.steps,
-            every=self.every,
-            log_spaced=self.log_spaced,
-            step_pattern=self.step_pattern,
-            roles=self.roles,
-            tokenizer=tokenizer,
+            path=spec, name=name, tokenizer=tokenizer, step_pattern=self.step_pattern, **self._chosen()
         )
 
     def is_used(self) -> bool:
@@ -187,15 +185,12 @@ class Opening:
         from toposcope.checkpoints import series
 
         check_exists(spec)
-        return series(
-            spec,
-            steps=self.steps or None,
-            every=self.every,
-            log_spaced=self.log_spaced,
-            pattern=self.step_pattern,
-            roles=self.roles,
-            access=self.access,
-        )
+        chosen = {**self._chosen(), "steps": self.steps or None}
+        return series(spec, pattern=self.step_pattern, access=self.access, **chosen)
+
+    def _chosen(self) -> dict[str, Any]:
+        """Return what a series and its declaration name alike: the checkpoints to read, and the roles of layers."""
+        return {name: getattr(self, name) for name in ("steps", "every", "log_spaced", "roles")}
 
 
 def check_exists(spec: str) -> None:
@@ -231,15 +226,11 @@ def named_series(specs: tuple[str, ...], opening: Opening, tokenizer: str = "") 
     return [opening.declared(spec, name, tokenizer) for name, spec in zip(names, absolute, strict=True)]
 
 
-def access_options(command: Callable[..., None]) -> Callable[..., None]:
+def access_options(command: Command) -> Command:
     """Add ``--keep`` and ``--offline``; the command takes them as ``access``."""
 
-    @click.option(
-        "--keep",
-        default="lru:10GB",
-        show_default=True,
-        metavar="none|lru:SIZE|all",
-        help="Size of the cache of fetched bytes.",
+    @defaulted_option(
+        "--keep", default="lru:10GB", metavar="none|lru:SIZE|all", help="Size of the cache of fetched bytes."
     )
     @click.option("--offline", is_flag=True, help="Use only the cache, not the network.")
     @functools.wraps(command)
@@ -254,17 +245,11 @@ def access_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_access
 
 
-def series_options(command: Callable[..., None]) -> Callable[..., None]:
+def series_options(command: Command) -> Command:
     """Add the options with which a series is opened; the command takes them as ``opening``."""
 
     @click.option("--step-pattern", default="", metavar="REGEX", help="How a name gives its step: one group of digits.")
-    @click.option(
-        "--role",
-        "roles",
-        multiple=True,
-        metavar="REGEX=ROLE",
-        help="Role of the tensors whose names match; repeatable.",
-    )
+    @repeated_option("--role", "roles", metavar="REGEX=ROLE", help="Role of the tensors whose names match.")
     @access_options
     @functools.wraps(command)
     def with_opening(
@@ -287,7 +272,7 @@ def series_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_opening
 
 
-def selection_options(command: Callable[..., None]) -> Callable[..., None]:
+def selection_options(command: Command) -> Command:
     """Add `series_options` and those that select checkpoints."""
 
     @click.option("--steps", default="", metavar="STEP,...", help="Use only these steps.")

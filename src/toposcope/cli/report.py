@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.options import FOLDER, PLACE, BadUse
+from toposcope.cli.options import FOLDER, PLACE, BadUse, choice_option, repeated_option
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
@@ -28,19 +28,11 @@ REPORTED = "reported.sha256"  # in a study's folder: the digest of what its repo
 @click.command()
 @click.argument("directories", nargs=-1, required=True, metavar="DIRECTORY [DIRECTORY]", type=FOLDER)
 @click.option("--out", type=PLACE, help="Folder for the report of two studies (default: A-and-B).")
-@click.option(
-    "--adjust",
-    type=click.Choice(["holm", "bonferroni", "bh"]),
-    default="holm",
-    show_default=True,
-    help="How p-values are adjusted for the number of rows.",
+@choice_option(
+    "--adjust", choices=["holm", "bonferroni", "bh"], help="How p-values are adjusted for the number of rows."
 )
-@click.option(
-    "--figures",
-    "kinds",
-    multiple=True,
-    type=click.Choice(["png", "pdf"]),
-    help="Further formats of the figures' files, besides SVG; repeatable.",
+@repeated_option(
+    "--figures", "kinds", type=click.Choice(["png", "pdf"]), help="Further formats of the figures' files, besides SVG."
 )
 def report(directories: tuple[Path, ...], out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
     """Write the report of a study, or of two side by side: a page, with its figures and tables as files.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.options import INTERRUPTED, BadUse, bad_use
+from toposcope.cli.options import INTERRUPTED, PLACE, BadUse, bad_use, defaulted_option
 from toposcope.errors import ToposcopeError
 
 TOKEN = "TOPOSCOPE_TOKEN"  # environment variable with the token of a server, so that the token survives a restart
@@ -29,11 +29,10 @@ LOOKS_FOR = (
 
 
 @click.command()
-@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
-@click.option(
+@click.argument("path", metavar="PATH", type=PLACE)
+@defaulted_option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     help="Address to listen on; a reader needs a token unless only this machine can reach it.",
 )
 @click.option(

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from toposcope.cli import options
 from toposcope.cli.group import Commands
-from toposcope.cli.options import (
-    BadUse,
-    Opening,
-    bad_use,
-    engine_option,
-    json_option,
-    named_series,
-    selection_options,
-    workers_option,
-)
 from toposcope.cli.output import print_errors, print_notes, print_table
 from toposcope.cli.progress_bars import progress_bars
 from toposcope.plugins import collect
@@ -48,13 +39,13 @@ def study() -> None:
 
 @study.command()
 @click.argument("places", nargs=-1, required=True, metavar="FILE.toml | SERIES...")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of the study (default: its name).")
-@selection_options
-@engine_option
-@workers_option
+@click.option("--out", type=options.PLACE, help="Folder of the study (default: its name).")
+@options.selection_options
+@options.engine_option
+@options.workers_option
 @click.option("--show", is_flag=True, help="Serve the live page meanwhile.")
 def run(
-    places: tuple[str, ...], out: Path | None, opening: Opening, engine: str, workers: int | None, show: bool
+    places: tuple[str, ...], out: Path | None, opening: options.Opening, engine: str, workers: int | None, show: bool
 ) -> None:
     """Train, measure, analyse and report what a TOML file declares, or series of checkpoints.
 
@@ -67,7 +58,7 @@ def run(
       toposcope study run checkpoints/
       toposcope study run studies/quickstart.toml --out mine
     """
-    with bad_use():
+    with options.bad_use():
         declaration, directory = _declared(places, opening)
     directory = out or directory
     parents = [Path(place).resolve().parent for place in places if Path(place).exists()]
@@ -75,7 +66,7 @@ def run(
     run_and_report(declaration, directory, workers, engine=engine, access=opening.access, folders=folders, show=show)
 
 
-def _declared(places: tuple[str, ...], opening: Opening) -> tuple[Declaration, Path]:
+def _declared(places: tuple[str, ...], opening: options.Opening) -> tuple[Declaration, Path]:
     """Return a declaration and the default folder: of a TOML file, of a study that was begun, or of series."""
     from toposcope.study import load_declaration
     from toposcope.study.new_study import draft
@@ -84,10 +75,10 @@ def _declared(places: tuple[str, ...], opening: Opening) -> tuple[Declaration, P
     begun = first / "study.toml"
     file = begun if begun.is_file() else first
     if file.suffix != ".toml" or len(places) > 1:
-        declaration = draft(named_series(places, opening))
+        declaration = draft(options.named_series(places, opening))
         return declaration, Path(declaration.name)
     if opening.is_used():
-        raise BadUse(f"{file}: it declares which checkpoints are read; write the options of series there")
+        raise options.BadUse(f"{file}: it declares which checkpoints are read; write the options of series there")
     declaration = load_declaration(file)
     return declaration, first if file is begun else Path(declaration.name)
 
@@ -97,8 +88,8 @@ def _declared(places: tuple[str, ...], opening: Opening) -> tuple[Declaration, P
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write (default: NAME-study.toml)."
 )
-@selection_options
-def init(series: tuple[str, ...], out: Path | None, opening: Opening) -> None:
+@options.selection_options
+def init(series: tuple[str, ...], out: Path | None, opening: options.Opening) -> None:
     """Write the TOML file of a study of some series, to edit and run.
 
     \b
@@ -110,11 +101,11 @@ def init(series: tuple[str, ...], out: Path | None, opening: Opening) -> None:
     from toposcope.logs.reading import find_log
     from toposcope.study.new_study import draft, draft_toml
 
-    with bad_use():
-        declaration = draft(named_series(series, opening))
+    with options.bad_use():
+        declaration = draft(options.named_series(series, opening))
         file = out or Path(f"{declaration.name}.toml")
         if file.exists():
-            raise BadUse(f"{file}: exists already; choose another name with --out")
+            raise options.BadUse(f"{file}: exists already; choose another name with --out")
         for name, declared in declaration.named_series().items():
             opened = declared.open(opening.access)
             steps = f"steps {opened.steps[0]} to {opened.steps[-1]}" if len(opened) > 1 else f"step {opened.steps[0]}"
@@ -180,8 +171,8 @@ def run_and_report(
 
 
 @study.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@json_option
+@click.argument("directory", type=options.FOLDER)
+@options.json_option
 def status(directory: Path, as_json: bool) -> None:
     """Show how far each run is and what failed. The exit code is 1 if anything did.
 

@@ -4,28 +4,18 @@ from pathlib import Path
 
 import click
 
-from toposcope.cli.options import PLACE, bad_use, parse_options, workers_option
+from toposcope.cli.options import PLACE, bad_use, defaulted_option, parse_options, repeated_option, workers_option
 from toposcope.cli.output import print_errors
 from toposcope.cli.progress_bars import progress_bars
 
 
 @click.command()
 @click.argument("sizes", nargs=-1, required=True)
-@click.option("--out", type=PLACE, default=Path("trained"), show_default=True, help="Folder to write to.")
-@click.option(
-    "--corpus",
-    "source",
-    default="python-docs",
-    show_default=True,
-    help="Text to train on: a file, a folder, or hf:owner/name.",
+@defaulted_option("--out", type=PLACE, default=Path("trained"), help="Folder to write to.")
+@defaulted_option(
+    "--corpus", "source", default="python-docs", help="Text to train on: a file, a folder, or hf:owner/name."
 )
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Field of [training], such as steps=500; repeatable.",
-)
+@repeated_option("--set", "settings", metavar="FIELD=VALUE", help="Field of [training], such as steps=500.")
 @workers_option
 def train(sizes: tuple[str, ...], out: Path, source: str, settings: tuple[str, ...], workers: int | None) -> None:
     """Train members of the family: tiny-3k, small-7k, med-21k, large-46k, xl-97k.

@@ -1,8 +1,7 @@
 """The association tables of the page, with a legend of their columns (docs/methods/association.md)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
@@ -12,21 +11,7 @@ from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Terms
 from toposcope.report.headline import headline_features
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import (
-    Spec,
-    Table,
-    feature_of,
-    headline_rows,
-    interval_of,
-    number_of,
-    p_value,
-    share,
-    signed,
-    table,
-    tenths,
-    text_of,
-    whole,
-)
+from toposcope.report.tables import Spec, Table, feature_of, headline_rows, interval_of, numbers, table, text_of
 
 SCALED = "rho_top_eigenvalue"  # this column has a number for features of hidden states only
 
@@ -70,14 +55,9 @@ SCALE_LEGEND = Terms(
 )  # fmt: skip
 
 
-def _numbers(group: str, columns: Mapping[str, str], write: Callable[[Any], str] = signed) -> list[Spec]:
-    """Return columns of numbers under one heading, by their titles."""
-    return [number_of(title, column, write, group=group) for title, column in columns.items()]
-
-
 def _tests(group: str, columns: Mapping[str, str]) -> list[Spec]:
     """Return under one heading the columns of correlations, each with that of its p-value."""
-    pairs = ((number_of(title, f"rho_{column}", group=group), number_of("p-value", f"p_{column}", p_value, group=group))
+    pairs = (numbers(group, signed={title: f"rho_{column}"}, p_value={"p-value": f"p_{column}"})
              for title, column in columns.items())  # fmt: skip
     return [spec for pair in pairs for spec in pair]
 
@@ -88,17 +68,14 @@ SPECS: tuple[Spec, ...] = (
     text_of("verdict", "verdict"),
     text_of("missing test", "untested"),
     text_of("needs", "needs"),
-    *_numbers("power", {"at 0.45": "power"}, share),
-    *_numbers("power", {"found 4 in 5": "detectable"}),
-    number_of("checkpoints", "n", whole),
-    *_numbers("1 as usually reported", {"rho": "rho"}),
-    *_numbers("1 as usually reported", {"p-value": "p"}, p_value),
+    *numbers("power", share={"at 0.45": "power"}, signed={"found 4 in 5": "detectable"}),
+    *numbers(whole={"checkpoints": "n"}),
+    *numbers("1 as usually reported", signed={"rho": "rho"}, p_value={"p-value": "p"}),
     interval_of("95% interval", "low", "high", group="1 as usually reported"),
     interval_of("95% interval", "block_low", "block_high", group="2 dependence"),
-    *_numbers("2 dependence", {"block": "block_length"}, whole),
-    *_numbers("2 dependence", {"n eff.": "n_eff"}, tenths),
-    *_numbers("2 dependence", {"p-value": "p_n_eff", "shift p": "p_shift"}, p_value),
-    *_numbers("3 covariates", {
+    *numbers("2 dependence", whole={"block": "block_length"}, tenths={"n eff.": "n_eff"}),
+    *numbers("2 dependence", p_value={"p-value": "p_n_eff", "shift p": "p_shift"}),
+    *numbers("3 covariates", signed={
         "step": "rho_step", "rate": "rho_learning_rate", "sum of rates": "rho_cumulative_learning_rate",
         "norm": "rho_weight_norm", "with step": "rho_with_step",
     }),
@@ -106,32 +83,32 @@ SPECS: tuple[Spec, ...] = (
     *_tests("5 differences", {
         "rho": "differences", "given step": "differences_given_step", "given all": "differences_given_all",
     }),
-    *_numbers("6 others", {"runs": "n_others"}, whole),
-    *_numbers("6 others", {"share as strong": "share_others", "given step": "share_others_given_step"}, share),
-    *_numbers("6 others", {"p of pairings": "p_pairing"}, p_value),
-    *_numbers("6 others", {"runs, changes": "n_others_differences"}, whole),
-    *_numbers("6 others", {"share as strong, changes": "share_others_differences"}, share),
-    *_numbers("6 others", {"p of pairings, changes": "p_pairing_differences"}, p_value),
-    *_numbers("7 scale-free twin", {"rho": "rho_twin", "given step": "rho_twin_given_step"}),
-    *_numbers("7 scale-free twin", {"p-value": "p_twin_given_step"}, p_value),
-    *_numbers("8 noise", {"ratio": "noise"}, tenths),
-    *_numbers("9 adjusted p", {
+    *numbers("6 others", whole={"runs": "n_others"}),
+    *numbers("6 others", share={"share as strong": "share_others", "given step": "share_others_given_step"}),
+    *numbers("6 others", p_value={"p of pairings": "p_pairing"}, whole={"runs, changes": "n_others_differences"}),
+    *numbers("6 others", share={"share as strong, changes": "share_others_differences"}),
+    *numbers("6 others", p_value={"p of pairings, changes": "p_pairing_differences"}),
+    *numbers("7 scale-free twin", signed={"rho": "rho_twin", "given step": "rho_twin_given_step"}),
+    *numbers("7 scale-free twin", p_value={"p-value": "p_twin_given_step"}),
+    *numbers("8 noise", tenths={"ratio": "noise"}),
+    *numbers("9 adjusted p", p_value={
         "rho": "p_adjusted", "given step": "p_given_step_adjusted", "given all": "p_given_all_adjusted",
         "changes": "p_differences_adjusted", "changes given all": "p_differences_given_all_adjusted",
-    }, p_value),
+    }),
 )  # fmt: skip
-SCALE_SPECS: tuple[Spec, ...] = (
-    *_numbers("scale of hidden states", {"top eigenvalue": SCALED, "given step and it": "rho_given_scale"}),
-    *_numbers("scale of hidden states", {"p-value": "p_given_scale", "p adjusted": "p_given_scale_adjusted"}, p_value),
+SCALE_SPECS = numbers(
+    "scale of hidden states",
+    signed={"top eigenvalue": SCALED, "given step and it": "rho_given_scale"},
+    p_value={"p-value": "p_given_scale", "p adjusted": "p_given_scale_adjusted"},
 )
 """Further columns where features of hidden states are among the rows."""
 SHORT: tuple[Spec, ...] = (
     feature_of(),
     text_of("run", "run", names_row=True),
     text_of("verdict", "verdict"),
-    *_numbers("rho with the loss", {"feature": "rho", "step": "rho_step"}),
+    *numbers("rho with the loss", signed={"feature": "rho", "step": "rho_step"}),
     interval_of("block interval", "block_low", "block_high", group="dependence"),
-    *_numbers("dependence", {"n eff.": "n_eff"}, tenths),
+    *numbers("dependence", tenths={"n eff.": "n_eff"}),
     *(
         spec
         for group, rho, p in (
@@ -139,16 +116,14 @@ SHORT: tuple[Spec, ...] = (
             ("given all covariates", "given_all", "given_all"),
             ("changes given step", "differences_given_step", "differences"),
         )
-        for spec in (
-            number_of("rho", f"rho_{rho}", group=group),
-            number_of("p, adjusted", f"p_{p}_adjusted", p_value, group=group),
-        )
+        for spec in numbers(group, signed={"rho": f"rho_{rho}"}, p_value={"p, adjusted": f"p_{p}_adjusted"})
     ),
-    *_numbers("other runs", {"share as strong": "share_others_given_step"}, share),
+    *numbers("other runs", share={"share as strong": "share_others_given_step"}),
 )
-SHORT_SCALE: tuple[Spec, ...] = (
-    *_numbers("given step and top eigenvalue", {"rho": "rho_given_scale"}),
-    *_numbers("given step and top eigenvalue", {"p, adjusted": "p_given_scale_adjusted"}, p_value),
+SHORT_SCALE = numbers(
+    "given step and top eigenvalue",
+    signed={"rho": "rho_given_scale"},
+    p_value={"p, adjusted": "p_given_scale_adjusted"},
 )
 
 

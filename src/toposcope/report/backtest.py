@@ -20,21 +20,11 @@ from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.held_out import LEVEL
 from toposcope.logs.formats.study import claims
 from toposcope.progress import Progress, silent
+from toposcope.report import formats
 from toposcope.report.composing import Page
-from toposcope.report.document import Block, Picture, csv_link, paragraph
+from toposcope.report.document import Block, Picture, linked
 from toposcope.report.section import ReportData, ReportSection, collect_sections, remarks_section
-from toposcope.report.tables import (
-    Spec,
-    fixed,
-    interval_of,
-    number_of,
-    p_value,
-    percent_of,
-    plain,
-    table,
-    text_of,
-    whole,
-)
+from toposcope.report.tables import Spec, interval_of, number_of, numbers, percent_of, table, text_of
 from toposcope.study import Study
 
 HELD_OUT: dict[Split, str] = {
@@ -122,8 +112,8 @@ def lead(backtest: BacktestResult) -> list[str]:
 def shown(value: float | None, kind: str) -> str:
     """Write a score: losses to four decimals, shares in percent."""
     if kind == "count":
-        return whole(value)
-    return fixed(value, 4) if kind == "loss" or value is None else fixed(100 * value, 2)
+        return formats.whole(value)
+    return formats.fixed(value, 4) if kind == "loss" or value is None else formats.fixed(100 * value, 2)
 
 
 def families_of(backtest: BacktestResult) -> list[dict[str, Any]]:
@@ -149,7 +139,7 @@ def _against(backtest: BacktestResult) -> list[str]:
         rows = part.sort("fraction").to_dicts()
         each = "; ".join(
             f"{100 * row['skill']:+.0f}% at {100 * row['fraction']:.3g}% seen".replace("-", "−")
-            + f" ({row['n_groups']} groups, p {p_value(row['p_adjusted'])})"
+            + f" ({row['n_groups']} groups, p {formats.p_value(row['p_adjusted'])})"
             for row in rows
         )
         sentences.append(f"Skill of the default against {baseline}: {each}.")
@@ -165,7 +155,7 @@ def _against(backtest: BacktestResult) -> list[str]:
 
 def seen(fraction: float) -> str:
     """Write how much of a run was seen."""
-    return f"With {plain(100 * fraction)}% of a run seen"
+    return f"With {formats.plain(100 * fraction)}% of a run seen"
 
 
 def score_columns() -> list[Spec]:
@@ -293,11 +283,11 @@ def _errors(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block |
         table(f"scores-{i}", seen(fraction), specs, backtest.scores.filter(fraction=fraction).to_dicts())
         for i, fraction in enumerate(backtest.fractions)
     ]
-    note = paragraph(
+    note = linked(
         f"MAE and bias in {backtest.unit}; all other columns relative to the final loss. The target is the mean of the "
-        "last 2% of a run's logged steps. All forecasts: ",
-        csv_link("forecasts"), ", scores: ", csv_link("scores"), ".", note=True,
-    )  # fmt: skip
+        "last 2% of a run's logged steps. All forecasts: forecasts.csv, scores: scores.csv.",
+        note=True,
+    )
     return (*pictures, *tables, note)
 
 
@@ -307,7 +297,7 @@ def _families(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None
         percent_of("seen, %", "fraction"),
         *score_columns(),
     )
-    note = paragraph("The same for every forecaster: ", csv_link("families"), ".", note=True)
+    note = linked("The same for every forecaster: families.csv.", note=True)
     rows = families_of(data.backtest)
     return (table("families", "The default forecast in each family", specs, rows), note) if rows else ()
 
@@ -317,18 +307,16 @@ def _skills(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block |
         percent_of("seen, %", "fraction"),
         text_of("forecaster", "forecaster", names_row=True),
         text_of("against", "baseline"),
-        number_of("runs", "n", whole),
-        number_of("groups", "n_groups", whole),
-        number_of("skill", "skill"),
+        *numbers(whole={"runs": "n", "groups": "n_groups"}, signed={"skill": "skill"}),
         interval_of("95% interval", "skill_low", "skill_high", 3),
-        number_of("p-value", "p", p_value),
-        number_of("p, adjusted", "p_adjusted", p_value),
+        *numbers(p_value={"p-value": "p", "p, adjusted": "p_adjusted"}),
     )
-    rule = paragraph(
+    rule = linked(
         "Skill is 1 - MAE / MAE of the simpler forecaster, on the runs that both forecast. p: signs of the groups' "
-        "mean differences flipped at random; adjusted by Holm over the forecasters at one fraction and baseline. ",
-        csv_link("skills"), ".", note=True,
-    )  # fmt: skip
+        "mean differences flipped at random; adjusted by Holm over the forecasters at one fraction and baseline. "
+        "skills.csv.",
+        note=True,
+    )
     rows = data.backtest.skills.to_dicts()
     return (*pictures, table("skills", "Against simpler forecasters", specs, rows), rule)
 

@@ -18,9 +18,10 @@ from toposcope.charts.training import training_lines
 from toposcope.charts.vega import Kind
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import Progress, silent
+from toposcope.report import formats
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.composing import render_all, rendering_engine
-from toposcope.report.document import Block, Document, Picture, csv_link, details, paragraph, section
+from toposcope.report.document import Block, Document, Picture, details, linked, paragraph, section
 from toposcope.report.headline import HEADLINES, TARGETS, named, uncapitalised
 from toposcope.report.own_run import opening
 from toposcope.report.sections.first_differences import TABLE, Names, Pair, difference_blocks, first_differences_frame
@@ -32,13 +33,9 @@ from toposcope.report.tables import (
     headline_rows,
     interval_of,
     number_of,
-    p_value,
-    plain,
-    settled,
+    numbers,
     table,
-    tenths,
     text_of,
-    word,
 )
 from toposcope.report.writing import PAGE, study_page, write_document
 from toposcope.study import Study
@@ -135,7 +132,8 @@ def _ends(names: Names, quantity: Quantity) -> str:
     """Say where a quantity ends in both studies, or in how many pairs of runs it ends lower or higher in the second."""
     ends = quantity.ends()
     if len(ends) == 1:
-        return f"{quantity.name} ends at {plain(ends[0][0])} in {names[0]} and {plain(ends[0][1])} in {names[1]}"
+        first, second = map(formats.plain, ends[0])
+        return f"{quantity.name} ends at {first} in {names[0]} and {second} in {names[1]}"
     lower, higher = sum(y < x for x, y in ends), sum(y > x for x, y in ends)
     n, how = (lower, "lower") if lower >= higher else (higher, "higher")
     return f"{quantity.name} ends {how} in {names[1]} than in {names[0]} in {n or 'none'} of {len(ends)} pairs of runs"
@@ -151,6 +149,7 @@ def answer(names: Names, found: Sequence[Quantity]) -> list[str]:
     return [first, *([f"The same at every common checkpoint: {joined(same)}."] if same else [])]
 
 
+RHO = {"rho": "rho", "step's": "rho_step", "given step": "rho_given_step"}
 SAME_RUN = "the same run: not two samples"
 
 
@@ -346,45 +345,45 @@ def _correlation_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Blo
     specs = [feature_of(), *_runs(rows)]
     for side, name in zip("ab", names, strict=True):
         specs += [
-            number_of("rho", f"rho_{side}", group=name),
-            number_of("step's", f"rho_step_{side}", group=name),
-            number_of("given step", f"rho_given_step_{side}", group=name),
-            number_of("n eff.", f"n_eff_{side}", tenths, group=name),
+            *numbers(name, signed={title: f"{column}_{side}" for title, column in RHO.items()}),
+            *numbers(name, tenths={"n eff.": f"n_eff_{side}"}),
             text_of("verdict", f"verdict_{side}", group=name),
         ]
     difference = f"{names[1]} − {names[0]}"
     specs += [
         number_of("rho", "difference", group=difference),
         interval_of("95% interval of z", "low", "high", group=difference),
-        number_of("Holm p", "p_adjusted", p_value, group=difference),
+        number_of("Holm p", "p_adjusted", formats.p_value, group=difference),
         text_of("note", "note", group=difference),
     ]
     return [
-        paragraph(
+        linked(
             "Differences are tested by Fisher's z for independent correlations, with the variance 1.06 / (n − 3) of "
             "ranks (Fieller, Hartley & Pearson 1957) on effective numbers of checkpoints; – stands for an effective "
-            "number of at most 3, or a correlation of 1. All features: ", csv_link("correlations"), ".",
+            "number of at most 3, or a correlation of 1. All features: correlations.csv.",
         ),
         table("correlations", "Correlation of each feature with the loss", specs, rows),
     ]  # fmt: skip
 
 
 def _final_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Block | None]:
-    rows = [{**row, "difference": settled(row["difference"], row["first"], row["second"])}
+    rows = [{**row, "difference": formats.settled(row["difference"], row["first"], row["second"])}
             for row in headline_rows(frame, "quantity")]  # fmt: skip
     specs = [
         feature_of("quantity", "quantity"),
         *_runs(rows),
-        number_of(names[0], "first", plain),
-        number_of(names[1], "second", plain),
-        number_of("difference", "difference", lambda x: plain(x) if x is None or x <= 0 else f"+{plain(x)}"),
+        number_of(names[0], "first", formats.plain),
+        number_of(names[1], "second", formats.plain),
+        number_of(
+            "difference", "difference", lambda x: formats.plain(x) if x is None or x <= 0 else f"+{formats.plain(x)}"
+        ),
     ]
     differing = [row for row in rows if row["difference"]]
     same = list(dict.fromkeys(named(row["quantity"]) for row in rows if not row["difference"]))
     return [
         table("finals", "Values at the last measured checkpoint", specs, differing),
         paragraph(f"The same in both: {joined(same)}.") if same else None,
-        paragraph("All: ", csv_link("finals"), ".", note=True) if rows else None,
+        linked("All: finals.csv.", note=True) if rows else None,
     ]
 
 
@@ -393,8 +392,8 @@ def _declaration_blocks(names: tuple[str, str], frame: pl.DataFrame) -> list[Blo
         return [paragraph("Nothing: the declarations are the same.")]
     specs: tuple[Spec, ...] = (
         text_of("field", "field", names_row=True),
-        (Column(names[0], True, prose=True), lambda row: word(row["first"])),
-        (Column(names[1], True, prose=True), lambda row: word(row["second"])),
+        (Column(names[0], True, prose=True), lambda row: formats.word(row["first"])),
+        (Column(names[1], True, prose=True), lambda row: formats.word(row["second"])),
     )
     fields = table("declarations", "Fields of the declarations that differ", specs, frame.to_dicts())
     return [fields if len(frame) <= 40 else details(f"{len(frame)} fields differ", fields)]

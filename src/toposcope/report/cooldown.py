@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.cooldown_report import CoolDownReport
-from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph
+from toposcope.report.document import Block, Picture, Terms, linked, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import Column, table, text_of
 from toposcope.report.writing import write_sections
@@ -40,7 +40,7 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     )
     if data.tables["losses"].is_empty():
         return (paragraph("Nothing was read that could be drawn."),)
-    return (*pictures, by_length, paragraph("All losses: ", csv_link("losses"), ".", note=True))
+    return (*pictures, by_length, linked("All losses: losses.csv.", note=True))
 
 
 SECTIONS = (
@@ -58,9 +58,7 @@ SECTIONS = (
         blocks=lambda data, _: [paragraph(sentence(each)) for each in data.report.other_refusals()],
     ),
     ReportSection[Data](
-        anchor="inputs",
-        title="What was read",
-        blocks=lambda data, _: (Terms(tuple(data.report.inputs().items())),),
+        anchor="inputs", title="What was read", blocks=lambda data, _: (Terms(tuple(data.report.inputs().items())),)
     ),
     remarks_section(lambda data: data.report.all_remarks()),
 )

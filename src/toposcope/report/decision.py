@@ -18,22 +18,14 @@ from toposcope.forecasting.decision.figure import decision_figure, isoflop_figur
 from toposcope.forecasting.downstream.in_scores import AdviceInTasks
 from toposcope.forecasting.held_out import Bin, brier_score, calibration_error, log_score
 from toposcope.forecasting.held_out import reliability as reliability_of
-from toposcope.forecasting.scaling.planner import (
-    INFERENCE_FLOP,
-    InferencePlan,
-    Interval,
-    RepeatedPlan,
-    best_for_budget,
-    over_bootstrap,
-    over_training,
-    plan_repeated,
-)
+from toposcope.forecasting.scaling import planner
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
-from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph
+from toposcope.report import formats
+from toposcope.report.document import Block, Picture, Terms, linked, paragraph
 from toposcope.report.downstream import scores_section
 from toposcope.report.section import ReportData, ReportSection, remarks_section
-from toposcope.report.tables import Table, fixed, number_of, plain, share, table, text_of
+from toposcope.report.tables import Table, number_of, numbers, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted, sentence, short
 
@@ -107,7 +99,8 @@ def brief(advice: Advice) -> tuple[str, ...]:
     n_runs = len(np.unique(points.run))
     answer = (
         f"With {plan.budget_flops:.3g} FLOP train {_between(plan.N, short)} parameters on {_between(plan.D, short)} "
-        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: {_between(plan.loss, fixed)} nats."
+        f"tokens, {_between(plan.tokens_per_parameter, _three)} per parameter: "
+        f"{_between(plan.loss, formats.fixed)} nats."
     )
     return answer, f"By a law fitted to {counted(len(points), 'point')} of {counted(n_runs, 'run')}."
 
@@ -116,14 +109,14 @@ def brief_table(advice: Advice) -> tuple[Sequence[str], list[tuple[str, ...]]]:
     """Return the columns and rows that go with the answer: the ways to spend the budget, or the plan."""
     if advice.decision is not None:
         rows: list[tuple[str, ...]] = [
-            (name, short(arm.parameters), short(arm.tokens), fixed(arm.loss))
+            (name, short(arm.parameters), short(arm.tokens), formats.fixed(arm.loss))
             for name, arm in advice.decision.ways().items()
         ]
         return ("way", "parameters", "tokens", "loss, nats"), rows
     plan = advice.plan
-    planned: tuple[tuple[str, Interval, Callable[[float], str]], ...] = (
+    planned: tuple[tuple[str, planner.Interval, Callable[[float], str]], ...] = (
         ("parameters", plan.N, short), ("tokens", plan.D, short),
-        ("tokens per parameter", plan.tokens_per_parameter, _three), ("loss, nats", plan.loss, fixed),
+        ("tokens per parameter", plan.tokens_per_parameter, _three), ("loss, nats", plan.loss, formats.fixed),
     )  # fmt: skip
     finite = np.isfinite(plan.N.low)
     rows = [(name, *(write(end) for end in ((at.value, at.low, at.high) if finite else (at.value,))))
@@ -165,7 +158,7 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "The ways to spend the budget",
         (
             text_of("way", "way", names_row=True), number_of("parameters", "parameters", short),
-            number_of("tokens", "tokens", short), number_of("loss, nats", "loss", fixed),
+            number_of("tokens", "tokens", short), *numbers(fixed={"loss, nats": "loss"}),
             number_of("nats per FLOP at the end", "marginal", _three),
         ),
         [
@@ -178,7 +171,7 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "Savings and losses if the run had been stopped at a signal",
         (
             text_of("signal", "signal", names_row=True, prose=True), number_of("at tokens", "tokens", short),
-            number_of("of its compute saved", "saved", share), number_of("ends higher by, nats", "loss_paid", fixed),
+            *numbers(share={"of its compute saved": "saved"}, fixed={"ends higher by, nats": "loss_paid"}),
         ),
         [
             {"signal": SIGNALS[s.name], "tokens": s.tokens, "saved": s.saved, "loss_paid": s.loss_paid}
@@ -200,7 +193,7 @@ def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         ("Budget", f"{plan.budget_flops:.3g} FLOP"),
         ("Parameters", _between(plan.N, short)),
         ("Tokens", _between(plan.D, short)),
-        ("Loss", f"{_between(plan.loss, fixed)} nats"),
+        ("Loss", f"{_between(plan.loss, formats.fixed)} nats"),
         ("Tokens per parameter", _between(plan.tokens_per_parameter, _three)),
     ]
     notes = [paragraph(sentence) for sentence in caveats(advice)]
@@ -221,8 +214,8 @@ def _reliability(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
             "scores",
             "Scores of the probabilities on held-out runs; lower is better",
             (
-                text_of("probability", "name", names_row=True), number_of("log score", "log", fixed),
-                number_of("Brier score", "brier", fixed),
+                text_of("probability", "name", names_row=True),
+                *numbers(fixed={"log score": "log", "Brier score": "brier"}),
             ),
             [
                 {"name": name, "log": log_score(p, judged.won, weight), "brier": brier_score(p, judged.won, weight)}
@@ -239,7 +232,7 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         "law",
         "L(N, D) = E + A / N^alpha + B / D^beta",
         (
-            text_of("coefficient", "name", names_row=True), number_of("value", "value", plain),
+            text_of("coefficient", "name", names_row=True), number_of("value", "value", formats.plain),
             number_of("standard error", "error", _three),
         ),
         [{"name": name, "value": getattr(law, name), "error": errors[name]} for name in errors],
@@ -254,10 +247,10 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
         ],
     )
     n_runs = len(np.unique(advice.fitted.points.run))
-    note = paragraph(
-        f"Fitted to {len(advice.fitted.points):,} points of {n_runs:,} runs; standard errors by resampling runs. ",
-        csv_link("points"), ", ", csv_link("bootstrap"), ".",
-    )  # fmt: skip
+    note = linked(
+        f"Fitted to {len(advice.fitted.points):,} points of {n_runs:,} runs; standard errors by resampling runs. "
+        "points.csv, bootstrap.csv."
+    )
     return (coefficients, note, checks)
 
 
@@ -268,40 +261,44 @@ def _requested(advice: Advice) -> list[str]:
         k = advice.plan.N.value / over.N
 
         def extra(law: ScalingLaw) -> tuple[float, float]:
-            each = over_training(law, budget, k)
+            each = planner.over_training(law, budget, k)
             return each.extra_loss, 1 / (1 + each.extra_compute)  # 0 where no compute is enough
 
-        loss, worth = over_bootstrap(advice.fitted, extra)
-        compute = Interval(worth.value, worth.high, worth.low)
+        loss, worth = planner.over_bootstrap(advice.fitted, extra)
+        compute = planner.Interval(worth.value, worth.high, worth.low)
         same = "it never reaches the same loss"
         if np.isfinite(over.D_same_loss):
             same = (
                 f"for the same loss it takes {short(over.D_same_loss)} tokens, {_between(compute, _more)} more compute"
             )
         sentences.append(
-            f"Over-trained, {short(over.N)} parameters end {_between(loss, fixed)} nats higher on the same compute; "
-            f"{same}."
+            f"Over-trained, {short(over.N)} parameters end {_between(loss, formats.fixed)} nats higher on the same "
+            f"compute; {same}."
         )
     if (again := advice.repeated) is not None:
         unique = again.D / again.epochs
-        N, D, loss = over_bootstrap(advice.fitted, lambda law: _size(plan_repeated(law, budget, unique)))
+        N, D, loss = planner.over_bootstrap(
+            advice.fitted, lambda law: _size(planner.plan_repeated(law, budget, unique))
+        )
         sentences.append(
             f"With {short(unique)} unique tokens: {_between(N, short)} parameters on {_between(D, short)} tokens, "
-            f"{again.epochs:.3g} epochs, {_between(loss, fixed)} nats; fresh data would reach "
-            f"{_between(advice.plan.loss, fixed)}."
+            f"{again.epochs:.3g} epochs, {_between(loss, formats.fixed)} nats; fresh data would reach "
+            f"{_between(advice.plan.loss, formats.fixed)}."
         )
     if (served := advice.inference) is not None:
-        tokens = served.inference_flops / (INFERENCE_FLOP * served.N)
-        N, D, loss = over_bootstrap(advice.fitted, lambda law: _size(best_for_budget(law, budget, tokens)))
+        tokens = served.inference_flops / (planner.INFERENCE_FLOP * served.N)
+        N, D, loss = planner.over_bootstrap(
+            advice.fitted, lambda law: _size(planner.best_for_budget(law, budget, tokens))
+        )
         share_served = 100 * served.inference_flops / served.flops
         sentences.append(
             f"With inference paid from the same budget: {_between(N, short)} parameters on {_between(D, short)} "
-            f"tokens, {_between(loss, fixed)} nats; inference takes {share_served:.0f}% of it."
+            f"tokens, {_between(loss, formats.fixed)} nats; inference takes {share_served:.0f}% of it."
         )
     return sentences
 
 
-def _size(plan: RepeatedPlan | InferencePlan) -> tuple[float, float, float]:
+def _size(plan: planner.RepeatedPlan | planner.InferencePlan) -> tuple[float, float, float]:
     return plan.N, plan.D, plan.loss
 
 
@@ -317,7 +314,7 @@ def _bootstrap(advice: Advice) -> pl.DataFrame:
     return pl.DataFrame({name: [getattr(law, name) for law in advice.fitted.bootstrap] for name in names})
 
 
-def _between(interval: Interval, write: Callable[[float], str]) -> str:
+def _between(interval: planner.Interval, write: Callable[[float], str]) -> str:
     if not np.isfinite(interval.low):
         return write(interval.value)
     return f"{write(interval.value)} (95%: {write(interval.low)} to {write(interval.high)})"
@@ -328,7 +325,7 @@ def _more(worth: float) -> str:
 
 
 def _three(value: float) -> str:
-    return plain(value, 3)
+    return formats.plain(value, 3)
 
 
 SECTIONS = (
@@ -352,10 +349,7 @@ SECTIONS = (
         blocks=_plan,
     ),
     ReportSection(
-        anchor="sure",
-        title="Calibration of the probability",
-        charts=(_reliability_chart,),
-        blocks=_reliability,
+        anchor="sure", title="Calibration of the probability", charts=(_reliability_chart,), blocks=_reliability
     ),
     ReportSection(
         anchor="law",

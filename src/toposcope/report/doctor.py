@@ -14,10 +14,11 @@ from toposcope.charts.training import step_axis
 from toposcope.checks import CHECKS
 from toposcope.integrity import Diagnosis
 from toposcope.integrity.finding import Finding, short_steps
-from toposcope.report.document import Block, Picture, csv_link, paragraph
+from toposcope.report.document import Block, Picture, linked, paragraph
+from toposcope.report.formats import whole
 from toposcope.report.section import ReportData, ReportSection
 from toposcope.report.sections.doctor import FINDING_SPECS
-from toposcope.report.tables import Column, table, text_of, whole
+from toposcope.report.tables import Column, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted, sentence
 
@@ -100,8 +101,8 @@ def _findings(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
     rows = [msgspec.structs.asdict(finding) for finding in data.report.diagnosis.findings]
     if not rows:
         return [paragraph("Nothing is wrong with the checkpoints, as far as this look goes.")]
-    rule = paragraph("A fault means that the series is not what it claims to be; a note is worth knowing. All: ",
-               csv_link("findings"), ".", note=True)  # fmt: skip
+    meaning = "A fault means that the series is not what it claims to be; a note is worth knowing."
+    rule = linked(f"{meaning} All: findings.csv.", note=True)
     return (*pictures, table("findings", f"Findings in {data.report.diagnosis.series}", FINDING_SPECS, rows), rule)
 
 

@@ -1,74 +1,69 @@
 """The content of a report: sections of paragraphs, tables and figures; rendered as a page and as Markdown."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from toposcope.charts.chart import Chart
-from toposcope.report.tables import UNDEFINED, Table
+from toposcope.report.formats import UNDEFINED
+from toposcope.report.tables import Shown, Table
 from toposcope.wording import examples
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(Shown):
     """A link to a place on the page (``#anchor``) or a file next to it."""
 
     text: str
     href: str
-    kind: ClassVar[str] = "link"
 
 
 @dataclass(frozen=True)
-class Code:
+class Code(Shown):
     """Text in a fixed-width font, such as a command or a hash."""
 
     text: str
-    kind: ClassVar[str] = "code"
 
 
 Inline = str | Link | Code
 
 
 @dataclass(frozen=True)
-class Paragraph:
+class Paragraph(Shown):
     """A paragraph; a note is set smaller."""
 
     parts: tuple[Inline, ...]
     note: bool = False
-    kind: ClassVar[str] = "paragraph"
 
 
 @dataclass(frozen=True)
-class Heading:
+class Heading(Shown):
     """A heading inside a section."""
 
     text: str
-    kind: ClassVar[str] = "heading"
 
 
 @dataclass(frozen=True)
-class Terms:
+class Terms(Shown):
     """Terms and their definitions."""
 
     items: tuple[tuple[str, str], ...]
-    kind: ClassVar[str] = "terms"
 
 
 @dataclass(frozen=True)
-class Preformatted:
+class Preformatted(Shown):
     """Lines kept as they are; the label says what they are."""
 
     text: str
     label: str
-    kind: ClassVar[str] = "preformatted"
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class Picture(Shown):
     """A chart on the page; its files are ``figures/NAME.*``."""
 
     chart: Chart
-    kind: ClassVar[str] = "picture"
 
     @property
     def name(self) -> str:
@@ -77,12 +72,11 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Details:
+class Details(Shown):
     """What is long and folded away until it is asked for; print shows it."""
 
     summary: str
     blocks: "tuple[Block, ...]"
-    kind: ClassVar[str] = "details"
 
 
 Block = Paragraph | Heading | Terms | Preformatted | Picture | Details | Table
@@ -246,6 +240,12 @@ def excluded(runs: Mapping[str, str]) -> Paragraph | None:
 def csv_link(name: str) -> Link:
     """Return the link to a table's file."""
     return Link(f"{name}.csv", f"tables/{name}.csv")
+
+
+def linked(text: str, *, note: bool = False) -> Paragraph:
+    """Return a paragraph in which the names of tables' files, such as ``moved.csv``, are links to them."""
+    parts = re.split(r"\b(\w+)\.csv\b", text)
+    return Paragraph(tuple(csv_link(part) if i % 2 else part for i, part in enumerate(parts)), note)
 
 
 say, csv = paragraph, csv_link

@@ -16,9 +16,10 @@ from toposcope.forecasting.downstream.figure import ladder_figure, limits, link_
 from toposcope.forecasting.downstream.prediction import DownstreamReport
 from toposcope.forecasting.downstream.score_link import TaskScores, score_sentences, scores_frame
 from toposcope.logs.columns import Target
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.document import Block, Picture, folded, linked, paragraph
+from toposcope.report.formats import UNDEFINED
 from toposcope.report.section import ReportData, ReportSection, remarks_section
-from toposcope.report.tables import UNDEFINED, Column, Row, Spec, table, text_of
+from toposcope.report.tables import Column, Row, Spec, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import short
 
@@ -90,7 +91,7 @@ def scores_section(
     def blocks(data: Any, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         if not (tasks := tasks_of(data)):
             return ()
-        closing = paragraph(f"{note} All: ", csv_link(name), ".", note=True)
+        closing = linked(f"{note} All: {name}.csv.", note=True)
         return (*pictures, *map(paragraph, score_sentences(tasks)), closing)
 
     return ReportSection(
@@ -116,27 +117,17 @@ def _targets(data: Data) -> Mapping[str, Target]:
     return {each.task: each.target for each in data.report.predictions}
 
 
-def _score_of(data: Data, title: str, column: str) -> Spec:
-    """Return a column of scores, each in the unit of its task."""
-    targets = _targets(data)
-    return Column(title), lambda row: predicted.written(row[column], targets[row["task"]]) or UNDEFINED
-
-
-def _difference_of(data: Data, title: str, column: str) -> Spec:
-    """Return a column of differences of scores."""
-    targets = _targets(data)
-    return Column(title), lambda row: predicted.points(row[column], targets[row["task"]]) or UNDEFINED
-
-
-def _interval_of(data: Data, title: str) -> Spec:
-    """Return the column of intervals."""
+def _score_of(
+    data: Data, title: str, *columns: str, write: Callable[[float | None, Target], str] = predicted.written
+) -> Spec:
+    """Return a column of scores, or of intervals from one column to another, each in the unit of its task."""
     targets = _targets(data)
 
-    def interval(row: Row) -> str:
-        low, high = (predicted.written(row[name], targets[row["task"]]) for name in ("low", "high"))
-        return f"{low} to {high}" if low and high else UNDEFINED
+    def cell(row: Row) -> str:
+        ends = [write(row[column], targets[row["task"]]) for column in columns]
+        return " to ".join(ends) if all(ends) else UNDEFINED
 
-    return Column(title), interval
+    return Column(title), cell
 
 
 def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
@@ -146,23 +137,27 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
         text_of("task", "task", names_row=True),
         *([text_of("model", "model")] if several else []),
         _score_of(data, "predicted", "score"),
-        _interval_of(data, "90% interval"),
+        _score_of(data, "90% interval", "low", "high"),
         *([] if frame["own"].is_null().all() else [_score_of(data, "so far", "own")]),
         _score_of(data, "chance", "chance"),
         _score_of(data, "largest ladder model", "largest_score"),
-        *([] if frame["largest_noise"].is_null().all() else [_difference_of(data, "± noise", "largest_noise")]),
+        *(
+            []
+            if frame["largest_noise"].is_null().all()
+            else [_score_of(data, "± noise", "largest_noise", write=predicted.points)]
+        ),
         text_of("method", "method"),
-        _difference_of(data, "error on held-out models", "error"),
+        _score_of(data, "error on held-out models", "error", write=predicted.points),
     ]
     why: list[Spec] = [specs[0], *(specs[1:2] if several else []), text_of("because", "refused", prose=True)]
     refused = frame.filter(pl.col("refused") != "").to_dicts()
     unit = ", differences in points" if all(map(predicted.is_share, _targets(data).values())) else ""
     caption = f"Predicted scores with 90% intervals{unit}"
-    note = paragraph(
+    note = linked(
         "Noise: standard deviation of the last scores of the largest ladder model about their trend. Error: mean "
-        "absolute error of the method on held-out models. All: ",
-        csv_link("predictions"), ", the ladder: ", csv_link("ladder"), ".", note=True,
-    )  # fmt: skip
+        "absolute error of the method on held-out models. All: predictions.csv, the ladder: ladder.csv.",
+        note=True,
+    )
     return (
         table("predictions", caption, specs, frame.to_dicts()),
         note,
@@ -179,7 +174,7 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         *([text_of("model", "model")] if several else []),
         text_of("method", "method"),
         _score_of(data, "prediction", "score"),
-        _difference_of(data, "error on held-out models", "error"),
+        _score_of(data, "error on held-out models", "error", write=predicted.points),
         (Column("chosen", True), lambda row: "yes" if row["chosen"] else ""),
     ]
     caption = "Every method, with its mean absolute error on held-out models"
@@ -192,14 +187,14 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         (Column("tokens"), lambda row: short(row["D"])),
         text_of("method", "method"),
         _score_of(data, "predicted", "predicted"),
-        _interval_of(data, "90% interval"),
+        _score_of(data, "90% interval", "low", "high"),
         _score_of(data, "true", "true"),
     ]
     rows = data.tables["held_out"].to_dicts()
     held_out = folded(table("held-out", "Held-out models, predicted from smaller ones", models, rows))
     if compared is None and held_out is None:
         return ()
-    note = paragraph("As tables: ", csv_link("methods"), ", ", csv_link("held_out"), ".", note=True)
+    note = linked("As tables: methods.csv, held_out.csv.", note=True)
     return (*pictures, compared, held_out, note)
 
 
@@ -216,9 +211,7 @@ SECTIONS = (
         summary=lambda data: [*predicted.headline(data.report.predictions), *predicted.basis(data.report.predictions)],
     ),
     ReportSection[Data](
-        anchor="link",
-        title="From loss to score",
-        charts=(lambda data: link_figure(data.report.predictions),),
+        anchor="link", title="From loss to score", charts=(lambda data: link_figure(data.report.predictions),)
     ),
     ReportSection[Data](
         anchor="held-out",

@@ -12,10 +12,10 @@ from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.report.association_tables import measured, primary
+from toposcope.report.formats import signed
 from toposcope.report.headline import HEADLINES, TARGETS, named
 from toposcope.report.naming import feature_words, layer_labels
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import signed
 from toposcope.report.tuning import MAX_DIAGRAM_POINTS, MAX_FEATURE_VALUES, MAX_LAYER_VALUES
 from toposcope.typing import Matrix, Vector
 from toposcope.wording import examples

@@ -17,10 +17,9 @@ from toposcope.analysis.verdict import BEYOND, LEVEL, MARKS, NONE, UNDETERMINED,
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.document import Cell, Chip, FirstScreen, HeadlineRow, HeadlineTable
+from toposcope.report.formats import UNDEFINED, interval, share, signed
 from toposcope.report.headline import H0, H1, NP, headline_features, named
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import UNDEFINED, interval, signed
-from toposcope.report.tables import share as unsigned
 from toposcope.report.verdict import StudyVerdict, features_of, study_verdict
 from toposcope.wording import counted, examples
 
@@ -48,9 +47,9 @@ def _of_nested_models(verdicts: pl.DataFrame, between: pl.DataFrame) -> tuple[st
     first = verdict_sentence(row["verdict"], what="the final loss", known="the loss so far, schedule and norms")
     seen = f"Over {row['n_runs']} runs and {counted(row['n_fractions'], 'fraction')}"
     if row["verdict"] == NONE:
-        found = f"{seen} a gain of {unsigned(row['detectable_least'])} would have been detected at best, and none was."
+        found = f"{seen} a gain of {share(row['detectable_least'])} would have been detected at best, and none was."
     else:
-        found = f"{seen} the error is up to {unsigned(row['skill'])} smaller, at {row['fraction']:.0%} of training."
+        found = f"{seen} the error is up to {share(row['skill'])} smaller, at {row['fraction']:.0%} of training."
     if len(between):
         beyond = len(between.filter(verdict=BEYOND))
         says = "says" if beyond < 2 else "say"

@@ -9,10 +9,11 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
-from toposcope.report.document import Block, Picture, Terms, csv_link, details, paragraph
+from toposcope.report.document import Block, Picture, Terms, details, linked
 from toposcope.report.downstream import scores_section
+from toposcope.report.formats import UNDEFINED, missing
 from toposcope.report.section import ReportData, ReportSection, remarks_section
-from toposcope.report.tables import UNDEFINED, Column, Spec, missing, table, text_of
+from toposcope.report.tables import Column, Spec, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted
 
@@ -48,22 +49,9 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         *(loss_of(title, column) for title, column in (("final loss", "loss"), ("low", "low"), ("high", "high"))),
     ]
     rows, refused = (frame.filter((pl.col("refused") != "") == refuses).to_dicts() for refuses in (False, True))
-    reasons = table(
-        "refused",
-        "Forecasters that refuse, and why",
-        (specs[0], text_of("no forecast because", "refused", prose=True)),
-        refused,
-    )
-    note = paragraph(
-        "All: ",
-        csv_link("forecasts"),
-        ", the curve: ",
-        csv_link("curve"),
-        ", the losses: ",
-        csv_link("seen"),
-        ".",
-        note=True,
-    )
+    why = (specs[0], text_of("no forecast because", "refused", prose=True))
+    reasons = table("refused", "Forecasters that refuse, and why", why, refused)
+    note = linked("All: forecasts.csv, the curve: curve.csv, the losses: seen.csv.", note=True)
     caption = f"Final loss by each forecaster in {report.log.unit}, with 90% intervals; default: {report.chosen}"
     if not rows:
         return pictures

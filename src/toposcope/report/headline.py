@@ -23,31 +23,29 @@ class Headline:
         return str(self.feature)
 
 
-NP = Headline(
-    feature_named("neural_persistence np_mean"), "Mean neural persistence", "mean neural persistence (0 to 1)"
-)
-H0 = Headline(feature_named("rips H0.total"), "H0 total", "H0 total persistence (weight units)")
-H1 = Headline(feature_named("rips H1.total"), "H1 total", "H1 total persistence (weight units)")
-GRADIENT_H0 = Headline(
-    feature_named("gradient_rips H0.total"), "H0 total of gradients", "H0 total of gradients (gradient units)"
-)
-GRADIENT_H1 = Headline(
-    feature_named("gradient_rips H1.total"), "H1 total of gradients", "H1 total of gradients (gradient units)"
-)
+def _headline(key: str, name: str, axis: str = "") -> Headline:
+    return Headline(feature_named(key), name, axis)
+
+
+NP = _headline("neural_persistence np_mean", "Mean neural persistence", "mean neural persistence (0 to 1)")
+H0 = _headline("rips H0.total", "H0 total", "H0 total persistence (weight units)")
+H1 = _headline("rips H1.total", "H1 total", "H1 total persistence (weight units)")
+GRADIENT_H0 = _headline("gradient_rips H0.total", "H0 total of gradients", "H0 total of gradients (gradient units)")
+GRADIENT_H1 = _headline("gradient_rips H1.total", "H1 total of gradients", "H1 total of gradients (gradient units)")
 GRADIENT_NORM = feature_named("gradient_rips gradient_norm")
 
 TRAJECTORIES = (NP, H0, H1)
 
 HEADLINES = (
     *TRAJECTORIES,
-    Headline(feature_named("rips:pooled=true H0.total"), "H0 total, pooled", ""),
-    Headline(feature_named("rips:pooled=true H1.total"), "H1 total, pooled", ""),
-    Headline(feature_named("rips H0.entropy"), "H0 entropy", ""),
+    _headline("rips:pooled=true H0.total", "H0 total, pooled"),
+    _headline("rips:pooled=true H1.total", "H1 total, pooled"),
+    _headline("rips H0.entropy", "H0 entropy"),
     GRADIENT_H0,
-    Headline(feature_named("distances H0.wasserstein_2"), "H0 change (Wasserstein-2)", ""),
+    _headline("distances H0.wasserstein_2", "H0 change (Wasserstein-2)"),
     Headline(WEIGHT_NORM, "Weight norm (control)", ""),
-    Headline(feature_named("log grad_norm_mean"), "Gradient norm (control)", ""),
-    Headline(feature_named("controls stable_rank"), "Stable rank (control)", ""),
+    _headline("log grad_norm_mean", "Gradient norm (control)"),
+    _headline("controls stable_rank", "Stable rank (control)"),
 )
 
 TARGETS = {

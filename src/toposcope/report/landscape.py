@@ -5,10 +5,10 @@ from pathlib import Path
 
 import polars as pl
 
-from toposcope.report.document import Block, Picture, Terms, csv_link, paragraph
+from toposcope.report.document import Block, Picture, Terms, linked, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.sections.landscape import SPREAD_TITLES
-from toposcope.report.tables import number_of, plain, table, text_of, whole
+from toposcope.report.tables import numbers, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
 from toposcope.wording import sentence
@@ -44,7 +44,7 @@ def losses_frame(report: LandscapeReport) -> pl.DataFrame:
 
 
 def _planes(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    note = paragraph("The losses of all points: ", csv_link("losses"), ".", note=True)
+    note = linked("The losses of all points: losses.csv.", note=True)
     bound = data.report.bound_line()
     return (
         paragraph(sentence(data.report.planes_line())),
@@ -57,9 +57,8 @@ def _planes(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
 def _statistics(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     specs = (
         text_of("statistic", "name", names_row=True),
-        number_of("mean", "mean", plain),
-        number_of("of planes", "planes", whole),
-        *(number_of(title, f"noise_{what}", plain) for what, title in SPREAD_TITLES.items()),
+        *numbers(plain={"mean": "mean"}, whole={"of planes": "planes"}),
+        *numbers(plain={title: f"noise_{what}" for what, title in SPREAD_TITLES.items()}),
     )
     caption = "Means over planes, and how far each depends on plane, text and resolution"
     rows = data.tables["statistics"].filter(pl.col("statistic").is_in([*data.report.statistics()])).to_dicts()

@@ -3,29 +3,18 @@
 import re
 from collections.abc import Iterator
 
-from toposcope.report.document import (
-    Block,
-    Details,
-    Document,
-    Heading,
-    Inline,
-    Link,
-    Paragraph,
-    Picture,
-    Preformatted,
-    Terms,
-)
+from toposcope.report import document as content
 from toposcope.report.tables import Table
 
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~])")
 
 
-def to_markdown(document: Document) -> str:
+def to_markdown(document: content.Document) -> str:
     """Return a report as CommonMark with GitHub's tables; names that look like markup are escaped."""
     return "\n\n".join(_parts(document)) + "\n"
 
 
-def _parts(document: Document) -> Iterator[str]:
+def _parts(document: content.Document) -> Iterator[str]:
     yield f"# {_escaped(document.title)}"
     for title, sentences in document.lead:
         if title:
@@ -39,20 +28,20 @@ def _parts(document: Document) -> Iterator[str]:
             yield from _block(block)
 
 
-def _block(block: Block) -> Iterator[str]:
+def _block(block: content.Block) -> Iterator[str]:
     match block:
-        case Paragraph():
+        case content.Paragraph():
             yield "".join(_inline(part) for part in block.parts).strip()
-        case Heading():
+        case content.Heading():
             yield f"### {_escaped(block.text)}"
-        case Terms():
+        case content.Terms():
             yield "\n".join(f"- **{_escaped(term)}**: {_escaped(meaning)}" for term, meaning in block.items)
-        case Preformatted():
+        case content.Preformatted():
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
             yield f"{fence}\n{block.text.rstrip()}\n{fence}"
-        case Picture():
+        case content.Picture():
             yield from _picture(block)
-        case Details():
+        case content.Details():
             yield f"### {_escaped(block.summary)}"
             for inner in block.blocks:
                 yield from _block(inner)
@@ -60,7 +49,7 @@ def _block(block: Block) -> Iterator[str]:
             yield from _table(block)
 
 
-def _picture(block: Picture) -> Iterator[str]:
+def _picture(block: content.Picture) -> Iterator[str]:
     chart = block.chart
     yield f"![{_escaped(chart.alt)}](figures/{chart.name}.svg)"
     yield f"**{_escaped(chart.title)}.** {_escaped(chart.caption)}"
@@ -81,11 +70,11 @@ def _row(cells: list[str] | tuple[str, ...]) -> str:
     return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
 
 
-def _inline(part: Inline) -> str:
+def _inline(part: content.Inline) -> str:
     if isinstance(part, str):
         # Spaces at the ends stand between this part and the next.
         return " " * part[:1].isspace() + _escaped(part) + " " * part[-1:].isspace()
-    if isinstance(part, Link):
+    if isinstance(part, content.Link):
         return f"[{_escaped(part.text)}]({part.href})"
     return f"`{part.text}`"
 

@@ -17,21 +17,14 @@ from toposcope.forecasting.headline import health_of, kind_of
 from toposcope.logs import Log
 from toposcope.logs.anomalies import ROSE
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
+from toposcope.report import first_screen
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.charts.series import first_last, in_order, in_words, short_names
 from toposcope.report.document import Chip, FirstScreen, Opening, Picture, Terms
-from toposcope.report.first_screen import (
-    doctor_chip,
-    failures_chip,
-    first_screen,
-    headline_table,
-    runs_chip,
-    topology_chips,
-)
+from toposcope.report.formats import percent
 from toposcope.report.headline import NP, TARGETS, uncapitalised
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import percent
 from toposcope.report.verdict import study_verdict
 from toposcope.wording import capitalised, counted, joined, loss_words, sentence
 
@@ -73,8 +66,8 @@ def top_charts(data: StudyData) -> list[Chart]:
 
 def opening(data: StudyData, pictures: Mapping[str, Picture]) -> Opening:
     """Return the first screen: of one run about the run, then about topology; else about topology."""
-    run, screen = own_run(data), first_screen(data)
-    topology = Opening(screen, pictures.get("headlines"), headline_table(data))
+    run, screen = own_run(data), first_screen.first_screen(data)
+    topology = Opening(screen, pictures.get("headlines"), first_screen.headline_table(data))
     if run is None:
         return topology
     then = replace(topology, answer=_topology_screen(data, screen))
@@ -83,7 +76,12 @@ def opening(data: StudyData, pictures: Mapping[str, Picture]) -> Opening:
 
 def run_screen(data: StudyData, run: OwnRun) -> FirstScreen:
     """Return the answer about a run: health and final loss, how far it is, and what watched it."""
-    chips = [runs_chip(data), *_alerts_chip(data), doctor_chip(data), failures_chip(data)]
+    chips = [
+        first_screen.runs_chip(data),
+        *_alerts_chip(data),
+        first_screen.doctor_chip(data),
+        first_screen.failures_chip(data),
+    ]
     return FirstScreen(_first(data, run), " ".join(map(sentence, _second(data, run))), tuple(chips))
 
 
@@ -214,7 +212,7 @@ def _changes(run: Trajectory, feature: Feature) -> dict[str, float]:
 def _topology_screen(data: StudyData, screen: FirstScreen) -> FirstScreen:
     """Say why nothing can be separated where the loss of a run only falls; chips about the run stand above."""
     rows = measured(primary(data)).filter(group=NETWORK, kind=TOPOLOGY)
-    screen = replace(screen, chips=tuple(topology_chips(study_verdict(data))))
+    screen = replace(screen, chips=tuple(first_screen.topology_chips(study_verdict(data))))
     rho = rows.get_column("rho_step").to_numpy()
     if not len(rows) or not (np.abs(rho) > MIN_PERFECT_CORRELATION).all():
         return screen

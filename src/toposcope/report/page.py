@@ -42,6 +42,7 @@ def _rounded(value: Any) -> Any:
     return int(rounded) if rounded.is_integer() and abs(rounded) < 1e15 else rounded
 
 
+_THOUSANDS = "format(datum.value, '~s')"
 _TIME = (
     "datum.value >= 7200 ? format(datum.value / 3600, '.3~r') + ' h' : "
     "datum.value >= 120 ? format(datum.value / 60, '.3~r') + ' min' : format(datum.value, '.3~r') + ' s'"
@@ -49,15 +50,10 @@ _TIME = (
 AXES = {
     "log": {
         "scale": {"type": "symlog", "constant": 1, "nice": False},
-        "axis": {"values": [0, *(10**k for k in range(8))], "labelExpr": "format(datum.value, '~s')"},
+        "axis": {"values": [0, *(10**k for k in range(8))], "labelExpr": _THOUSANDS},
     },
-    **{
-        name: {"field": "x", "title": title, "scale": {"nice": False}, "axis": {"labelExpr": label}}
-        for name, title, label in (
-            ("tokens", "tokens", "format(datum.value, '~s')"),
-            ("time", "time since the start", _TIME),
-        )
-    },
+    "tokens": {"field": "x", "title": "tokens", "scale": {"nice": False}, "axis": {"labelExpr": _THOUSANDS}},
+    "time": {"field": "x", "title": "time since the start", "scale": {"nice": False}, "axis": {"labelExpr": _TIME}},
     "loss": {
         "field": "x",
         "title": "loss, falling to the right",
@@ -177,12 +173,7 @@ def page_data(charts: "list[Chart]", explorer: "Explorer | None" = None) -> dict
         datasets |= {name: to_columns(rows[name]) for name in specs[chart.name]["datasets"]}
     if explorer is not None:
         specs |= {name: page_chart(spec, {}) for name, spec in explorer.charts.items()}
-    return {
-        **_settings(),
-        "charts": specs,
-        "datasets": datasets,
-        "explorer": explorer and explorer.data,
-    }
+    return {**_settings(), "charts": specs, "datasets": datasets, "explorer": explorer and explorer.data}
 
 
 def _settings() -> dict[str, Any]:

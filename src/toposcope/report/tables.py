@@ -1,16 +1,14 @@
-"""The tables of the page: their columns, and how numbers are written."""
+"""The tables of the page and their columns."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, ClassVar
+from typing import Any
 
 import polars as pl
 
+from toposcope.report import formats
 from toposcope.report.headline import headline_features, named
-
-UNDEFINED = "–"  # written where a number is not defined
 
 
 @dataclass(frozen=True)
@@ -24,8 +22,17 @@ class Column:
     prose: bool = False  # sentences: lines may break
 
 
+class Shown:
+    """What a page shows in a way of its own."""
+
+    @property
+    def kind(self) -> str:
+        """The macro of the page's templates that shows it."""
+        return type(self).__name__.lower()
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(Shown):
     """A table as it is read."""
 
     name: str  # unique on the page
@@ -34,7 +41,6 @@ class Table:
     rows: tuple[tuple[str, ...], ...]  # a cell for each column
     sortable: bool = False  # large enough to be sorted and filtered
     features: tuple[tuple[str, str], ...] = ()  # feature and group of each row that leads to the explorer; else empty
-    kind: ClassVar[str] = "table"
 
     @property
     def groups(self) -> list[tuple[str, int]]:
@@ -61,7 +67,7 @@ def table(
     """
     rows = list(rows)
     lines = [[write(row) for row in rows] for _, write in specs]
-    told = [column.names_row or any(cell != UNDEFINED for cell in line)
+    told = [column.names_row or any(cell != formats.UNDEFINED for cell in line)
             for (column, _), line in zip(specs, lines, strict=True)]  # fmt: skip
     cells = tuple(zip(*compress(lines, told), strict=True))
     columns = tuple(compress((column for column, _ in specs), told))
@@ -69,105 +75,37 @@ def table(
     return Table(name, caption, columns, cells, sortable, features) if cells else None
 
 
-def missing(value: object) -> bool:
-    """Return whether a value is absent or not a number."""
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
-
-
-NOISE = 1e-12  # share of the numbers next to it below which a number is a rounding error
-
-
-def settled(value: float | None, *next_to: float | None) -> float | None:
-    """Return a number, or 0 for a rounding error next to numbers of the same unit."""
-    largest = max((abs(other) for other in next_to if other is not None and math.isfinite(other)), default=0.0)
-    return 0.0 if value is not None and abs(value) <= NOISE * largest else value
-
-
-def _minus(text: str) -> str:
-    return text.replace("-", "−")
-
-
-def signed(value: float | None, digits: int = 3) -> str:
-    """Write a number with its sign; what rounds to zero has none."""
-    if value is None or not math.isfinite(value):
-        return UNDEFINED
-    text = f"{value:+.{digits}f}"
-    return _minus(text) if float(text) else f"{0:.{digits}f}"
-
-
-def fixed(value: float | None, digits: int = 3) -> str:
-    """Write a number to so many decimals."""
-    return UNDEFINED if value is None or not math.isfinite(value) else _minus(f"{value:.{digits}f}")
-
-
-def interval(low: float | None, high: float | None, digits: int = 2) -> str:
-    """Write an interval."""
-    return UNDEFINED if missing(low) or missing(high) else f"{signed(low, digits)} to {signed(high, digits)}"
-
-
-def p_value(value: float | None) -> str:
-    """Write a p-value to three decimals."""
-    if value is None or not math.isfinite(value):
-        return UNDEFINED
-    return "< .001" if value < 0.0005 else f"{value:.3f}".lstrip("0") if value < 0.9995 else "1"
-
-
-def plain(value: float | None, digits: int = 4) -> str:
-    """Write a number to so many significant digits; whole numbers whole."""
-    if value is None or not math.isfinite(value):
-        return UNDEFINED
-    if float(value).is_integer() and abs(value) < 1e15:
-        return _minus(f"{value:,.0f}")
-    return _minus(f"{value:,.0f}" if abs(value) >= 10**digits else f"{value:.{digits}g}")
-
-
-def tenths(value: float | None) -> str:
-    """Write a positive number to one decimal."""
-    return UNDEFINED if missing(value) else f"{value:,.1f}"
-
-
-def share(value: float | None) -> str:
-    """Write a share in percent."""
-    return UNDEFINED if value is None or missing(value) else f"{100 * value:.0f}%"
-
-
-def percent(value: float | None) -> str:
-    """Write a relative change in percent, with its sign."""
-    if value is None or not math.isfinite(value):
-        return UNDEFINED
-    return signed(100 * value, 0) + "%" if abs(value) >= 0.1 else signed(100 * value, 1) + "%"
-
-
-def whole(value: float | None) -> str:
-    """Write a count or a step."""
-    return UNDEFINED if value is None or not math.isfinite(value) else _minus(f"{round(value):,}")
-
-
-def word(value: object) -> str:
-    """Write a word."""
-    return UNDEFINED if value is None or value == "" else str(value)
-
-
 def text_of(title: str, column: str, *, names_row: bool = False, prose: bool = False, group: str = "") -> Spec:
     """Return a column of words."""
-    return Column(title, True, group, names_row, prose), lambda row: word(row[column])
+    return Column(title, True, group, names_row, prose), lambda row: formats.word(row[column])
 
 
 def number_of(
-    title: str, column: str, write: Callable[[Any], str] = signed, *, group: str = "", next_to: Sequence[str] = ()
+    title: str,
+    column: str,
+    write: Callable[[Any], str] = formats.signed,
+    *,
+    group: str = "",
+    next_to: Sequence[str] = (),
 ) -> Spec:
     """Return a column of numbers; 0 for rounding errors next to the columns of the same unit."""
-    return Column(title, group=group), lambda row: write(settled(row[column], *(row[name] for name in next_to)))
+    return Column(title, group=group), lambda row: write(formats.settled(row[column], *(row[name] for name in next_to)))
+
+
+def numbers(group: str = "", **columns: Mapping[str, str]) -> list[Spec]:
+    """Return columns of numbers under one heading: by how they are written (`formats`), the column of each title."""
+    kinds = {kind: getattr(formats, kind) for kind in columns}
+    return [number_of(t, c, kinds[kind], group=group) for kind, named in columns.items() for t, c in named.items()]
 
 
 def interval_of(title: str, low: str, high: str, digits: int = 2, *, group: str = "") -> Spec:
     """Return a column of intervals."""
-    return Column(title, group=group), lambda row: interval(row[low], row[high], digits)
+    return Column(title, group=group), lambda row: formats.interval(row[low], row[high], digits)
 
 
 def percent_of(title: str, key: str) -> Spec:
     """Return a column of shares, written in percent."""
-    return number_of(title, key, lambda share: plain(None if share is None else 100 * share))
+    return number_of(title, key, lambda share: formats.plain(None if share is None else 100 * share))
 
 
 def feature_of(title: str = "feature", column: str = "feature", *, names_row: bool = True) -> Spec:

@@ -7,8 +7,9 @@ import polars as pl
 
 from toposcope.analysis.trajectories import TEXT
 from toposcope.probes.feature import NETWORK
+from toposcope.report.formats import plain
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import Spec, number_of, plain
+from toposcope.report.tables import Spec, number_of
 
 STATISTICS = {"loss": "loss (nats per token)", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
 TOKENS = "n_tokens"

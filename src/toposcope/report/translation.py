@@ -14,9 +14,10 @@ from toposcope.charts.zero import diagonal
 from toposcope.forecasting.downstream.figure import link_figure
 from toposcope.forecasting.downstream.predicted import frame_of
 from toposcope.forecasting.downstream.translation import Translation, TranslationReport
-from toposcope.report.document import Block, Picture, csv_link, paragraph
+from toposcope.report import formats
+from toposcope.report.document import Block, Picture, linked
 from toposcope.report.section import ReportData, ReportSection, remarks_section
-from toposcope.report.tables import number_of, percent_of, plain, share, table, text_of
+from toposcope.report.tables import number_of, numbers, percent_of, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted, sentence
 
@@ -104,16 +105,16 @@ def _predictions(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | No
     names = (text_of("of", "of", names_row=True), text_of("", "what"), text_of("model", "model"))
     columns = (
         *names,
-        *(number_of(name, name, plain) for name in ("predicted", "low", "high")),
+        *numbers(plain={name: name for name in ("predicted", "low", "high")}),
         text_of("method", "method"),
         percent_of("held-out error, %", "error"),
-        number_of("intervals held", "held", share),
+        number_of("intervals held", "held", formats.share),
     )
     refused = (*names, text_of("because", "refused", prose=True))
-    note = paragraph(
-        "Held-out errors: of a loss the median relative error, of a score the mean difference. All: ",
-        csv_link("predictions"), ".", note=True,
-    )  # fmt: skip
+    note = linked(
+        "Held-out errors: of a loss the median relative error, of a score the mean difference. All: predictions.csv.",
+        note=True,
+    )
     return (
         table(
             "predictions", "Predictions with 90% intervals", columns, frame.filter(pl.col("refused") == "").to_dicts()
@@ -133,10 +134,10 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
     specs = (
         text_of("of", "of", names_row=True),
         text_of("method", "method"),
-        number_of("median error, %", "error", plain),
+        number_of("median error, %", "error", formats.plain),
         text_of("chosen", "chosen"),
     )
-    note = paragraph("All: ", csv_link("held_out"), ".", note=True)
+    note = linked("All: held_out.csv.", note=True)
     return (*pictures, table("methods", "Every method on held-out runs", specs, rows), note) if pictures else ()
 
 

@@ -6,23 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from toposcope.analysis import association_verdict as rule
 from toposcope.analysis.adjustment import MIN_RUNS
 from toposcope.analysis.association import MIN_CHECKPOINTS
-from toposcope.analysis.association_verdict import (
-    GAPS,
-    MIN_PERFECT_CORRELATION,
-    MIN_POWER,
-    PLANTED,
-    POWER,
-    RUNS,
-)
 from toposcope.analysis.power import SIZES
 from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SCALED, SpectralComparisonCounts, has_scales, measured, primary
+from toposcope.report.formats import signed
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import signed
 from toposcope.wording import counted, examples, joined
 
 COVARIATE_COLUMNS = {
@@ -77,18 +70,18 @@ def study_verdict(data: StudyData) -> StudyVerdict:
     if beyond := features_of(rows.filter(verdict=BEYOND)):
         does = f"{len(beyond)} of {total} {_verb(beyond, 'does', 'do')} so{where}"
         return StudyVerdict(BEYOND, "", rows, f"{does}: {_named(beyond)}.")
-    if passing := features_of(_missing(rows, RUNS.untested)):
+    if passing := features_of(_missing(rows, rule.RUNS.untested)):
         passes = f"{len(passing)} of {total} {_verb(passing, 'passes', 'pass')} every test{where}"
         details = f"{passes} but the last, against other runs, which needs {MIN_RUNS} of them: {_named(passing)}."
-        return StudyVerdict(UNDETERMINED, RUNS.reason, rows, details)
+        return StudyVerdict(UNDETERMINED, rule.RUNS.reason, rows, details)
     tested = rows.filter(pl.col("verdict") != UNDETERMINED)
     if not len(tested):
-        weak = _missing(rows, POWER.untested)
+        weak = _missing(rows, rule.POWER.untested)
         if not len(weak):
             return StudyVerdict(UNDETERMINED, "no test is defined", rows, untested_sentence(rows))
-        words, help_ = _power_words(weak), POWER.needs
+        words, help_ = _power_words(weak), rule.POWER.needs
         details = f"{words[0].upper()}{words[1:]}. {help_[0].upper()}{help_[1:]} would help."
-        return StudyVerdict(UNDETERMINED, POWER.reason, rows, details)
+        return StudyVerdict(UNDETERMINED, rule.POWER.reason, rows, details)
     failing = rows.filter(pl.col("verdict").is_in([TREND, NONE]), ~_explained_by_scale(rows))
     if partial := features_of(failing.filter(_below("p_given_all_adjusted"))):  # significant given every covariate
         keep = f"{len(partial)} of {total} {_verb(partial, 'keeps', 'keep')} a correlation given {covariates_of(rows)}"
@@ -112,7 +105,7 @@ def association_sentences(data: StudyData) -> list[str]:
         return sentences
     untested = topology.filter(verdict=UNDETERMINED)
     if not len(found.tested):  # the details are about these, or about their power
-        untested = untested.filter(pl.col("untested") != POWER.untested, found.reason == POWER.reason)
+        untested = untested.filter(pl.col("untested") != rule.POWER.untested, found.reason == rule.POWER.reason)
     if len(untested):
         sentences.append(untested_sentence(topology, untested))
     sentences += [_correlation_sentence(topology), *_monotone_loss_sentences(topology)]
@@ -142,7 +135,7 @@ def untested_sentence(rows: pl.DataFrame, untested: pl.DataFrame | None = None) 
     which = counted(len(untested), "feature")
     if rows.get_column("run").n_unique() != 1:
         which = f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
-    weak, needs = _missing(untested, POWER.untested), untested.get_column("needs").value_counts(sort=True)
+    weak, needs = _missing(untested, rule.POWER.untested), untested.get_column("needs").value_counts(sort=True)
     helps = " or ".join(dict.fromkeys(part for need in needs.get_column("needs") for part in need.split(", or ")))
     power = f" ({_power_words(weak)})" if len(weak) else ""
     return f"{which} cannot be told: {_reasons(untested)}{power}. {helps[:1].upper()}{helps[1:]} would help."
@@ -151,7 +144,7 @@ def untested_sentence(rows: pl.DataFrame, untested: pl.DataFrame | None = None) 
 def _reasons(rows: pl.DataFrame) -> str:
     """Say why rows have no verdict, the most frequent reason first."""
     causes = rows.get_column("untested").value_counts(sort=True).get_column("untested")
-    return " or ".join(GAPS[cause].reason for cause in causes)
+    return " or ".join(rule.GAPS[cause].reason for cause in causes)
 
 
 def _missing(rows: pl.DataFrame, untested: str) -> pl.DataFrame:
@@ -166,11 +159,11 @@ def _named(features: Sequence[str]) -> str:
 def _power_words(rows: pl.DataFrame) -> str:
     """Say what the tests of rows without power would have found, by their median."""
     power, detectable = (rows.get_column(name).to_numpy() for name in ("power", "detectable"))
-    first = f"a partial correlation of {PLANTED:g} would be found in {np.median(power):.0%} of cases"
+    first = f"a partial correlation of {rule.PLANTED:g} would be found in {np.median(power):.0%} of cases"
     # Where more than half of the rows find none of the sizes, the median is infinite.
     smallest = float(np.median(np.where(np.isfinite(detectable), detectable, np.inf)))
     which = f"one of {smallest:g}" if np.isfinite(smallest) else f"not even one of {SIZES[-1]:g}"
-    return f"{first}, {which} in {MIN_POWER:.0%}"
+    return f"{first}, {which} in {rule.MIN_POWER:.0%}"
 
 
 def _below(column: str) -> pl.Expr:
@@ -202,7 +195,7 @@ def _monotone_loss_sentences(topology: pl.DataFrame) -> list[str]:
     Features measured at other checkpoints can see another part of the same loss: a run counts once.
     """
     runs = topology.group_by("run", maintain_order=True).agg(
-        monotone=(pl.col("rho_step").abs() > MIN_PERFECT_CORRELATION).all()
+        monotone=(pl.col("rho_step").abs() > rule.MIN_PERFECT_CORRELATION).all()
     )
     monotone = list(runs.filter("monotone").get_column("run"))
     if not monotone:
@@ -223,7 +216,7 @@ def _feature_sentence(headline: Headline, topology: pl.DataFrame) -> str:
         return ""
     rows = rows.with_columns(
         why=pl.when(verdict=UNDETERMINED)
-        .then(pl.col("untested").replace({gap.untested: gap.reason for gap in GAPS.values()}))
+        .then(pl.col("untested").replace({gap.untested: gap.reason for gap in rule.GAPS.values()}))
         .when(verdict=BEYOND)
         .then(pl.lit(""))
         .when(_below("p_given_all_adjusted") & _explained_by_scale(rows))
@@ -259,7 +252,7 @@ def _correlations(rows: pl.DataFrame) -> str:
     if len(rows) > MAX_RUNS_LISTED:
         own, step = (_range(rows.get_column(column)) for column in ("rho", "rho_step"))
         return f": {own} over {len(rows)} runs (the step's own {step})"
-    as_the_step = bool((rows.get_column("rho_with_step").abs() > MIN_PERFECT_CORRELATION).all())
+    as_the_step = bool((rows.get_column("rho_with_step").abs() > rule.MIN_PERFECT_CORRELATION).all())
     by_run = []
     for row in rows.iter_rows(named=True):
         given = {"the step": row["rho_given_step"], "the step and the top eigenvalue": row.get("rho_given_scale")}

@@ -108,11 +108,7 @@ def _figure(bars: Mapping[int, Mapping[str, Vector]]) -> alt.FacetChart:
         for dimension, pairs in {**found, "": np.array([[0, 0], [longest, longest]])}.items()
         for pair in pairs[np.argsort(pairs[:, 0] - pairs[:, 1], kind="stable")][:MAX_BARS].tolist()
     ]
-    base = alt.Chart().encode(
-        x=alt.X("birth:Q"),
-        y=alt.Y("death:Q"),
-        tooltip=["dimension:N", "birth:Q", "death:Q"],
-    )
+    base = alt.Chart().encode(x=alt.X("birth:Q"), y=alt.Y("death:Q"), tooltip=["dimension:N", "birth:Q", "death:Q"])
     both = alt.Scale(domain=["H0", "H1"])
     points = base.transform_filter("datum.dimension").mark_point(filled=True, opacity=0.6)
     layers = alt.LayerChart(

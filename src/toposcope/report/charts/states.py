@@ -14,16 +14,7 @@ from toposcope.charts.chart import Chart
 from toposcope.probes.feature import Feature
 from toposcope.probes.hidden_states import count_blocks, hidden
 from toposcope.probes.probe import HIDDEN
-from toposcope.report.charts.series import (
-    bands_of,
-    course,
-    direction,
-    feature_rows,
-    first_last,
-    largest_run,
-    series_of,
-    training_chart,
-)
+from toposcope.report.charts import series
 from toposcope.report.headline import cloud_named, clouds_of
 from toposcope.report.study_data import StudyData
 from toposcope.study.kinds import PUBLISHED
@@ -73,18 +64,18 @@ def cloud_charts(data: StudyData, cloud: str, prefix: str) -> list[Chart]:
     for quantity in QUANTITIES if cloud else ():
         feature = cloud_feature(cloud, quantity.statistic)
         trajectories = [t for t in data.trajectories if feature in t.features]
-        rows = feature_rows(trajectories, feature)
+        rows = series.feature_rows(trajectories, feature)
         if not len(rows):
             continue
-        bands = bands_of(trajectories, feature)
+        bands = series.bands_of(trajectories, feature)
         moves = [moved for t in trajectories if (moved := move(t.steps, t.features[feature])) is not None]
         of = "the published hidden states" if cloud == PUBLISHED else "the last hidden state"
-        title = f"{quantity.title} of {of} {course(moves)}"
+        title = f"{quantity.title} of {of} {series.course(moves)}"
         named = f"{cloud_named(cloud, 'The last hidden state')}, of a fixed text."
         caption = "As published." if cloud == PUBLISHED else named
         if len(bands):
             caption += " Bands: one standard deviation over draws of the points."
-        charts.append(training_chart(
+        charts.append(series.training_chart(
             data, chart_name(prefix, quantity.statistic), rows, title, caption, quantity.axis or quantity.title,
             what="a quantity of hidden states", bands=bands, height=HEIGHT,
         ))  # fmt: skip
@@ -103,17 +94,17 @@ def embedding_charts(data: StudyData) -> list[Chart]:
 
 def _chart(data: StudyData, quantity: CloudQuantity) -> Chart | None:
     ends = {end: partial(_embedded, layer=layer, statistic=quantity.statistic) for layer, end in ENDS.items()}
-    rows = series_of(data.trajectories, ends)
+    rows = series.series_of(data.trajectories, ends)
     if not len(rows):
         return None
     moves = {
-        end: [pair for t in data.trajectories if (v := of(t)) is not None if (pair := first_last(v)) is not None]
+        end: [pair for t in data.trajectories if (v := of(t)) is not None if (pair := series.first_last(v)) is not None]
         for end, of in ends.items()
     }
     known = [end for end in ends if len(rows.filter(series=end))]
-    title = f"{quantity.title} of embeddings: {', '.join(f'{end} {direction(moves[end])}' for end in known)}"
+    title = f"{quantity.title} of embeddings: {', '.join(f'{end} {series.direction(moves[end])}' for end in known)}"
     caption = "Points are the rows of the embedding matrices; tied embeddings are equal."
-    return training_chart(
+    return series.training_chart(
         data, chart_name("embedding", quantity.statistic), rows, title, caption, quantity.title,
         what="a quantity of embeddings", dashes=known, height=HEIGHT,
     )  # fmt: skip
@@ -137,7 +128,7 @@ def depth_charts(data: StudyData) -> list[Chart]:
     deep = [t for t in data.trajectories if any(len(_through(t, feature)) > 2 for feature in features.values())]
     if not deep:
         return []
-    trajectory = largest_run(deep, data.runs)
+    trajectory = series.largest_run(deep, data.runs)
     charts = []
     for quantity, feature in features.items():
         layers = _through(trajectory, feature)

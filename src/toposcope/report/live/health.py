@@ -6,25 +6,7 @@ from typing import Any
 
 from toposcope.checks import CHECKS
 from toposcope.logs import tuning
-from toposcope.report.live.facts import (
-    COMPLETE,
-    DIVERGED,
-    FAILED,
-    HAS_DIVERGED,
-    MIN_SINCE_BEST,
-    TRAINING,
-    WATCHED,
-    Facts,
-    course,
-    duration,
-    judged_loss,
-    past_best,
-    recent_change,
-    row_seconds,
-    silence,
-    since_best,
-    standing_alerts,
-)
+from toposcope.report.live import facts
 from toposcope.wording import capitalised, counted, examples, loss_words, sentence
 
 STALLED = "A reason to stop, unless the learning rate is about to change."
@@ -57,7 +39,7 @@ class Health:
         return self.word == "Healthy"
 
 
-def health(run: Facts, now: float) -> Health:
+def health(run: facts.Facts, now: float) -> Health:
     """Return the answer on a run at a time; "Healthy" only if something was checked and nothing stands against it."""
     checks = list(_checks(run))
     word, tone, rank, reason, detail = _verdict(run, now)
@@ -68,27 +50,27 @@ def health(run: Facts, now: float) -> Health:
     return Health(word, tone, rank, reason, detail, checks)
 
 
-def _verdict(run: Facts, now: float) -> tuple[str, str, int, str, str]:
+def _verdict(run: facts.Facts, now: float) -> tuple[str, str, int, str, str]:
     """Return word, tone, rank, reason and detail; the checks of a healthy run may still say otherwise."""
-    if run.status == DIVERGED or run.diverged.startswith(HAS_DIVERGED):
-        return "Diverged", "bad", 0, sentence(run.diverged.removeprefix(HAS_DIVERGED)), ""
+    if run.status == facts.DIVERGED or run.diverged.startswith(facts.HAS_DIVERGED):
+        return "Diverged", "bad", 0, sentence(run.diverged.removeprefix(facts.HAS_DIVERGED)), ""
     if run.diverged or not run.is_finite:
         return "Look at this", "bad", 1, sentence(run.diverged or "the loss is NaN or infinite"), ""
-    if run.status == FAILED:
+    if run.status == facts.FAILED:
         at = f" at step {run.step:,}" if run.step is not None else ""
         return "Failed", "bad", 2, f"Training ended with an error{at}.", ""
-    if run.status != TRAINING:
-        return ("Finished" if run.status == COMPLETE else capitalised(run.status)), "plain", 9, "", ""
-    if (age := silence(run, now)) is not None:
-        usual = row_seconds(run)
-        before = f", where a row came every {duration(usual)}" if usual else ""
+    if run.status != facts.TRAINING:
+        return ("Finished" if run.status == facts.COMPLETE else capitalised(run.status)), "plain", 9, "", ""
+    if (age := facts.silence(run, now)) is not None:
+        usual = facts.row_seconds(run)
+        before = f", where a row came every {facts.duration(usual)}" if usual else ""
         detail = "Training may have been stopped, or it evaluates."
-        return "Silent", "warn", 3, f"Nothing was written for {duration(age)}{before}.", detail
-    if standing := standing_alerts(run):
+        return "Silent", "warn", 3, f"Nothing was written for {facts.duration(age)}{before}.", detail
+    if standing := facts.standing_alerts(run):
         named = [f"{capitalised(a['check'])} {_when(a)}" for a in standing]
         more = f", and {len(named) - 2} more alerts" if len(named) > 2 else ""
         return "Look at this", "warn", 4, f"{', '.join(named[:2])}{more}.", sentence(standing[0]["message"])
-    if turned := past_best(run):
+    if turned := facts.past_best(run):
         step, value, rise = turned
         ago = f", {run.step - step:,} steps ago" if run.step else ""
         reason = f"Best validation loss {loss_words(value)} at step {step:,}{ago}."
@@ -100,12 +82,12 @@ def _verdict(run: Facts, now: float) -> tuple[str, str, int, str, str]:
     return "Healthy", "good", 8, "", ""
 
 
-def _checks(run: Facts) -> Iterator[Check]:
+def _checks(run: facts.Facts) -> Iterator[Check]:
     """Yield a line for everything that was really checked."""
     if not run.diverged:  # of the losses before, it would say what no longer holds
         yield from _course(run)
     yield from _forecast_check(run)
-    if run.kind in WATCHED:
+    if run.kind in facts.WATCHED:
         yield from _alert_checks(run)
     yield from _finite_check(run)
     yield from _layer_checks(run)
@@ -114,18 +96,18 @@ def _checks(run: Facts) -> Iterator[Check]:
         yield Check(BAD if run.n_faults else GOOD, f"{counted(run.n_examined, 'saved checkpoint')} examined, {found}")
 
 
-def _course(run: Facts) -> Iterator[Check]:
+def _course(run: facts.Facts) -> Iterator[Check]:
     """Yield whether the loss still falls, and where the best validation loss lies."""
-    if turned := past_best(run):
+    if turned := facts.past_best(run):
         yield Check(BAD, f"Validation loss rises: {loss_words(turned[2])} above its best, at step {turned[0]:,}")
         return
-    if (n := since_best(run)) >= MIN_SINCE_BEST:
+    if (n := facts.since_best(run)) >= facts.MIN_SINCE_BEST:
         yield Check(OPEN, f"The last {n:,} evaluations are above the best; whether it has turned cannot be told yet")
     word = _course_word(run)
     if not word:
         return
-    name, rows = judged_loss(run)
-    moved, steps = recent_change(rows)
+    name, rows = facts.judged_loss(run)
+    moved, steps = facts.recent_change(rows)
     if word in ("rises", "stalls"):
         verb = "rises" if word == "rises" else "no longer falls"
         yield Check(BAD, f"{name} {verb}: no lower in the last quarter of the steps than in the second")
@@ -137,13 +119,13 @@ def _course(run: Facts) -> Iterator[Check]:
         yield Check(OPEN, f"{name} fell, but not in the last {steps:,} steps")
 
 
-def _course_word(run: Facts) -> str:
+def _course_word(run: facts.Facts) -> str:
     """Return whether the loss falls, rises or stalls; empty where nothing is said of it."""
-    found = course(judged_loss(run)[1]) if run.is_finite else None
+    found = facts.course(facts.judged_loss(run)[1]) if run.is_finite else None
     return found.word if found else ""
 
 
-def _forecast_check(run: Facts) -> Iterator[Check]:
+def _forecast_check(run: facts.Facts) -> Iterator[Check]:
     """Yield whether the forecasts agree with each other."""
     if len(run.forecasts) < 2 or run.diverged:
         return
@@ -164,9 +146,9 @@ LOG_CHECKS = {
 """Checks of the log: what it shows if there is no alert, the column that it needs, and the rows before the first."""
 
 
-def _alert_checks(run: Facts) -> Iterator[Check]:
+def _alert_checks(run: facts.Facts) -> Iterator[Check]:
     """Yield what the monitor's checks of the log show, and every kind of alert once."""
-    standing, by_check = standing_alerts(run), dict[str, list[Mapping[str, Any]]]()
+    standing, by_check = facts.standing_alerts(run), dict[str, list[Mapping[str, Any]]]()
     for alert in run.alerts:
         by_check.setdefault(alert["check"], []).append(alert)
     for check, (text, column, least) in LOG_CHECKS.items():
@@ -179,7 +161,7 @@ def _alert_checks(run: Facts) -> Iterator[Check]:
         yield Check(BAD if stands else OPEN, f"{capitalised(check)} {n}{_when(alerts[0])}{'' if stands else '; over'}")
 
 
-def _finite_check(run: Facts) -> Iterator[Check]:
+def _finite_check(run: facts.Facts) -> Iterator[Check]:
     if not run.is_finite:
         yield Check(BAD, "The loss is NaN or infinite")
     elif run.layers.n_nonfinite:
@@ -191,7 +173,7 @@ def _finite_check(run: Facts) -> Iterator[Check]:
         yield Check(GOOD, f"No NaN in {run.n_rows:,} logged losses{weights}")
 
 
-def _layer_checks(run: Facts) -> Iterator[Check]:
+def _layer_checks(run: facts.Facts) -> Iterator[Check]:
     """Yield whether all layers learn, and whether their gradients and updates stay within their noise."""
     layers = run.layers
     if not layers.n_layers:

@@ -13,20 +13,10 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.charts.zero import diagonal, zero_line
 from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.report.association_tables import (
-    BLOCKS,
-    SCALED,
-    SpectralComparisonCounts,
-    full_table,
-    has_scales,
-    legend,
-    measured,
-    primary,
-    short_table,
-    spectral_comparisons,
-)
+from toposcope.report import association_tables as tables
+from toposcope.report import formats
 from toposcope.report.charts.series import choose_runs, run_names, runs_in
-from toposcope.report.document import Block, Picture, csv_link, details, paragraph
+from toposcope.report.document import Block, Picture, details, linked, paragraph
 from toposcope.report.headline import (
     CLOUD_STATISTICS,
     CLOUD_TOPOLOGY,
@@ -45,7 +35,7 @@ from toposcope.report.tables import (
     headline_rows,
     interval_of,
     number_of,
-    p_value,
+    numbers,
     table,
     text_of,
 )
@@ -65,7 +55,7 @@ ones are lighter than black."""
 
 def association_heat_map(data: StudyData) -> Chart | None:
     """Draw rank correlations of the headline features, alone and given the covariates: a panel for each run."""
-    rows = measured(primary(data)).filter(pl.col("group") == NETWORK)
+    rows = tables.measured(tables.primary(data)).filter(pl.col("group") == NETWORK)
     of_states = headlines_of(data.trajectories, CLOUD_STATISTICS)
     names = {h.key: h.name for h in HEADLINES} | {h.key: _short(h) for h in of_states}
     present = set(rows.get_column("feature"))
@@ -73,7 +63,7 @@ def association_heat_map(data: StudyData) -> Chart | None:
     if not names:
         return None
     shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_PANELS)
-    columns = COLUMNS | (SCALE if has_scales(rows) else {})
+    columns = COLUMNS | (SCALE if tables.has_scales(rows) else {})
     in_shown = pl.col("run").is_in([t.run for t in shown])
     cells = _cells(rows.filter(in_shown), names, columns)
     title = _heat_map_title(rows.filter(pl.col("kind") == TOPOLOGY))
@@ -95,7 +85,7 @@ def _cells(rows: pl.DataFrame, names: dict[str, str], columns: dict[str, str]) -
     """Return ``run, feature, given, rho``; rho is null where a correlation is not defined."""
     of_scale = pl.col("given").is_in(list(SCALE))
     has_scale = pl.col("scaled") & ~pl.col("feature").str.ends_with(f" {SCALE_STATISTIC}")
-    scaled = pl.col(SCALED).is_finite() if SCALED in rows.columns else pl.lit(value=False)
+    scaled = pl.col(tables.SCALED).is_finite() if tables.SCALED in rows.columns else pl.lit(value=False)
     return (
         rows.filter(pl.col("feature").is_in(list(names)))
         .select("run", "feature", *columns, scaled=scaled)
@@ -147,7 +137,7 @@ def _heat_map_title(topology: pl.DataFrame) -> str:
 
 def partial_correlation_chart(data: StudyData) -> Chart | None:
     """Draw the partial correlation given the step against rho: a mark for each feature and run."""
-    rows = primary(data).filter(pl.col("group") == NETWORK, pl.col("rho").is_finite())
+    rows = tables.primary(data).filter(pl.col("group") == NETWORK, pl.col("rho").is_finite())
     topology, defined = pl.col("kind") == TOPOLOGY, pl.col("rho_given_step").is_finite()
     if not len(rows.filter(topology, defined)):
         return None
@@ -183,10 +173,7 @@ def _partial_figure(rows: pl.DataFrame) -> alt.LayerChart:
                 x=alone,
                 y=given,
                 color=alt.Color(
-                    "verdict:N",
-                    title=None,
-                    scale=alt.Scale(domain=list(VERDICTS)),
-                    legend=alt.Legend(values=present),
+                    "verdict:N", title=None, scale=alt.Scale(domain=list(VERDICTS)), legend=alt.Legend(values=present)
                 ),
                 shape=alt.Shape("kind:N", title=None, sort=["topology", "control"]),
                 tooltip=[
@@ -220,11 +207,11 @@ SPECTRA = {
 
 def topology_against_spectra_charts(data: StudyData) -> list[Chart]:
     """Draw differences of |rho| with their block bootstrap intervals: a chart for each topological feature."""
-    rows = spectral_comparisons(data.tables["comparisons"])
+    rows = tables.spectral_comparisons(data.tables["comparisons"])
     if not len(rows):
         return []
     measure = pl.col("other").map_elements(lambda name: feature_named(name).statistic, return_dtype=pl.String)
-    rows = rows.filter(pl.col("low").is_finite(), test=BLOCKS).with_columns(measure=measure)
+    rows = rows.filter(pl.col("low").is_finite(), test=tables.BLOCKS).with_columns(measure=measure)
     rows = rows.filter(pl.col("measure").is_in(list(SPECTRA)))
     headlines = headlines_of(data.trajectories, CLOUD_TOPOLOGY)
     drawn = [_spectra_chart(data, headline, rows.filter(feature=headline.key)) for headline in headlines]
@@ -272,9 +259,9 @@ def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> al
 
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show the association of every feature with the loss, next to that of the step."""
-    rows = primary(data).filter(pl.col("group") == NETWORK)
-    short = short_table(rows)
-    full = full_table("association", "Association of every feature of the network with the loss", rows)
+    rows = tables.primary(data).filter(pl.col("group") == NETWORK)
+    short = tables.short_table(rows)
+    full = tables.full_table("association", "Association of every feature of the network with the loss", rows)
     if full is None:
         return ()
     targets = joined([named(name) for name in rows.get_column("target").unique(maintain_order=True)])
@@ -293,7 +280,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
             paragraph(
                 "The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."
             ),
-            _retitled(short_table(batch), "association-batch", "Association with the loss of one batch"),
+            _retitled(tables.short_table(batch), "association-batch", "Association with the loss of one batch"),
         )
         if len(batch)
         else None,
@@ -306,16 +293,14 @@ def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
     """Show all ten items of every feature, unless nobody would scroll through them."""
     if len(full.rows) > MAX_TABLE_ROWS:
         return [
-            paragraph(
-                f"All ten items of every feature and run, in {len(full.rows):,} rows: ", csv_link("association"), "."
-            ),
-            legend(rows),
+            linked(f"All ten items of every feature and run, in {len(full.rows):,} rows: association.csv."),
+            tables.legend(rows),
         ]
     return [
         details(
             f"Every feature of the network, all ten items ({len(full.rows):,} rows; sortable)",
-            legend(rows),
-            paragraph("Every group of layers and target: ", csv_link("association"), "."),
+            tables.legend(rows),
+            linked("Every group of layers and target: association.csv."),
             full,
         )
     ]
@@ -337,7 +322,7 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
         text_of("test", "test"),
         number_of("difference of |rho|", "difference"),
         interval_of("95% interval", "low", "high"),
-        number_of("p-value", "p", p_value),
+        number_of("p-value", "p", formats.p_value),
     )
     comparisons = table(
         "comparisons", "Is a feature's correlation with the loss stronger than the step's?", specs, rows
@@ -347,9 +332,9 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
     return [
         details(
             f"Is a feature's correlation stronger than the step's? ({len(comparisons.rows)} comparisons)",
-            paragraph(
+            linked(
                 "Difference of the absolute values of two correlations with the same loss. Williams' test assumes "
-                "independent checkpoints; the block bootstrap does not. All: ", csv_link("comparisons"), ".",
+                "independent checkpoints; the block bootstrap does not. All: comparisons.csv.",
             ),
             comparisons,
         )
@@ -358,15 +343,15 @@ def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
 
 def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
     """Compare the correlations of topology with those of spectral measures of the same hidden states."""
-    rows = spectral_comparisons(frame)
+    rows = tables.spectral_comparisons(frame)
     if not len(rows):
         return []
     # The spectral measures of a published study show that its features are of hidden states.
     measured_with = rows.get_column("other").unique(maintain_order=True).to_list()
     features = headline_features([*rows.get_column("feature"), *measured_with])
     measures = [name for name in measured_with if feature_named(name).statistic in CLOUD_STATISTICS]
-    blocks = rows.filter(pl.col("feature").is_in(features), pl.col("other").is_in(measures), test=BLOCKS)
-    others = rows.filter(pl.col("test") != BLOCKS).pivot("test", index=["run", "feature", "other"], values="p")
+    blocks = rows.filter(pl.col("feature").is_in(features), pl.col("other").is_in(measures), test=tables.BLOCKS)
+    others = rows.filter(pl.col("test") != tables.BLOCKS).pivot("test", index=["run", "feature", "other"], values="p")
     joined_rows = blocks.join(others, on=["run", "feature", "other"], how="left", maintain_order="left")
     specs = (
         feature_of(),
@@ -374,16 +359,15 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
         text_of("run", "run", names_row=True),
         number_of("difference of |rho|", "difference"),
         interval_of("95% interval", "low", "high", group="block bootstrap"),
-        number_of("p-value", "p", p_value, group="block bootstrap"),
-        number_of("Williams", "Williams", p_value, group="p, checkpoints independent"),
-        number_of("Fisher z", "Fisher z", p_value, group="p, checkpoints independent"),
+        *numbers("block bootstrap", p_value={"p-value": "p"}),
+        *numbers("p, checkpoints independent", p_value={"Williams": "Williams", "Fisher z": "Fisher z"}),
     )
     shown = headline_rows(joined_rows, others=measured_with)
     spectra = table("spectra", "Topology against spectral measures of the same hidden states", specs, shown)
     return [
         details(
             f"Is topology's correlation stronger than that of spectral measures? ({len(shown)} comparisons)",
-            paragraph(SpectralComparisonCounts.of(rows).sentence(), " All: ", csv_link("comparisons"), "."),
+            linked(f"{tables.SpectralComparisonCounts.of(rows).sentence()} All: comparisons.csv."),
             spectra,
         )
     ]

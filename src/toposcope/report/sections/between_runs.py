@@ -5,26 +5,19 @@ from collections.abc import Iterable, Sequence
 import altair as alt
 import polars as pl
 
-from toposcope.analysis.between_runs import (
-    CONSTANT,
-    GIVEN,
-    NORM,
-    RATE,
-    RULE,
-    between_runs_step_table,
-    between_runs_table,
-)
+from toposcope.analysis import between_runs
 from toposcope.analysis.run_population import FINAL_LOSSES, RunPopulation, run_population
 from toposcope.analysis.verdict import BEYOND, LEVEL, UNDETERMINED, strongest, verdict_sentence
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import step_axis
 from toposcope.charts.zero import zero_line
 from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.document import Block, Picture, csv_link, excluded, folded, paragraph
+from toposcope.report import formats
+from toposcope.report.document import Block, Picture, excluded, folded, linked, paragraph
 from toposcope.report.headline import TRAJECTORIES, headline_features, named
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, p_value, signed, table, text_of, whole
+from toposcope.report.tables import Spec, feature_of, headline_rows, numbers, table, text_of
 from toposcope.wording import counted, examples, joined
 
 MAX_FEATURES = 5
@@ -81,19 +74,20 @@ def _figure(rows: pl.DataFrame, names: list[str], band: float | None) -> alt.Lay
     return alt.LayerChart(layer=[inside, zero_line("y"), line])
 
 
-_HEADINGS = dict(zip(GIVEN, ("alone", "given the loss", "given loss and controls"), strict=True))
 SPECS: tuple[Spec, ...] = (
     feature_of(),
     text_of("verdict", "verdict"),
-    number_of("runs", "n_runs", whole),
+    *numbers(whole={"runs": "n_runs"}),
     *(
         spec
-        for given, heading in _HEADINGS.items()
-        for spec in (
-            number_of("steps", f"n_steps{given}", whole, group=heading),
-            number_of("mean rho", f"rho{given}", group=heading),
-            number_of("p-value", f"p{given}", p_value, group=heading),
-            number_of("p, adjusted", f"p_adjusted{given}", p_value, group=heading),
+        for given, heading in zip(
+            between_runs.GIVEN, ("alone", "given the loss", "given loss and controls"), strict=True
+        )
+        for spec in numbers(
+            heading,
+            whole={"steps": f"n_steps{given}"},
+            signed={"mean rho": f"rho{given}"},
+            p_value={"p-value": f"p{given}", "p, adjusted": f"p_adjusted{given}"},
         )
     ),
     text_of("why it cannot be tested", "reason", prose=True),
@@ -116,18 +110,18 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
             f"{_compared(population, frame)}, at the {counted(len(population.steps), 'step')} that all of them have in "
             "common, where the step explains no correlation. The test given the loss and the "
             f"controls at the same step ({joined(_controls(population))}) decides; a control is tested given the "
-            f"others; p is by permuting the runs. {_power(frame)}",
+            f"others; p is by permuting the runs. {_power(frame)}"
         ),
         excluded(population.left_out),
         table("between-runs", "Across runs at equal step, main features", SPECS, headline_rows(frame)),
         folded(full, "Every feature of the network", max_rows=0),
-        paragraph("All: ", csv_link("between_runs"), "; step by step: ", csv_link("between_runs_by_step"), "."),
+        linked("All: between_runs.csv; step by step: between_runs_by_step.csv."),
     )
 
 
 def _methods(data: StudyData) -> Iterable[Block | None]:
     if len(data.tables["between_runs"]):
-        return (paragraph(RULE),)
+        return (paragraph(between_runs.RULE),)
     return (paragraph(f"Between runs at equal step: not tested; {_population(data).shortfall}."),)
 
 
@@ -154,7 +148,7 @@ def _summary(data: StudyData) -> list[str]:
     )
     verdict = strongest(set(tested.get_column("verdict")))
     first = f"{verdict_sentence(verdict, what=what, known=known, figures=figures)}."
-    unknown = topology.filter(pl.col("verdict") == UNDETERMINED, pl.col("reason") != CONSTANT)
+    unknown = topology.filter(pl.col("verdict") == UNDETERMINED, pl.col("reason") != between_runs.CONSTANT)
     untested = f" {len(unknown)} more cannot be tested." if len(unknown) else ""
     controls = frame.filter(pl.col("kind") != TOPOLOGY, pl.col("verdict") != UNDETERMINED)
     informative = len(controls.filter(verdict=BEYOND))
@@ -191,7 +185,7 @@ def _compared(population: RunPopulation, frame: pl.DataFrame) -> str:
 
 def _controls(population: RunPopulation) -> list[str]:
     """Name what is known at the same step."""
-    covariates = {RATE: "learning rate", NORM: "weight norm"}
+    covariates = {between_runs.RATE: "learning rate", between_runs.NORM: "weight norm"}
     known = [name for key, name in covariates.items() if all(key in t.covariates for t in population.runs)]
     return ["loss", *known]
 
@@ -201,9 +195,10 @@ def _power(frame: pl.DataFrame) -> str:
     given = frame.get_column("detectable_given_all").drop_nulls().drop_nans()
     if not len(given):
         return f"So few runs detect no correlation 4 times in 5, however strong, over {len(frame)} features."
+    n_runs, rho = int(frame.get_column("n_runs").to_numpy().max()), formats.signed(given.item(0), 2).lstrip("+")
     return (
-        f"With {int(frame.get_column('n_runs').to_numpy().max())} runs a rank correlation of "
-        f"{signed(given.item(0), 2).lstrip('+')} given these, the same at every step, would be detected 4 times in 5."
+        f"With {n_runs} runs a rank correlation of {rho} given these, the same at every step, would be detected 4 "
+        "times in 5."
     )
 
 
@@ -212,8 +207,8 @@ SECTION = ReportSection(
     title="Between runs at equal step",
     position=95,
     tables={
-        "between_runs": lambda m: between_runs_table(m.trajectories, m.log, m.runs, m.adjust),
-        "between_runs_by_step": lambda m: between_runs_step_table(m.trajectories, m.log, m.runs),
+        "between_runs": lambda m: between_runs.between_runs_table(m.trajectories, m.log, m.runs, m.adjust),
+        "between_runs_by_step": lambda m: between_runs.between_runs_step_table(m.trajectories, m.log, m.runs),
     },
     charts=(between_runs_charts,),
     blocks=_blocks,

@@ -13,11 +13,12 @@ from toposcope.analysis.real_cooldowns import LOSS, real_cool_downs, real_table,
 from toposcope.analysis.trajectories import WEIGHT_NORM
 from toposcope.analysis.verdict import LEVEL
 from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.document import Block, Picture, folded, linked, paragraph
+from toposcope.report.formats import p_value, whole
 from toposcope.report.headline import H0, NP, named, uncapitalised
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import Spec, feature_of, number_of, p_value, signed, table, text_of, whole
+from toposcope.report.tables import Spec, feature_of, number_of, numbers, table, text_of
 from toposcope.study.kinds import feature_named
 from toposcope.wording import counted
 
@@ -74,10 +75,9 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     if not len(frame):
         return ()
     specs: list[Spec] = [text_of("run", "run", names_row=True), feature_of(), number_of("checkpoints", "n", whole)]
-    for side in ("raw", "cooled"):
-        group = "raw weights" if side == "raw" else "merged weights"
-        names = {"rho": "ρ", "rho_given_step": "given the step", "rho_differences_given_step": "of changes"}
-        specs += [number_of(title, f"{name}_{side}", signed, group=group) for name, title in names.items()]
+    for side, group in (("raw", "raw weights"), ("cooled", "merged weights")):
+        names = {"ρ": "rho", "given the step": "rho_given_step", "of changes": "rho_differences_given_step"}
+        specs += numbers(group, signed={title: f"{name}_{side}" for title, name in names.items()})
     return (
         paragraph(
             "The cooled loss is that of the average of the checkpoints of the last tenth of the steps, which stands "
@@ -88,7 +88,7 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
         folded(
             table("cooled", "Association with the cooled loss", specs, shown(frame)), "Association with the cooled loss"
         ),
-        paragraph("All: ", csv_link("cooled"), "; phases of both: ", csv_link("cooled_phases"), ".", note=True),
+        linked("All: cooled.csv; phases of both: cooled_phases.csv.", note=True),
         *_real_blocks(data),
     )
 
@@ -101,18 +101,13 @@ def _real_blocks(data: StudyData) -> list[Block | None]:
     n_runs, n = (data.tables["real_cooldowns"][name].n_unique() for name in ("run", "cooled_run"))
     specs: list[Spec] = [
         feature_of(),
-        number_of("change off", "off", group="before the cool-down"),
-        number_of("r", "r", signed, group="before the cool-down"),
-        number_of("change off", "off_end", group="in its place"),
-        number_of("r", "r_end", signed, group="in its place"),
+        *numbers("before the cool-down", signed={"change off": "off", "r": "r"}),
+        *numbers("in its place", signed={"change off": "off_end", "r": "r_end"}),
     ]
     for side in ("raw", "merged"):
-        group = f"{side} weights and the loss after it"
-        specs += [number_of("ρ", f"rho_{side}", signed, group=group), number_of("p", f"p_{side}", p_value, group=group)]
-        specs += [
-            number_of("ρ given the last loss", f"rho_{side}_given", signed, group=group),
-            number_of("p", f"p_{side}_given", p_value, group=group),
-        ]
+        for title, given in (("ρ", ""), ("ρ given the last loss", "_given")):
+            columns = {"signed": {title: f"rho_{side}{given}"}, "p_value": {"p": f"p_{side}{given}"}}
+            specs += numbers(f"{side} weights and the loss after it", **columns)
     return [
         paragraph(
             f"Beside {counted(n, 'real cool-down')} of {counted(n_runs, 'run')}: how far merged weights are from "
@@ -120,7 +115,7 @@ def _real_blocks(data: StudyData) -> list[Block | None]:
             "how the quantity before the cool-down goes with the loss after it, across runs of one size and start."
         ),
         table("stand-ins", "Merged weights and really cooled ones", specs, shown(frame)),
-        paragraph("All: ", csv_link("stand_ins"), "; by cool-down: ", csv_link("real_cooldowns"), ".", note=True),
+        linked("All: stand_ins.csv; by cool-down: real_cooldowns.csv.", note=True),
     ]
 
 

@@ -11,10 +11,11 @@ from toposcope.charts.theme import HEIGHT
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.probe import NOISE
 from toposcope.report.charts.series import direction, largest_run, runs_in, training_chart
-from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
+from toposcope.report.document import Block, Picture, Terms, folded, linked
+from toposcope.report.formats import share
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import number_of, plain, share, table, text_of, whole
+from toposcope.report.tables import numbers, table, text_of
 
 PROBE, TABLE = "curvature", "curvature"
 RANKS = {"sharpness": "largest", "eigenvalue_2": "2nd", "eigenvalue_5": "5th", "eigenvalue_10": "10th"}
@@ -73,7 +74,8 @@ def density_chart(data: StudyData) -> Chart | None:
     edges, below = rows.get_column("edge").to_numpy(), rows.get_column("value").to_numpy()
     bins = pl.DataFrame({"low": edges[:-1], "high": edges[1:], "share": np.maximum(np.diff(below), 0.0)})
     inside = float(bins.filter(pl.col("low") < 0, pl.col("high") > 0).get_column("share").sum())
-    title = f"{share(inside)} of the eigenvalues of {run} are below {edges[edges > 0][0]:.1%} of the largest in size"
+    below_most, nearest = share(inside), edges[edges > 0][0]
+    title = f"{below_most} of the eigenvalues of {run} are below {nearest:.1%} of the largest in size"
     figure = (
         alt.Chart(bins)
         .mark_rect()
@@ -145,15 +147,15 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         | {f"{row['statistic']}_error": row["error"] for row in group.iter_rows(named=True)}
         for run, group in last.group_by("run", maintain_order=True)
     ]
-    specs = [text_of("run", "run", names_row=True), number_of("step", "step", whole)]
-    for write, title, groups in ((plain, "value", COLUMNS), (share, "share", SHARES)):
-        for name, group in groups.items():
-            specs.append(number_of(title, name, write, group=group))
-            specs.append(number_of("error", f"{name}_error", write, group=group))
+    specs = [text_of("run", "run", names_row=True), *numbers(whole={"step": "step"})]
+    for name, group in COLUMNS.items():
+        specs += numbers(group, plain={"value": name, "error": f"{name}_error"})
+    for name, group in SHARES.items():
+        specs += numbers(group, share={"share": name, "error": f"{name}_error"})
     return (
         *pictures,
         folded(table(TABLE, "The Hessian at the last checkpoint of each run", specs, listed)),
-        paragraph("All checkpoints: ", csv_link(TABLE), ".", note=True),
+        linked(f"All checkpoints: {TABLE}.csv.", note=True),
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from toposcope.integrity.finding import short_steps
-from toposcope.report.document import Block, Heading, csv_link, paragraph
+from toposcope.report.document import Block, Heading, linked, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Column, Spec, table, text_of
@@ -28,9 +28,9 @@ def _findings(data: StudyData) -> Iterable[Block | None]:
         return [all_clear] if data.examined else []
     specs = (text_of("run", "run", names_row=True), *FINDING_SPECS)
     return (
-        paragraph(
+        linked(
             "Are the checkpoints what their names say? A fault means that they are not; a note is worth knowing but "
-            "not a fault. All: ", csv_link("findings"), ".",
+            "not a fault. All: findings.csv.",
         ),
         table("findings", "Findings of the doctor", specs, findings.to_dicts()),
     )  # fmt: skip
@@ -49,7 +49,7 @@ def _errors(data: StudyData) -> Iterable[Block | None]:
         return ()
     more = f" The first {MAX_ERRORS_SHOWN} of {len(errors):,}." if len(errors) > MAX_ERRORS_SHOWN else ""
     advice = "Everything else was measured. Fix the cause and run the study again: only what is missing is measured."
-    return (Heading("What failed"), paragraph(f"{advice}{more} All: ", csv_link("errors"), "."), errors_table)
+    return (Heading("What failed"), linked(f"{advice}{more} All: errors.csv."), errors_table)
 
 
 def _finding(data: StudyData) -> str:
@@ -85,10 +85,7 @@ SECTION = ReportSection(
     title="Doctor and failures",
     position=900,
     position_on=lambda data: 22 if data.is_own_run else 900,
-    tables={
-        "findings": lambda data: with_flat_steps(data.findings),
-        "errors": lambda data: data.errors,
-    },
+    tables={"findings": lambda data: with_flat_steps(data.findings), "errors": lambda data: data.errors},
     blocks=lambda data, _: (*_findings(data), *_errors(data)),
     finding=_finding,
     summary=_summary,

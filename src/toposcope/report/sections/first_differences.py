@@ -9,11 +9,12 @@ import polars as pl
 from toposcope.analysis.first_difference import LEVEL, MIN_CHECKPOINTS, first_differences
 from toposcope.analysis.trajectories import Features, Trajectory
 from toposcope.probes.feature import NETWORK
-from toposcope.report.document import Block, Picture, csv_link, paragraph
+from toposcope.report.document import Block, Picture, linked, paragraph
+from toposcope.report.formats import missing
 from toposcope.report.headline import H0, NP, named, uncapitalised
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import Column, Row, Spec, missing, number_of, table, tenths, text_of, whole
+from toposcope.report.tables import Column, Row, Spec, numbers, table, text_of
 from toposcope.typing import Vector
 from toposcope.wording import counted, joined
 
@@ -51,20 +52,13 @@ def _rows(a: Trajectory, b: Trajectory) -> Iterator[dict[str, Any]]:
             {name: values[i] for name, values in _series(t, level)} for t, i in zip((a, b), at, strict=True)
         )
         # a sentence picks the first difference over all levels, so that they share the probability of a false alarm
-        found = first_differences(steps, _named(first), _named(second), LEVEL / len(levels))
-        for (part, quantity), values in first.items():
-            key = f"{part}\n{quantity}"
-            if key in found:
-                each = found[key]
-                n = int((np.isfinite(values) & np.isfinite(second[part, quantity])).sum())
-                yield {
-                    "run": a.run, "run_b": b.run, "level": level, "part": part, "quantity": quantity, "n": n,
-                    **{name: getattr(each, name) for name in SCHEMA if hasattr(each, name)},
-                }  # fmt: skip
-
-
-def _named(series: Mapping[tuple[str, str], Vector]) -> dict[str, Vector]:
-    return {f"{part}\n{quantity}": values for (part, quantity), values in series.items()}
+        found = first_differences(steps, first, second, LEVEL / len(levels))
+        for (part, quantity), each in found.items():
+            n = int((np.isfinite(first[part, quantity]) & np.isfinite(second[part, quantity])).sum())
+            yield {
+                "run": a.run, "run_b": b.run, "level": level, "part": part, "quantity": quantity, "n": n,
+                **{name: getattr(each, name) for name in SCHEMA if hasattr(each, name)},
+            }  # fmt: skip
 
 
 def _series(run: Trajectory, level: str) -> Iterator[tuple[tuple[str, str], Vector]]:
@@ -144,14 +138,13 @@ def difference_blocks(frame: pl.DataFrame, names: Names | None = None) -> list[B
         (Column("quantity", True), lambda row: named(row["quantity"])),
         text_of("first part to differ", "part"),
         (Column("from step"), _from_step),
-        number_of("noise units", "units", tenths),
-        number_of("must exceed", "threshold", tenths),
-        number_of("not equal from step", "differs_from", whole),
+        *numbers(tenths={"noise units": "units", "must exceed": "threshold"}),
+        *numbers(whole={"not equal from step": "differs_from"}),
     ]
-    note = paragraph(
+    note = linked(
         "A difference is beyond the noise at the first of three neighbouring checkpoints that exceed the threshold on "
         "the same side; the unit is the standard deviation of the noise of a difference. Equal series are left "
-        "away. All: ", csv_link(TABLE), ".",
+        f"away. All: {TABLE}.csv.",
         note=True,
     )  # fmt: skip
     rows = earliest(frame).drop_nulls("differs_from").sort(pl.col("step").is_null(), maintain_order=True).to_dicts()

@@ -1,20 +1,24 @@
 """The loss on planes around each checkpoint: basins, heights, second derivatives, each with its spread."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
+import numpy as np
 import polars as pl
 
 from toposcope.charts.chart import Chart
+from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.landscape import LandscapeProbe
 from toposcope.probes.probe import NOISE
-from toposcope.report.charts.planes import stored_plane_chart
-from toposcope.report.charts.series import training_chart
-from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
+from toposcope.report import formats
+from toposcope.report.charts.series import largest_run, runs_in, training_chart
+from toposcope.report.document import Block, Picture, Terms, folded, linked, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import number_of, plain, table, text_of, whole
+from toposcope.report.tables import number_of, numbers, table, text_of
+from toposcope.study.landscape_charts import plane_contour
 from toposcope.study.landscape_report import basin_bound, bound_line
 
 PROBE, TABLE = "landscape", "landscape"
@@ -51,6 +55,25 @@ def landscape_charts(data: StudyData) -> list[Chart]:
         _chart(data, "range", "range of the loss on a plane (nats per token)", "landscape-range"),
     ]
     return [chart for chart in charts if chart is not None]
+
+
+def stored_plane_chart(data: StudyData) -> Chart | None:
+    """Draw the first plane around the last checkpoint of the largest run, of the first probe that stored one."""
+    for label, options in data.labels.filter(probe="landscape").select("label", "options").iter_rows():
+        measured = data.frame.filter(probe="landscape", options=options, layer=NETWORK)
+        if not (runs := runs_in(data, measured)):
+            continue
+        run = largest_run(runs, data.runs).run
+        step = max(measured.filter(run=run).get_column("step"))
+        try:
+            values = data.states(run, step, label)[NETWORK].astype(np.float64)
+        except (ToposcopeError, KeyError):  # its file is missing, or its points are scattered
+            continue
+        declared = msgspec.json.decode(options)
+        x, y = (np.linspace(-declared["span"], declared["span"], side) for side in values.shape)
+        chart = plane_contour(values, x, y, declared["directions"], name="loss-plane")
+        return replace(chart, title=f"{run}, step {step:,}: {chart.title}")
+    return None
 
 
 def basins_title(data: StudyData) -> str:
@@ -121,10 +144,10 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     last = rows.filter(pl.col("step") == pl.col("step").max().over("run"))
     specs = (
         text_of("run", "run", names_row=True),
-        number_of("step", "step", whole),
+        number_of("step", "step", formats.whole),
         text_of("statistic", "statistic"),
-        number_of("mean", "value", plain),
-        *(number_of(title, column, plain) for column, title in SPREAD_TITLES.items()),
+        number_of("mean", "value", formats.plain),
+        *numbers(plain={title: column for column, title in SPREAD_TITLES.items()}),
     )
     caption = "Planes of the last checkpoint of each run, with the spread of each statistic"
     bound = _bound_line(data, last)
@@ -132,7 +155,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         *pictures,
         paragraph(bound, note=True) if bound else None,
         folded(table(TABLE, caption, specs, last.to_dicts())),
-        paragraph("All checkpoints and probes: ", csv_link(TABLE), ".", note=True),
+        linked(f"All checkpoints and probes: {TABLE}.csv.", note=True),
     )
 
 

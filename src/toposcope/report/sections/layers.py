@@ -14,34 +14,12 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.distances import step_heat_map
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
-from toposcope.report.charts.series import (
-    first_last,
-    in_order,
-    in_words,
-    largest_run,
-    runs_in,
-    runs_of,
-    series_of,
-    short_names,
-    spread,
-    training_chart,
-)
-from toposcope.report.document import Block, csv_link, details, folded, paragraph
+from toposcope.report.charts import series
+from toposcope.report.document import Block, details, folded, linked
 from toposcope.report.headline import H0, NP, headline_features, named
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import (
-    Column,
-    feature_of,
-    headline_rows,
-    interval_of,
-    number_of,
-    share,
-    table,
-    tenths,
-    text_of,
-    whole,
-)
+from toposcope.report.tables import Column, feature_of, headline_rows, interval_of, numbers, table, text_of
 from toposcope.report.tuning import MIN_UNUSUAL_Z
 from toposcope.typing import Vector
 from toposcope.wording import examples
@@ -64,21 +42,26 @@ def _heat_map(
     changes = {
         t.run: of_run
         for t in data.trajectories
-        if (of_run := {x: v for x in in_order(t) if (v := change(t, x)) is not None and np.isfinite(v).sum() > 1})
+        if (
+            of_run := {x: v for x in series.in_order(t) if (v := change(t, x)) is not None and np.isfinite(v).sum() > 1}
+        )
     }
     trajectories = [t for t in data.trajectories if t.run in changes]
     if not trajectories:
         return None
-    run = largest_run(trajectories, data.runs)
+    run = series.largest_run(trajectories, data.runs)
     of_run = changes[run.run]
-    labels = dict(zip(of_run, short_names(list(of_run), run.roles), strict=True))
+    labels = dict(zip(of_run, series.short_names(list(of_run), run.roles), strict=True))
     most = max(of_run, key=lambda layer: abs(of_run[layer][np.isfinite(of_run[layer])][-1]))
-    layers, columns = [list(of_run)[i] for i in spread(len(of_run), MAX_ROWS)], spread(len(run.steps), MAX_COLUMNS)
+    layers, columns = (
+        [list(of_run)[i] for i in series.spread(len(of_run), MAX_ROWS)],
+        series.spread(len(run.steps), MAX_COLUMNS),
+    )
     rows = pl.concat(
         pl.DataFrame({"layer": labels[x], "step": run.steps[columns], "value": of_run[x][columns]}) for x in layers
     )
     moved = abs(of_run[most][np.isfinite(of_run[most])][-1]) > 0
-    subject = f"{in_words(labels[most])} has moved most" if moved else "no layer has moved"
+    subject = f"{series.in_words(labels[most])} has moved most" if moved else "no layer has moved"
     title = f"{what}: {subject} by the end of {run.run}"
     cut = len(layers) < len(of_run) or len(columns) < len(run.steps)
     left_out = f"; {len(layers)} of {len(of_run)} layers, {len(columns)} of {len(run.steps)} checkpoints" if cut else ""
@@ -122,18 +105,18 @@ def _pair_chart(
     value: Callable[..., Vector | None],
 ) -> Chart | None:  # fmt: skip
     both = [t for t in data.trajectories if all(value(t, group) is not None for group in pair)]
-    ends = {t.run: [first_last(v) for group in pair if (v := value(t, group)) is not None] for t in both}
+    ends = {t.run: [series.first_last(v) for group in pair if (v := value(t, group)) is not None] for t in both}
     last = {run: (a[1], b[1]) for run, (a, b) in ends.items() if a and b}
     if not last:
         return None
     above, below = sum(a > b for a, b in last.values()), sum(a < b for a, b in last.values())
     one, other = pair if above or not below else pair[::-1]
-    where = runs_of(above or below or len(last), len(last)) if len(last) > 1 else next(iter(last))
+    where = series.runs_of(above or below or len(last), len(last)) if len(last) > 1 else next(iter(last))
     how = "ends above that" if above or below else "ends equal to that"
     title = f"The {what} of {one} layers {how} of {other} layers in {where}"
-    rows = series_of(both, {group: partial(value, group=group) for group in pair})
+    rows = series.series_of(both, {group: partial(value, group=group) for group in pair})
     caption = f"Solid: {pair[0]} layers; dashed: {pair[1]} layers."
-    return training_chart(
+    return series.training_chart(
         data, f"groups-{pair[0]}-{pair[1].lower()}-{name}", rows, title, caption, axis,
         what=f"the {what} of {one} and {other} layers", dashes=pair,
     )  # fmt: skip
@@ -159,12 +142,12 @@ MAX_LAYERS = 18
 def random_matrix_charts(data: StudyData) -> list[Chart]:
     """Draw the first and the last value of every layer of the largest run next to random matrices."""
     table = data.tables["references"]
-    if not (trajectories := runs_in(data, table)):
+    if not (trajectories := series.runs_in(data, table)):
         return []
-    run = largest_run(trajectories, data.runs)
+    run = series.largest_run(trajectories, data.runs)
     layers = table.filter(run=run.run).get_column("layer").unique(maintain_order=True).to_list()
-    kept = [layers[i] for i in spread(len(layers), MAX_LAYERS)]
-    names = dict(zip(kept, short_names(kept, run.roles), strict=True))
+    kept = [layers[i] for i in series.spread(len(layers), MAX_LAYERS)]
+    names = dict(zip(kept, series.short_names(kept, run.roles), strict=True))
     left_out = f" ({len(kept)} of its {len(layers)} layers)" if len(kept) < len(layers) else ""
     charts = []
     for statistic, (stem, what, axis) in STATISTICS.items():
@@ -235,14 +218,12 @@ def _moved_first(data: StudyData) -> Iterable[Block | None]:
         feature_of(),
         text_of("run", "run", names_row=True),
         text_of("first to move", "layers"),
-        number_of("by step", "first", whole),
-        number_of("last layer by step", "last", whole),
-        number_of("layers that move", "n", whole),
+        *numbers(whole={"by step": "first", "last layer by step": "last", "layers that move": "n"}),
     )
     return (
-        paragraph(
+        linked(
             "A layer has moved when it is more than half of its largest departure away from its first value, at two "
-            "checkpoints in a row. Every layer: ", csv_link("layer_onsets"), ".",
+            "checkpoints in a row. Every layer: layer_onsets.csv.",
         ),
         folded(table("layer-onsets", "Which layers move first", specs, headline_rows(rows))),
     )  # fmt: skip
@@ -263,17 +244,17 @@ def _groups(data: StudyData) -> Iterable[Block | None]:
     specs = (
         feature_of(),
         text_of("layers", "group", names_row=True),
-        number_of("runs", "n", whole),
-        number_of("median", "rho", group="rho with the loss, over runs"),
+        *numbers(whole={"runs": "n"}),
+        *numbers("rho with the loss, over runs", signed={"median": "rho"}),
         interval_of("range", "low", "high", group="rho with the loss, over runs"),
-        number_of("median", "given", group="given the step"),
+        *numbers("given the step", signed={"median": "given"}),
         (Column("verdicts", True), lambda row: _counted(row["verdicts"])),
     )
     order = headline_features(summed.get_column("feature"))
     shown = sorted(headline_rows(summed), key=lambda row: (order.index(row["feature"]), groups[row["group"]]))
     summary_table = table("layers", "Association with the loss by group of layers", specs, shown)
     table_folded = details(f"By role, attention against MLP, early against late ({len(shown)} rows)", summary_table)
-    note = paragraph("All features of all groups, run by run: ", csv_link("association"), ".", note=True)
+    note = linked("All features of all groups, run by run: association.csv.", note=True)
     return (table_folded, note if summary_table else None)
 
 
@@ -282,14 +263,13 @@ def _against_random(data: StudyData) -> Iterable[Block | None]:
     frame = data.tables["references"]
     if not len(frame):
         return ()
+    near = f"within {WITHIN:g} sd"
     specs = (
         text_of("ensemble", "ensemble", names_row=True),
         text_of("statistic", "statistic", names_row=True),
-        number_of("values", "n", whole),
-        number_of("median |z|", "first", tenths, group="first checkpoint"),
-        number_of(f"within {WITHIN:g} sd", "first_within", share, group="first checkpoint"),
-        number_of("median |z|", "last", tenths, group="last checkpoint"),
-        number_of(f"within {WITHIN:g} sd", "last_within", share, group="last checkpoint"),
+        *numbers(whole={"values": "n"}),
+        *numbers("first checkpoint", tenths={"median |z|": "first"}, share={near: "first_within"}),
+        *numbers("last checkpoint", tenths={"median |z|": "last"}, share={near: "last_within"}),
     )
     z = {when: pl.col(f"z_{when}").fill_nan(None).abs() for when in ("first", "last")}
     summed = frame.group_by("ensemble", "statistic", maintain_order=True).agg(
@@ -298,9 +278,9 @@ def _against_random(data: StudyData) -> Iterable[Block | None]:
         **{f"{when}_within": (value <= WITHIN).mean() for when, value in z.items()},
     )
     return (
-        paragraph(
+        linked(
             "z: the distance of a layer from random matrices of its shape and scale in standard deviations, one value "
-            "per run and layer. All: ", csv_link("references"), ".",
+            "per run and layer. All: references.csv.",
         ),
         table("references", "Layers compared with random matrices of their shape", specs, summed.to_dicts()),
     )  # fmt: skip
@@ -320,7 +300,7 @@ def _finding(data: StudyData) -> str:
     how = "moves first" if alone else "is among the first layers to move"
     feature = first.item(0, "feature")
     by = "neural persistence" if feature == NP.key else named(feature)
-    return f"By {by}, {role} {how} in {runs_of(n, first.get_column('run').n_unique())}"
+    return f"By {by}, {role} {how} in {series.runs_of(n, first.get_column('run').n_unique())}"
 
 
 def _counted(verdicts: Sequence[str]) -> str:

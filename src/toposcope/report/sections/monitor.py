@@ -8,10 +8,10 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.logs.anomalies import divergence
 from toposcope.logs.log import FINAL_SHARE
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.document import Block, Picture, csv_link, folded, linked, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import Column, table, text_of
+from toposcope.report.tables import numbers, table, text_of
 from toposcope.wording import counted, examples
 
 MAX_ALERTS_SHOWN = 100
@@ -61,15 +61,14 @@ def _alerts(data: StudyData) -> Iterable[Block | None]:
         return
     specs = (
         text_of("run", "run", names_row=True),
-        (Column("step"), lambda row: f"{row['step']:,}"),
-        (Column("since"), lambda row: f"{row['since']:,}"),
+        *numbers(whole={"step": "step", "since": "since"}),
         text_of("check", "check"),
         text_of("place", "place"),
         text_of("message", "message", prose=True),
     )
     more = f"The first {MAX_ALERTS_SHOWN} of {len(alerts):,}. " if len(alerts) > MAX_ALERTS_SHOWN else ""
-    yield paragraph(f"Alerts that the monitor raised during training. {more}All of them, with their evidence: ",
-              csv_link("alerts"), ".")  # fmt: skip
+    more = f"Alerts that the monitor raised during training. {more}"
+    yield linked(f"{more}All of them, with their evidence: alerts.csv.")
     yield folded(table("alerts", "Alerts", specs, alerts.head(MAX_ALERTS_SHOWN).to_dicts()))
 
 
@@ -119,10 +118,7 @@ SECTION = ReportSection(
     anchor="monitor",
     title="Alerts and forecasts while it trained",
     position=20,
-    tables={
-        "alerts": lambda data: _or_absent(data.alerts),
-        "forecasts": lambda data: _or_absent(data.forecasts),
-    },
+    tables={"alerts": lambda data: _or_absent(data.alerts), "forecasts": lambda data: _or_absent(data.forecasts)},
     charts=(_chart,),
     blocks=_blocks,
     finding=_finding,

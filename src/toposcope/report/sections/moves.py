@@ -11,36 +11,14 @@ from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature
+from toposcope.report import formats
+from toposcope.report import headline as headlines
+from toposcope.report.charts import series
 from toposcope.report.charts.diagrams import betti_charts, diagram_chart
-from toposcope.report.charts.series import (
-    course,
-    direction,
-    direction_of,
-    feature_rows,
-    first_last,
-    logged,
-    rows_of,
-    run_names,
-    runs_of,
-    series_of,
-    training_chart,
-)
-from toposcope.report.document import Block, csv_link, folded, paragraph
-from toposcope.report.headline import (
-    GRADIENT_H0,
-    GRADIENT_H1,
-    GRADIENT_NORM,
-    H0,
-    H1,
-    NP,
-    TARGETS,
-    TRAJECTORIES,
-    Headline,
-    named,
-)
+from toposcope.report.document import Block, folded, linked, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, percent, plain, table, text_of, whole
+from toposcope.report.tables import Spec, feature_of, headline_rows, number_of, numbers, table, text_of
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 from toposcope.study.kinds import feature_named
 from toposcope.typing import Vector
@@ -52,25 +30,25 @@ def loss_chart(data: StudyData) -> Chart | None:
     with_loss = [t for t in data.trajectories if t.targets]
     if not with_loss:
         return None
-    rows = rows_of(with_loss, lambda t: next(iter(t.targets.values())))
-    ends = [pair for t in with_loss if (pair := first_last(next(iter(t.targets.values())))) is not None]
-    names = list(dict.fromkeys(TARGETS[next(iter(t.targets))] for t in with_loss))
+    rows = series.rows_of(with_loss, lambda t: next(iter(t.targets.values())))
+    ends = [pair for t in with_loss if (pair := series.first_last(next(iter(t.targets.values())))) is not None]
+    names = list(dict.fromkeys(headlines.TARGETS[next(iter(t.targets))] for t in with_loss))
     what = " or ".join(names)
-    title = f"The {what} {direction(ends)}"
+    title = f"The {what} {series.direction(ends)}"
     caption = f"Lines: {what} at the checkpoints, in nats per token; faint: the logged training loss."
-    return training_chart(
+    return series.training_chart(
         data, "losses", rows, title, caption, "loss (nats per token)", what="the loss",
-        background=logged(data, "loss"),
+        background=series.logged(data, "loss"),
     )  # fmt: skip
 
 
 TOPOLOGY_CHARTS = {
-    NP: ("neural-persistence", "The mean over the analysed layers, exact on every weight."),
-    H0: (
+    headlines.NP: ("neural-persistence", "The mean over the analysed layers, exact on every weight."),
+    headlines.H0: (
         "h0-total",
         "The sum of all H0 bar lengths over the analysed layers, exact on every weight; it grows with the weights.",
     ),
-    H1: ("h1-total", "The sum of all H1 bar lengths over the analysed layers; it grows with the weights."),
+    headlines.H1: ("h1-total", "The sum of all H1 bar lengths over the analysed layers; it grows with the weights."),
 }
 """Name and caption of the chart of a feature."""
 
@@ -79,9 +57,9 @@ def topology_charts(data: StudyData) -> list[Chart]:
     """Draw the headline features of every run over training."""
     charts = []
     for headline, (name, caption) in TOPOLOGY_CHARTS.items():
-        if len(rows := feature_rows(data.trajectories, headline.feature)):
+        if len(rows := series.feature_rows(data.trajectories, headline.feature)):
             title = f"{headline.name} {_course(data, partial(_values, headline=headline))}"
-            charts.append(training_chart(data, name, rows, title, caption, headline.axis, what=headline.name))
+            charts.append(series.training_chart(data, name, rows, title, caption, headline.axis, what=headline.name))
     return charts
 
 
@@ -98,28 +76,31 @@ def gradient_charts(data: StudyData) -> list[Chart]:
 def _gradient_chart(
     data: StudyData, name: str, value: Callable[..., Vector | None], axis: str, what: str
 ) -> Chart | None:
-    dimensions = {"H0": partial(value, headline=GRADIENT_H0), "H1": partial(value, headline=GRADIENT_H1)}
-    rows = series_of(data.trajectories, dimensions)
+    dimensions = {
+        "H0": partial(value, headline=headlines.GRADIENT_H0),
+        "H1": partial(value, headline=headlines.GRADIENT_H1),
+    }
+    rows = series.series_of(data.trajectories, dimensions)
     if not len(rows.filter(series="H0")):
         return None
     title = f"{what} {_course(data, dimensions['H0'])}"
     caption = "Persistence of the gradient on one fixed batch, summed over layers; dashed: H1."
-    return training_chart(data, name, rows, title, caption, axis, dashes=list(dimensions))
+    return series.training_chart(data, name, rows, title, caption, axis, dashes=list(dimensions))
 
 
-def _values(trajectory: Trajectory, headline: Headline) -> Vector | None:
+def _values(trajectory: Trajectory, headline: headlines.Headline) -> Vector | None:
     return trajectory.features.get(headline.feature)
 
 
-def _by_norm(trajectory: Trajectory, headline: Headline) -> Vector | None:
-    values, norm = _values(trajectory, headline), trajectory.features.get(GRADIENT_NORM)
+def _by_norm(trajectory: Trajectory, headline: headlines.Headline) -> Vector | None:
+    values, norm = _values(trajectory, headline), trajectory.features.get(headlines.GRADIENT_NORM)
     if values is None or norm is None:
         return None
     return np.asarray(np.divide(values, norm, out=np.full(len(values), np.nan), where=norm > 0))
 
 
 def _course(data: StudyData, value: Callable[[Trajectory], Vector | None]) -> str:
-    return course([
+    return series.course([
         moved
         for t in data.trajectories
         if (values := value(t)) is not None
@@ -132,7 +113,7 @@ DISTANCES = {f"H{k}": feature_named(f"distances H{k}.wasserstein_2") for k in (0
 
 def change_rate_chart(data: StudyData) -> Chart | None:
     """Draw the Wasserstein-2 distance between the diagrams of neighbouring checkpoints, per step."""
-    rows = series_of(data.trajectories, {k: partial(_per_step, feature=f) for k, f in DISTANCES.items()})
+    rows = series.series_of(data.trajectories, {k: partial(_per_step, feature=f) for k, f in DISTANCES.items()})
     rows = rows.filter(pl.col("value") > 0)
     if not len(rows):
         return None
@@ -140,9 +121,9 @@ def change_rate_chart(data: StudyData) -> Chart | None:
     peaks = rows.filter(series=dimension).sort("value", descending=True).unique("run", keep="first")
     low, *_, high = [*peaks.get_column("step").sort(), int(peaks.get_column("step").to_numpy().max())]
     where = f"at step {low:,}" if low == high else f"between steps {low:,} and {high:,}"
-    title = f"{dimension} diagrams change fastest {where} in {runs_of(len(peaks), len(peaks))}"
+    title = f"{dimension} diagrams change fastest {where} in {series.runs_of(len(peaks), len(peaks))}"
     caption = "Wasserstein-2 distance from the checkpoint before, over the steps between; dashed: H1."
-    return training_chart(
+    return series.training_chart(
         data, "diagram-change", rows, title, caption, "Wasserstein-2 distance per step",
         what="the rate of change of diagrams", dashes=list(DISTANCES),
     )  # fmt: skip
@@ -150,13 +131,13 @@ def change_rate_chart(data: StudyData) -> Chart | None:
 
 def learning_rate_chart(data: StudyData) -> Chart | None:
     """Draw the learning rate of every run."""
-    rows = logged(data, "learning_rate")
+    rows = series.logged(data, "learning_rate")
     if not len(rows):
         return None
     by_run = rows.sort("step").group_by("run").agg(last=pl.col("value").last(), highest=pl.col("value").max())
     lower = len(by_run.filter(pl.col("last") < pl.col("highest")))
-    title = f"The learning rate ends below its highest value in {runs_of(lower, len(by_run))}"
-    figure = training_lines(rows, "learning rate", run_names(data), height=140, may_be_log=False)
+    title = f"The learning rate ends below its highest value in {series.runs_of(lower, len(by_run))}"
+    figure = training_lines(rows, "learning rate", series.run_names(data), height=140, may_be_log=False)
     return Chart("learning-rate", title, "As logged.", f"Line chart of the learning rate. {title}.", figure)
 
 
@@ -170,24 +151,28 @@ def _moved(data: StudyData) -> Iterable[Block | None]:
     specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
-        number_of("first", "first", plain, next_to=ends),
-        number_of("last", "last", plain, next_to=ends),
-        number_of("change", "change", percent),
+        number_of("first", "first", formats.plain, next_to=ends),
+        number_of("last", "last", formats.plain, next_to=ends),
+        number_of("change", "change", formats.percent),
         text_of("turn", "turn", group="on the way"),
-        number_of("at step", "turn_step", whole, group="on the way"),
-        number_of("value", "turn_value", plain, group="on the way", next_to=ends),
+        number_of("at step", "turn_step", formats.whole, group="on the way"),
+        number_of("value", "turn_value", formats.plain, group="on the way", next_to=ends),
     )
     rows = headline_rows(data.tables["moved"])
     return (
         folded(table("moved", "First and last value of each feature", specs, rows)),
-        paragraph("All features: ", csv_link("moved"), ".", note=True) if rows else None,
+        linked("All features: moved.csv.", note=True) if rows else None,
     )
 
 
 def _runs(data: StudyData) -> Iterable[Block | None]:
     finals = {t.run: (name, v[-1]) for t in data.trajectories for name, v in list(t.targets.items())[:1]}
     rows = [
-        {**row, "target": named(finals.get(row["run"], ("", 0))[0]), "final": finals.get(row["run"], ("", np.nan))[1]}
+        {
+            **row,
+            "target": headlines.named(finals.get(row["run"], ("", 0))[0]),
+            "final": finals.get(row["run"], ("", np.nan))[1],
+        }
         for row in data.runs.to_dicts()
     ]
     texts = TextLosses.of(data)
@@ -195,11 +180,10 @@ def _runs(data: StudyData) -> Iterable[Block | None]:
     specs: list[Spec] = [
         text_of("run", "run", names_row=True),
         text_of("kind", "kind"),
-        number_of("parameters", "n_parameters", whole),
+        *numbers(whole={"parameters": "n_parameters"}),
         text_of("status", "status"),
-        number_of("last step", "last_step", whole),
-        number_of("checkpoints", "n_checkpoints", whole),
-        number_of("last value", "final", plain, group="loss at the last measured checkpoint"),
+        *numbers(whole={"last step": "last_step", "checkpoints": "n_checkpoints"}),
+        number_of("last value", "final", formats.plain, group="loss at the last measured checkpoint"),
         text_of("which", "target", group="loss at the last measured checkpoint"),
         *texts.columns(),
     ]
@@ -209,9 +193,9 @@ def _runs(data: StudyData) -> Iterable[Block | None]:
 
 def _finding(data: StudyData) -> str:
     """Say where the first of the headline features goes that was measured, H0 total before the others."""
-    for headline in sorted(TRAJECTORIES, key=lambda h: h is not H0):
+    for headline in sorted(headlines.TRAJECTORIES, key=lambda h: h is not headlines.H0):
         if any(headline.feature in t.features for t in data.trajectories):
-            return f"{headline.name} {direction_of(data.trajectories, headline.feature)}"
+            return f"{headline.name} {series.direction_of(data.trajectories, headline.feature)}"
     return ""
 
 

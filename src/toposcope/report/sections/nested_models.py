@@ -7,39 +7,19 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from toposcope.analysis.nested_models import tables as nested
 from toposcope.analysis.nested_models.columns import LOSS
 from toposcope.analysis.nested_models.fitting import ALL_TOPOLOGY, CONTROLS, MEDIAN, WITH_PLAIN, WITH_SCHEDULE, WITHOUT
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, NestedPopulation, nested_population
-from toposcope.analysis.nested_models.tables import (
-    DRAWS,
-    MIN_RUNS,
-    MODELS,
-    PLANTED,
-    RIDGE,
-    SHUFFLED,
-    NestedModels,
-    nested_models,
-    tested_rows,
-)
 from toposcope.analysis.nested_models.verdicts import RULE, SCHEMA, detectable_gain, finding, nested_verdicts
 from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
 from toposcope.charts.zero import zero_line
-from toposcope.report.document import Block, Picture, csv_link, excluded, folded, paragraph
+from toposcope.report import formats
+from toposcope.report.document import Block, Picture, excluded, folded, linked, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import (
-    Spec,
-    interval_of,
-    number_of,
-    p_value,
-    percent,
-    percent_of,
-    plain,
-    table,
-    text_of,
-    whole,
-)
+from toposcope.report.tables import Spec, interval_of, number_of, numbers, percent_of, table, text_of
 from toposcope.wording import counted
 
 PANEL_WIDTH, PANEL_HEIGHT, COLUMNS = 250, 150, 2
@@ -51,7 +31,7 @@ X = alt.X("fraction:Q", title="share of training seen", axis=alt.Axis(format="%"
 def nested_models_charts(data: StudyData) -> list[Chart]:
     """Draw the skill of topology and its controls for each target, and the errors of the models of the first one."""
     models, draws, verdicts = (data.tables[name] for name in ("nested_models", "nested_draws", "nested_verdicts"))
-    ridge = models.filter(left_out=CONFIGURATIONS, learner=RIDGE) if len(models) else models
+    ridge = models.filter(left_out=CONFIGURATIONS, learner=nested.RIDGE) if len(models) else models
     others = (MEDIAN, *WITHOUT, *CONTROLS.values())
     topology = [name for name in ridge.get_column("model").unique(maintain_order=True) if name not in others]
     if not topology:
@@ -68,7 +48,7 @@ def _skills(ridge: pl.DataFrame, draws: pl.DataFrame, verdicts: pl.DataFrame, wh
         "Shaded: what topology of other runs adds; dashed: the smallest gain detected 4 times in 5."
     )
     rows = ridge.filter(pl.col("model").is_in(shown), pl.col("skill").is_finite())
-    band = draws.filter(control=SHUFFLED, model=whole)
+    band = draws.filter(control=nested.SHUFFLED, model=whole)
     gains = _detectable(draws)
     scale = _skill_scale([*rows["skill_low"], *rows["skill_high"], *rows["skill"], *gains["gain"]])
     panels = [
@@ -81,7 +61,7 @@ def _skills(ridge: pl.DataFrame, draws: pl.DataFrame, verdicts: pl.DataFrame, wh
 
 def _detectable(draws: pl.DataFrame) -> pl.DataFrame:
     """Return the smallest gain that is detected 4 times in 5: ``target, fraction, gain``."""
-    planted = draws.filter(control=PLANTED).group_by("target", "fraction", maintain_order=True)
+    planted = draws.filter(control=nested.PLANTED).group_by("target", "fraction", maintain_order=True)
     rows = [(target, fraction, detectable_gain(part)) for (target, fraction), part in planted]
     schema = {"target": pl.String, "fraction": pl.Float64, "gain": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row").filter(pl.col("gain").is_finite())
@@ -140,16 +120,12 @@ def _errors(ridge: pl.DataFrame, verdicts: pl.DataFrame, whole: str) -> Chart:
 VERDICTS: tuple[Spec, ...] = (
     text_of("target", "target", names_row=True),
     text_of("topology", "verdict"),
-    number_of("runs", "n_runs", whole),
-    number_of("tests", "n_tests", whole, group="topology"),
-    number_of("significant", "n_significant", whole, group="topology"),
-    number_of("lowest p, adjusted", "p_adjusted", p_value, group="topology"),
-    number_of("draws", "n_shuffled", whole, group="topology of other runs"),
-    number_of("found", "n_shuffled_found", whole, group="topology of other runs"),
-    number_of("draws", "n_planted", whole, group="planted feature"),
-    number_of("found", "n_planted_found", whole, group="planted feature"),
-    number_of("projections", "skill_projections", group="best skill of a control"),
-    number_of("twin", "skill_twin", group="best skill of a control"),
+    *numbers(whole={"runs": "n_runs"}),
+    *numbers("topology", whole={"tests": "n_tests", "significant": "n_significant"}),
+    *numbers("topology", p_value={"lowest p, adjusted": "p_adjusted"}),
+    *numbers("topology of other runs", whole={"draws": "n_shuffled", "found": "n_shuffled_found"}),
+    *numbers("planted feature", whole={"draws": "n_planted", "found": "n_planted_found"}),
+    *numbers("best skill of a control", signed={"projections": "skill_projections", "twin": "skill_twin"}),
 )
 ROWS: tuple[Spec, ...] = (
     text_of("target", "target"),
@@ -157,26 +133,20 @@ ROWS: tuple[Spec, ...] = (
     text_of("held out", "left_out"),
     text_of("by", "learner"),
     text_of("model", "model", names_row=True),
-    number_of("columns", "n_columns", whole),
-    number_of("MAE", "mae", plain),
+    *numbers(whole={"columns": "n_columns"}, plain={"MAE": "mae"}),
     text_of("compared with", "versus"),
     number_of("skill", "skill"),
     interval_of("95% interval", "skill_low", "skill_high", 3),
-    number_of("p-value", "p", p_value),
-    number_of("p, ranks", "p_wilcoxon", p_value),
-    number_of("p, adjusted", "p_adjusted", p_value),
+    *numbers(p_value={"p-value": "p", "p, ranks": "p_wilcoxon", "p, adjusted": "p_adjusted"}),
 )
 DRAW_COLUMNS: tuple[Spec, ...] = (
     text_of("target", "target"),
     percent_of("seen, %", "fraction"),
     text_of("control", "control", names_row=True),
     text_of("in place of", "model"),
-    number_of("noise", "noise", plain),
-    number_of("draws", "n_draws", whole),
-    number_of("mean skill", "skill"),
+    *numbers(plain={"noise": "noise"}, whole={"draws": "n_draws"}, signed={"mean skill": "skill"}),
     interval_of("range", "skill_least", "skill_most", 3),
-    number_of("significant", "n_found", whole),
-    number_of("as good as topology", "n_as_good", whole),
+    *numbers(whole={"significant": "n_found", "as good as topology": "n_as_good"}),
 )
 
 
@@ -190,15 +160,15 @@ def _population(data: StudyData) -> NestedPopulation:
     )
 
 
-def _fitted(data: StudyData) -> NestedModels | None:
+def _fitted(data: StudyData) -> nested.NestedModels | None:
     """Return the models of a population; None where there are too few runs for any."""
     population = _population(data)
-    if len(population.runs) < MIN_RUNS:
+    if len(population.runs) < nested.MIN_RUNS:
         return None
-    return data.once("nested models", lambda: nested_models(population, data.adjust, data.workers))
+    return data.once("nested models", lambda: nested.nested_models(population, data.adjust, data.workers))
 
 
-def _table(schema: Schema, part: Callable[[NestedModels], pl.DataFrame]) -> Callable[[StudyData], pl.DataFrame]:
+def _table(schema: Schema, part: Callable[[nested.NestedModels], pl.DataFrame]) -> Callable[[StudyData], pl.DataFrame]:
     """Return the function that computes a table of fitted models, without rows where there are none."""
     return lambda data: part(fitted) if (fitted := _fitted(data)) else pl.DataFrame(schema=schema)
 
@@ -208,7 +178,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     if not len(models):
         return ()
     left_out = _population(data).left_out
-    rows = models.filter(left_out=CONFIGURATIONS, learner=RIDGE).to_dicts()
+    rows = models.filter(left_out=CONFIGURATIONS, learner=nested.RIDGE).to_dicts()
     full = table("nested-models-all", "Every model, however runs are held out", ROWS, models.to_dicts(), sortable=True)
     main = table("nested-models", "Models by ridge regression, on held-out runs", ROWS, rows, sortable=True)
     drawn = table("nested-draws", "Topology of other runs, and planted features", DRAW_COLUMNS, draws.to_dicts())
@@ -223,19 +193,17 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         ),
         excluded(left_out),
         *(folded(each, max_rows=0) for each in (main, full, drawn)),
-        paragraph(
-            "All: ", csv_link("nested_models"), ", ", csv_link("nested_draws"), ", ", csv_link("nested_verdicts"), "."
-        ),
+        linked("All: nested_models.csv, nested_draws.csv, nested_verdicts.csv."),
     )
 
 
 def _elsewhere(models: pl.DataFrame) -> str:
     """Say what topology adds where whole sizes, bands of learning rates or corpora are held out."""
     target = models.get_column("target").item(0)
-    tested = models.filter(tested_rows()).get_column("model").unique()
+    tested = models.filter(nested.tested_rows()).get_column("model").unique()
     others = models.filter(pl.col("left_out") != CONFIGURATIONS, pl.col("model").is_in(tested.to_list()), target=target)
     said = [
-        f"{percent(min(part['skill']))} to {percent(max(part['skill']))} with whole {name} held out"
+        f"{formats.percent(min(part['skill']))} to {formats.percent(max(part['skill']))} with whole {name} held out"
         for (name,), part in others.group_by("left_out", maintain_order=True)
     ]
     return f"Of the {target} topology's skill is {'; '.join(said)}." if said else ""
@@ -245,7 +213,9 @@ def _methods(data: StudyData) -> Iterable[Block | None]:
     if len(data.tables["nested_models"]):
         return (paragraph(RULE),)
     n = len(_population(data).runs)
-    return (paragraph(f"Nested models: not fitted; {counted(n, 'run')} can be compared, and it takes {MIN_RUNS}."),)
+    return (
+        paragraph(f"Nested models: not fitted; {counted(n, 'run')} can be compared, and it takes {nested.MIN_RUNS}."),
+    )
 
 
 def _summary(data: StudyData) -> list[str]:
@@ -266,8 +236,8 @@ SECTION = ReportSection(
     title="What topology adds to a forecast",
     position=96,
     tables={
-        "nested_models": _table(MODELS, lambda fitted: fitted.models),
-        "nested_draws": _table(DRAWS, lambda fitted: fitted.draws),
+        "nested_models": _table(nested.MODELS, lambda fitted: fitted.models),
+        "nested_draws": _table(nested.DRAWS, lambda fitted: fitted.draws),
         "nested_verdicts": _table(SCHEMA, nested_verdicts),
     },
     charts=(nested_models_charts,),

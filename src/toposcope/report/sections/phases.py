@@ -11,24 +11,13 @@ from toposcope.analysis.change_points import MAX_POINTS
 from toposcope.analysis.phases import NP_MEAN, change_point_table, phase_table
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour, training_lines
+from toposcope.report import formats
 from toposcope.report.charts.series import faults_of, rows_of, run_names
-from toposcope.report.document import Block, Picture, csv_link, folded, paragraph
+from toposcope.report.document import Block, Picture, folded, linked
 from toposcope.report.headline import NP
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import (
-    Column,
-    Spec,
-    feature_of,
-    headline_rows,
-    missing,
-    number_of,
-    p_value,
-    share,
-    table,
-    text_of,
-    whole,
-)
+from toposcope.report.tables import Column, Spec, feature_of, headline_rows, number_of, numbers, table, text_of
 
 
 def change_point_chart(data: StudyData) -> Chart | None:
@@ -77,35 +66,32 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     rule_specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
-        number_of("step", "largest_change", whole, group=largest),
+        number_of("step", "largest_change", formats.whole, group=largest),
         _steps("over settings", "largest_change_first", "largest_change_last", largest),
-        number_of("step", "diminishing_returns", whole, group=diminishing),
+        number_of("step", "diminishing_returns", formats.whole, group=diminishing),
         _steps("over settings", "diminishing_first", "diminishing_last", diminishing),
-        number_of("settings", "n_settings", whole),
-        number_of("that agree", "share_same", share),
+        *numbers(whole={"settings": "n_settings"}, share={"that agree": "share_same"}),
     )
     point_specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
-        number_of("step", "step", whole),
+        number_of("step", "step", formats.whole),
         _steps("95% interval", "low", "high", ""),
-        number_of("p-value", "p_smooth", p_value),
+        number_of("p-value", "p_smooth", formats.p_value),
         (Column("a smooth trend explains it", True), lambda row: "yes" if row["explained"] else "no"),
     )
     phases = table("phases", "Phases by the published rule", rule_specs, rules)
-    rule_note = paragraph(
+    rule_note = linked(
         "The published rule (moving average of 5 checkpoints, 10% of the peak, 3 in a row) always finds a step of "
         "largest change, whether or not there is a phase. “Over settings” is the range of its results over windows and "
-        "thresholds. All features: ", csv_link("phases"), ".",
-    )  # fmt: skip
+        "thresholds. All features: phases.csv."
+    )
     changes = table("change-points", "Change points", point_specs, points)
     smooth = sum(bool(row["explained"]) for row in points)
-    changes_note = paragraph(
+    changes_note = linked(
         "Change points, their number chosen by a Bayesian information criterion: a smooth trend explains "
-        f"{smooth} of the {len(points)} shown."
-        f"{_thinned(data)} All: ",
-        csv_link("change_points"), ".",
-    )  # fmt: skip
+        f"{smooth} of the {len(points)} shown.{_thinned(data)} All: change_points.csv."
+    )
     return (
         *pictures,
         rule_note if phases else None,
@@ -118,7 +104,11 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
 def _steps(title: str, low: str, high: str, group: str) -> Spec:
     def write(row: Mapping[str, Any]) -> str:
         first, last = row[low], row[high]
-        return "–" if missing(first) or missing(last) else f"{whole(first)} to {whole(last)}"
+        return (
+            "–"
+            if formats.missing(first) or formats.missing(last)
+            else f"{formats.whole(first)} to {formats.whole(last)}"
+        )
 
     return Column(title, group=group), write
 

@@ -13,54 +13,37 @@ from toposcope.analysis.trajectories import TEXT_LOSS, Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.probes.feature import NETWORK
+from toposcope.report import formats
+from toposcope.report import headline as headlines
 from toposcope.report.association_tables import primary
 from toposcope.report.charts.series import run_names
-from toposcope.report.document import Block, csv_link, folded, paragraph
-from toposcope.report.headline import (
-    H0,
-    H1,
-    NP,
-    TARGETS,
-    TRAJECTORIES,
-    Headline,
-    describe_rank_test,
-    headlines_of,
-    named,
-    uncapitalised,
-)
+from toposcope.report.document import Block, folded, linked
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import (
-    feature_of,
-    headline_rows,
-    interval_of,
-    number_of,
-    p_value,
-    plain,
-    signed,
-    table,
-    text_of,
-    whole,
-)
+from toposcope.report.tables import feature_of, headline_rows, interval_of, number_of, numbers, table, text_of
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 from toposcope.report.tuning import MIN_STEADY
 from toposcope.wording import counted
 
 MAX_LEGEND_RUNS = 12  # with more runs than this there is no legend
-STEMS = {NP.key: "neural-persistence", H0.key: "h0-total", H1.key: "h1-total"}
+STEMS = {headlines.NP.key: "neural-persistence", headlines.H0.key: "h0-total", headlines.H1.key: "h1-total"}
 
 
 def scaling_charts(data: StudyData) -> list[Chart]:
     """Draw final values against the number of parameters, each with its power law."""
     laws = {row["quantity"]: row for row in data.tables["scaling"].iter_rows(named=True)}
-    losses = [name for name in TARGETS if not (name == TEXT_LOSS and TextLosses.of(data).tokens_differ)]
+    losses = [name for name in headlines.TARGETS if not (name == TEXT_LOSS and TextLosses.of(data).tokens_differ)]
     loss = next((name for name in losses if name in laws), None)
-    wanted = [(loss, "loss", f"final {TARGETS[loss]}", f"final {TARGETS[loss]} (nats per token)")] if loss else []
-    of_states = headlines_of(data.trajectories, ("rankme", "H0.total", "H1.total"))
+    wanted = (
+        [(loss, "loss", f"final {headlines.TARGETS[loss]}", f"final {headlines.TARGETS[loss]} (nats per token)")]
+        if loss
+        else []
+    )
+    of_states = headlines.headlines_of(data.trajectories, ("rankme", "H0.total", "H1.total"))
     stems = STEMS | {h.key: f"states-{h.feature.statistic.lower().replace('.', '-')}" for h in of_states}
     wanted += [
-        (h.key, stems[h.key], f"final {uncapitalised(h.name)}", h.axis)
-        for h in (NP, H0, H1, *of_states)
+        (h.key, stems[h.key], f"final {headlines.uncapitalised(h.name)}", h.axis)
+        for h in (headlines.NP, headlines.H0, headlines.H1, *of_states)
         if h.key in laws
     ]
     charts = [_scaling_chart(data, laws[key], stem, what, axis) for key, stem, what, axis in wanted]
@@ -119,13 +102,13 @@ def cross_size_charts(data: StudyData) -> list[Chart]:
     """Draw a few features of runs of all sizes, matched by step, tokens and loss."""
     known = data.tables["matched"].filter(pl.col("value").is_finite())
     present = set(known.get_column("feature"))
-    headlines = (*headlines_of(data.trajectories, OF_STATES), *TRAJECTORIES)
+    wanted = (*headlines.headlines_of(data.trajectories, OF_STATES), *headlines.TRAJECTORIES)
     left_out = ["tokens"] if _tokens_are_steps(data.trajectories) else []
     known = known.filter(~pl.col("by").is_in(left_out))
-    return [_chart(data, known, h) for h in [h for h in headlines if h.key in present][:MAX_FEATURES]]
+    return [_chart(data, known, h) for h in [h for h in wanted if h.key in present][:MAX_FEATURES]]
 
 
-def _chart(data: StudyData, known: pl.DataFrame, headline: Headline) -> Chart:
+def _chart(data: StudyData, known: pl.DataFrame, headline: headlines.Headline) -> Chart:
     rows = known.filter(feature=headline.key)
     shared = [by for by in MATCHED_BY if by in rows.get_column("by")]
     legend = rows.get_column("run").n_unique() <= MAX_LEGEND_RUNS
@@ -178,21 +161,19 @@ def _laws(data: StudyData) -> Iterable[Block | None]:
     rows = headline_rows(data.tables["scaling"], "quantity")
     specs = (
         feature_of("final value", "quantity"),
-        number_of("runs", "n", whole),
-        number_of("sizes", "n_sizes", whole),
-        number_of("exponent", "exponent", group="power law"),
+        *numbers(whole={"runs": "n", "sizes": "n_sizes"}),
+        *numbers("power law", signed={"exponent": "exponent"}),
         interval_of("95% interval", "low", "high", group="power law"),
-        number_of("R²", "r_squared", lambda x: signed(x).lstrip("+"), group="power law"),
-        number_of("offset", "offset", plain, group="power law and an offset"),
-        number_of("exponent", "offset_exponent", group="power law and an offset"),
-        number_of("rho", "rho", group="rank correlation with size"),
-        number_of("exact p", "p_exact", p_value, group="rank correlation with size"),
+        number_of("R²", "r_squared", lambda x: formats.signed(x).lstrip("+"), group="power law"),
+        *numbers("power law and an offset", plain={"offset": "offset"}, signed={"exponent": "offset_exponent"}),
+        *numbers("rank correlation with size", signed={"rho": "rho"}, p_value={"exact p": "p_exact"}),
     )
-    note = paragraph(
+    note = linked(
         "Least squares of the logarithms; the interval resamples runs. The p-value is exact for up to 8 sizes"
         + (f"; {rows[0]['n_sizes']} sizes allow {rows[0]['p_least']:.3f} at best" if rows else "")
-        + ". All quantities: ", csv_link("scaling"), ".", note=True,
-    )  # fmt: skip
+        + ". All quantities: scaling.csv.",
+        note=True,
+    )
     scaling = table("scaling", "Final values against the number of parameters", specs, rows)
     return (scaling, note if scaling else None)
 
@@ -203,22 +184,21 @@ def _across(data: StudyData) -> Iterable[Block | None]:
     specs = (
         feature_of(),
         text_of("at equal", "by", names_row=True),
-        number_of("runs", "n_runs", whole),
-        number_of("levels", "n_levels", whole),
-        number_of("from", "low", plain, group="levels"),
-        number_of("to", "high", plain, group="levels"),
-        number_of("spread", "spread", lambda x: signed(x).lstrip("+")),
-        number_of("rho", "rho_size", group="rank correlation with size"),
-        number_of("p-value", "p_size", p_value, group="rank correlation with size"),
-        number_of("at best", "p_least", p_value, group="rank correlation with size"),
+        *numbers(whole={"runs": "n_runs", "levels": "n_levels"}),
+        *numbers("levels", plain={"from": "low", "to": "high"}),
+        number_of("spread", "spread", lambda x: formats.signed(x).lstrip("+")),
+        *numbers(
+            "rank correlation with size",
+            signed={"rho": "rho_size"},
+            p_value={"p-value": "p_size", "at best": "p_least"},
+        ),
     )
     collapse = table("collapse", "How far sizes lie apart at equal step, tokens and loss", specs, rows)
-    explanation = paragraph(
+    explanation = linked(
         "Spread: the standard deviation over runs at the same level, as a share of that of all matched values; 0 where "
         "the sizes coincide. The p-value is exact, over all orders of the sizes; “at best” is the lowest that so few "
-        "sizes allow. All: ",
-        csv_link("collapse"), "; the values themselves: ", csv_link("matched"), ".",
-    )  # fmt: skip
+        "sizes allow. All: collapse.csv; the values themselves: matched.csv."
+    )
     return (explanation if collapse else None, folded(collapse, "At equal step, tokens and loss"))
 
 
@@ -229,10 +209,10 @@ def _matched(data: StudyData) -> pl.DataFrame:
 def _finding(data: StudyData) -> str:
     """Say how the final loss goes with size."""
     laws = {row["quantity"]: row for row in data.tables["scaling"].iter_rows(named=True)}
-    loss = next((name for name in TARGETS if name in laws), None)
+    loss = next((name for name in headlines.TARGETS if name in laws), None)
     if loss is None or (loss == TEXT_LOSS and TextLosses.of(data).tokens_differ):
         return ""
-    return f"The final {TARGETS[loss]} {trend(laws[loss])}, over {counted(laws[loss]['n_sizes'], 'size')}"
+    return f"The final {headlines.TARGETS[loss]} {trend(laws[loss])}, over {counted(laws[loss]['n_sizes'], 'size')}"
 
 
 def _summary(data: StudyData) -> list[str]:
@@ -247,10 +227,9 @@ def _summary(data: StudyData) -> list[str]:
     if not len(law):
         return []
     row = law.row(0, named=True)
-    exponent = signed(row["exponent"]).lstrip("+")
+    exponent, sizes = formats.signed(row["exponent"]).lstrip("+"), f"{row['n_sizes']} sizes (R² {row['r_squared']:.3f})"
     return [
-        f"The final {named(target)} scales as N^{exponent} over {row['n_sizes']} sizes (R² {row['r_squared']:.3f}); "
-        f"{describe_rank_test(row)}."
+        f"The final {headlines.named(target)} scales as N^{exponent} over {sizes}; {headlines.describe_rank_test(row)}."
     ]
 
 

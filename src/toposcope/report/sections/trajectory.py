@@ -1,7 +1,7 @@
 """The path of each run through its weights, and the points of a diagram along it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -14,10 +14,11 @@ from toposcope.charts.training import is_log_spaced, step_axis
 from toposcope.homology import Diagram, Vine, vineyard
 from toposcope.report.charts.diagrams import diagrams_of, moved_most
 from toposcope.report.charts.series import choose_runs, in_words, runs_of, short_names, spread
-from toposcope.report.document import Block, Picture, Terms, csv_link, folded, paragraph
+from toposcope.report.document import Block, Picture, Terms, folded, linked, paragraph
+from toposcope.report.formats import plain, share
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import number_of, plain, share, table, text_of, whole
+from toposcope.report.tables import number_of, numbers, table, text_of
 from toposcope.report.tuning import MAX_MATCHED_POINTS
 
 MAX_VINES = 40  # drawn, those with the longest bars
@@ -100,12 +101,7 @@ SUMMARIES, POINTS = "weight_paths", "weight_path_points"  # names of the tables 
 MAX_RUNS = 4
 
 
-class Titles(NamedTuple):
-    """Of the axes of a panel, and the panel's own."""
-
-    x: str
-    y: str
-    panel: str
+Titles = tuple[str, str, str]  # of the axes of a panel, and the panel's own
 
 
 def component_chart(data: StudyData) -> Chart | None:
@@ -113,7 +109,7 @@ def component_chart(data: StudyData) -> Chart | None:
     summaries = summaries_of(data)
     if not summaries:
         return None
-    titles = {run: Titles(_component(row, 1), _component(row, 2), run) for run, row in summaries.items()}
+    titles = {run: (_component(row, 1), _component(row, 2), run) for run, row in summaries.items()}
     figure, left_out = _panels(data, "pc", titles)
     title = component_title(list(summaries.values()))
     caption = (
@@ -130,7 +126,7 @@ def potential_chart(data: StudyData) -> Chart | None:
     if not summaries:
         return None
     titles = {
-        run: Titles("first axis (nats)", "second axis (nats)", f"{run}, diffusion time {row['potential_time']}")
+        run: ("first axis (nats)", "second axis (nats)", f"{run}, diffusion time {row['potential_time']}")
         for run, row in summaries.items()
     }
     figure, left_out = _panels(data, "potential", titles)
@@ -219,9 +215,8 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     """Draw the paths, and list their lengths and shares."""
     specs = (
         text_of("run", "run", names_row=True),
-        number_of("checkpoints", "n_checkpoints", whole),
-        number_of("length", "path_length", plain),
-        number_of("from the first", "displacement", plain),
+        *numbers(whole={"checkpoints": "n_checkpoints"}),
+        *numbers(plain={"length": "path_length", "from the first": "displacement"}),
         number_of("ratio", "straightness", lambda value: plain(value, 3)),
         *(
             number_of(title, f"pc{k}_{name}", share, group=f"variance in PC{k}")
@@ -239,7 +234,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         *pictures,
         folded(table(SUMMARIES, "The path of each run through its weights", specs, rows)),
         note if unfinished else None,
-        paragraph("All coordinates: ", csv_link(POINTS), ".", note=True) if rows else None,
+        linked(f"All coordinates: {POINTS}.csv.", note=True) if rows else None,
     )
 
 
