@@ -25,8 +25,7 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
     if n < MIN_RUNS:
         return math.nan
     square = strengths[np.ix_(runs, runs)]
-    pairings = orders(n) if n <= MAX_ENUMERATED_RUNS else drawn_orders(n, seed)
-    sums = square[np.arange(n), pairings].sum(axis=1)
+    sums = square[np.arange(n), orders(n) if n <= MAX_ENUMERATED_RUNS else drawn_orders(n, seed)].sum(axis=1)
     return float((sums >= sums[0] * (1 - 1e-12)).mean())
 
 

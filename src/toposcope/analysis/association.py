@@ -200,8 +200,7 @@ class _SharedCheckpoints:
 
     def _shifts(self) -> Vector:
         """Return the share of circular shifts of the target, the unshifted one included, that correlate as strongly."""
-        n = len(self.y)
-        shifted = np.array([np.roll(self.y, k) for k in range(n)])
+        shifted = np.array([np.roll(self.y, k) for k in range(len(self.y))])
         return np.asarray((np.abs(self.x @ shifted.T) >= np.abs(self.x @ self.y)[:, None] * (1 - 1e-12)).mean(axis=1))
 
     def _scales(self) -> dict[str, Vector]:

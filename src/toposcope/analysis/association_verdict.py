@@ -183,9 +183,7 @@ class _Rows:
         holds = np.all([test.holds for test in tests], axis=0)
         fails = np.any([~test.holds & ~test.undefined for test in tests], axis=0)
         verdicts = np.select(
-            [few, constant, holds, ~fails, self._trend()],
-            [UNDETERMINED, CONSTANT, BEYOND, UNDETERMINED, TREND],
-            NONE,
+            [few, constant, holds, ~fails, self._trend()], [UNDETERMINED, CONSTANT, BEYOND, UNDETERMINED, TREND], NONE
         )
         first = np.select([few, *(test.undefined for test in tests)], range(len(tests) + 1), 0)
         gaps = [FEW, *(test.gap for test in tests)]

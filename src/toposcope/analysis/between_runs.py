@@ -117,8 +117,7 @@ def between_runs_table(
                 n_steps = int(np.isfinite(found.rho[i]).sum())
                 values = (n_steps, *(float(of[i]) for of in (found.mean, found.p, found.band)))
                 rows[name] |= {f"{c}{given}": v for c, v in zip(("n_steps", "rho", "p", "band"), values, strict=True)}
-    names = _features(population)
-    table = pl.DataFrame([{**dict.fromkeys(SCHEMA), **rows[name]} for name in names], schema=SCHEMA)
+    table = pl.DataFrame([{**dict.fromkeys(SCHEMA), **rows[name]} for name in _features(population)], schema=SCHEMA)
     significant = []
     for given in GIVEN:
         p = table.get_column(f"p{given}").to_numpy()

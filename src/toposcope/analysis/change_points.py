@@ -235,8 +235,7 @@ def _intervals(
     drawn = (starts[:, None, :] + np.arange(length)[:, None]).reshape(-1, DRAWS)[:n]
     places = segment_into(times, lines[:, None] + left[drawn] * noise.scale[:, None], len(found))
     low = np.floor(np.percentile(places, 2.5, axis=1)).astype(np.int64)
-    high = np.ceil(np.percentile(places, 97.5, axis=1)).astype(np.int64)
-    return np.minimum(low, found), np.maximum(high, found)
+    return np.minimum(low, found), np.maximum(np.ceil(np.percentile(places, 97.5, axis=1)).astype(np.int64), found)
 
 
 def _p_smooth(

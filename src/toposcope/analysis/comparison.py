@@ -83,8 +83,7 @@ def _percentiles(resampled: Matrix) -> tuple[Vector, Vector, Vector]:
     for i in np.flatnonzero(~whole & (n > 0)):
         low[i], high[i] = np.percentile(resampled[i, known[i]], [2.5, 97.5])
     side = np.minimum((resampled <= 0).sum(axis=1), (resampled >= 0).sum(axis=1))
-    p = np.minimum(1.0, 2 * np.divide(side, n, out=np.full(len(n), np.nan), where=n > 0))
-    return low, high, p
+    return low, high, np.minimum(1.0, 2 * np.divide(side, n, out=np.full(len(n), np.nan), where=n > 0))
 
 
 def _fisher(first: Vector, second: Vector, n: int) -> Matrix:

@@ -79,10 +79,12 @@ def noise(series: Vector) -> Vector:
     number = np.arange(n) - (n - 1) / 2
     slope = np.log(np.maximum(residuals, smallest)) @ number / (number**2).sum()
     course = np.exp(slope[..., None] * number)
-    spread: Vector = MAD_TO_SD * np.maximum(
-        course * np.median(residuals / course, axis=-1, keepdims=True), np.median(residuals, axis=-1, keepdims=True)
+    return np.asarray(
+        MAD_TO_SD
+        * np.maximum(
+            course * np.median(residuals / course, axis=-1, keepdims=True), np.median(residuals, axis=-1, keepdims=True)
+        )
     )
-    return spread
 
 
 @lru_cache(maxsize=64)
@@ -113,8 +115,7 @@ def _lasting(pair: Vector) -> Vector:
     with np.errstate(divide="ignore", invalid="ignore"):
         units = np.where(difference == 0, 0.0, difference / spread)
     threes = sliding_window_view(units, tuning.N_LASTING, axis=-1)
-    least: Vector = np.maximum(threes.min(axis=-1), -threes.max(axis=-1)).clip(0)
-    return least
+    return np.asarray(np.maximum(threes.min(axis=-1), -threes.max(axis=-1)).clip(0))
 
 
 @lru_cache(maxsize=64)
@@ -126,5 +127,4 @@ def _residual_maker(n: int) -> Vector:
         at = np.arange(start, start + tuning.TREND_WINDOW)
         design = np.column_stack([np.ones(tuning.TREND_WINDOW), at - i])
         maker[i, at] -= np.linalg.pinv(design)[0]
-    scaled: Vector = maker / np.linalg.norm(maker, axis=1, keepdims=True)
-    return scaled
+    return np.asarray(maker / np.linalg.norm(maker, axis=1, keepdims=True))

@@ -64,6 +64,5 @@ def scale_free(probe: Probe, statistics: Statistics, norm: Vector) -> dict[str, 
     norm : ndarray, shape (n,)
         Frobenius norm of the weights, or of the gradient, the statistics are of.
     """
-    known = np.isfinite(norm) & (norm > 0)
-    divisor = np.where(known, norm, np.nan)
+    divisor = np.where(np.isfinite(norm) & (norm > 0), norm, np.nan)
     return {name: values / divisor ** probe.degree(name) for name, values in statistics.items()}

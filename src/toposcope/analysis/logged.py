@@ -5,6 +5,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis import tuning
+from toposcope.logs.table import ByStep
 from toposcope.probes import Feature
 from toposcope.typing import Vector
 
@@ -78,8 +79,7 @@ class Logged:
         }
 
     def _at(self, steps: NDArray[np.int64], values: Vector) -> Vector:
-        index = np.minimum(np.searchsorted(self.steps, steps), len(self.steps) - 1)
-        return np.where(self.steps[index] == steps, values[index], np.nan)
+        return ByStep(self.steps, values).at(steps)
 
     def _smoothed(self, steps: NDArray[np.int64], window: int) -> Vector:
         means = []

@@ -132,8 +132,7 @@ def _by_loss(trajectories: Sequence[Trajectory]) -> _Matching:
 
 def _along_loss(levels: Vector, axis: Vector, values: Vector) -> Vector:
     """Read values where the loss first falls to each level; NaN where it starts below, or never reaches the level."""
-    lowest = np.minimum.accumulate(axis)
-    after = np.searchsorted(-lowest, -levels)  # first checkpoint at or below the level
+    after = np.searchsorted(-np.minimum.accumulate(axis), -levels)  # first checkpoint at or below the level
     read = np.full(len(levels), np.nan)
     inside = (after > 0) & (after < len(axis))
     i, level = after[inside], levels[inside]

@@ -146,8 +146,7 @@ def correlate_across_runs(
     1991). The last stage has 50 permutations for each feature, or all 40,320 orders of 8 runs.
     """
     test = _Test.of(features, final, controls, strata, scale)
-    n_features = len(features)
-    p, band = np.full((2, n_features), np.nan)
+    p, band = np.full((2, len(features)), np.nan)
     open_ = np.flatnonzero(test.counts)
     for stage, permutations in enumerate(test.stages(len(open_))):
         if not len(open_):

@@ -21,8 +21,7 @@ def autocorrelation(series: Matrix) -> Matrix:
 def effective_size(x: Matrix, y: Matrix) -> Vector:
     """Return the independent pairs that x and y are worth, 2 to n (Bartlett 1935; Pyper & Peterman 1998, eq. 1)."""
     n = x.shape[-1]
-    lags = np.arange(1, n)
-    weights = 1 - lags / n
+    weights = 1 - np.arange(1, n) / n
     dependence = (autocorrelation(x)[..., 1:] * autocorrelation(y)[..., 1:] * weights).sum(axis=-1)
     return np.asarray(np.clip(n / np.maximum(1 + 2 * dependence, 1 / n), 2, n))
 
@@ -57,8 +56,7 @@ def _politis_white(series: Vector, rho: Vector) -> float:
 def block_draws(n: int, length: int, resamples: int, seed: int) -> NDArray[np.int64]:
     """Draw resamples of n places made of blocks of neighbours (moving blocks: Künsch 1989), shape (resamples, n)."""
     rng = np.random.default_rng(seed)
-    starts = rng.integers(0, n - length + 1, (resamples, -(-n // length)))
-    places = starts[:, :, None] + np.arange(length)
+    places = rng.integers(0, n - length + 1, (resamples, -(-n // length)))[:, :, None] + np.arange(length)
     return np.ascontiguousarray(places.reshape(resamples, -1)[:, :n])
 
 

@@ -16,6 +16,7 @@ MIN_RUNS = 8  # runs of a size that are needed; with several sizes, as many runs
 FINAL_LOSSES = {"validation_loss": "validation loss", TEXT_LOSS: "loss on the text", "loss": "training loss"}
 """Final losses by the name of the loss they are of, the most reliable first."""
 TRAINING = ("smoothed_loss", "batch_loss")
+ByRun = Mapping[str, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +46,7 @@ class RunPopulation:
     def losses(self) -> Matrix:
         """Return the loss of each run at the common steps, shape (t, n); NaN where unknown."""
         names = TRAINING if self.loss == "loss" else (self.loss,)
-        series = [next(t.targets[name] for name in names if name in t.targets) for t in self.runs]
-        return self.at_steps(series)
+        return self.at_steps([next(t.targets[name] for name in names if name in t.targets) for t in self.runs])
 
     def at_steps(self, series: Sequence[Vector | None]) -> Matrix:
         """Return a series of each run at the common steps, shape (t, n); NaN for a run without it."""
@@ -124,7 +124,7 @@ def _last_step(trajectory: Trajectory, log: pl.DataFrame) -> int:
 
 
 def _compared(
-    members: list[Trajectory], size: Mapping[str, int], length: Mapping[str, int], left_out: dict[str, str]
+    members: list[Trajectory], size: ByRun, length: ByRun, left_out: dict[str, str]
 ) -> tuple[list[Trajectory], Indices]:
     """Return the runs of strata with more than one run, if they are enough; else all, in one stratum."""
     keys = [(size[t.run], length[t.run]) for t in members]
@@ -138,11 +138,7 @@ def _compared(
 
 
 def _with_common_steps(
-    members: list[Trajectory],
-    size: Mapping[str, int],
-    length: Mapping[str, int],
-    strata: Indices,
-    left_out: dict[str, str],
+    members: list[Trajectory], size: ByRun, length: ByRun, strata: Indices, left_out: dict[str, str]
 ) -> tuple[list[Trajectory], Indices, Steps]:
     """Leave out the run that shares fewest steps, again and again, while common steps are few and runs to spare."""
     everyone = members, strata, dict[str, str]()

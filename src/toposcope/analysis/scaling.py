@@ -90,8 +90,7 @@ def rank_correlation(n_parameters: Vector, values: Vector) -> tuple[float, float
     n = len(x)
     if n > MAX_ENUMERATED_ORDERS or np.isnan(rho):
         return rho, float(two_sided(np.array(rho), np.array(n - 2.0)))
-    reached = np.abs(y[orders(n)] @ x)
-    return rho, float((reached >= abs(float(x @ y)) - TOLERANCE).mean())
+    return rho, float((np.abs(y[orders(n)] @ x) >= abs(float(x @ y)) - TOLERANCE).mean())
 
 
 def _interval(x: Vector, y: Vector, seed: int) -> tuple[float, float]:
@@ -132,8 +131,7 @@ def _residual(b: Vector, x: Vector, values: Vector) -> Vector:
     z = z - z.mean(axis=1, keepdims=True)
     y = values - values.mean()
     slope = (z @ y) / (z**2).sum(axis=1)
-    squares: Vector = ((y - slope[:, None] * z) ** 2).sum(axis=1)
-    return squares
+    return np.asarray(((y - slope[:, None] * z) ** 2).sum(axis=1))
 
 
 def sizes_of_complete(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> dict[str, int]:

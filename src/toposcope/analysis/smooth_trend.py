@@ -79,8 +79,7 @@ def _loudness(size: Vector, n: int | None = None) -> Vector:
     # a residual that happens to be 0 must not weigh infinitely
     logs = np.log(np.maximum(size, 1e-3 * size.mean() + np.finfo(float).tiny))
     slope = np.polyfit(number[n - len(size) :], logs, 1)[0]
-    loudness: Vector = np.exp(slope * (number - number.mean()))
-    return loudness
+    return np.asarray(np.exp(slope * (number - number.mean())))
 
 
 PER_BREAK = 4
@@ -113,8 +112,7 @@ class Trends:
     def _least_bic(self, squares: Vector, total: Vector) -> NDArray[np.int64]:
         n = self.bases.shape[1]
         squares = np.maximum(squares, ROUNDING * total + np.finfo(float).tiny)
-        best: NDArray[np.int64] = (n * np.log(squares) + np.log(n) * self.parameters[:, None]).argmin(axis=0)
-        return best
+        return np.asarray((n * np.log(squares) + np.log(n) * self.parameters[:, None]).argmin(axis=0))
 
     def with_breaks(self, family: int, breaks: list[int]) -> Vector:
         """Return an orthonormal basis, shape (n, d), of a family and breaks."""
@@ -168,8 +166,7 @@ def trends(times: Vector, noise: ColouredNoise) -> Trends:
 
 def squares_outside(basis: Vector, series: Vector) -> Vector:
     """Return the sum of squares, shape (m,), that an orthonormal basis leaves of each series, shape (n, m)."""
-    squares: Vector = ((series - basis @ (basis.T @ series)) ** 2).sum(axis=0)
-    return squares
+    return np.asarray(((series - basis @ (basis.T @ series)) ** 2).sum(axis=0))
 
 
 @lru_cache(maxsize=64)

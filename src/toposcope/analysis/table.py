@@ -152,8 +152,7 @@ def _of_group(
         },
         schema=SCHEMA,
     )
-    here = [other.run for other in trajectories].index(trajectory.run)
-    return rows, result.with_own(here)
+    return rows, result.with_own([other.run for other in trajectories].index(trajectory.run))
 
 
 def _design(run: str, task: AssociationTask, row: int, designs: Designs) -> int:
@@ -189,8 +188,7 @@ def comparison_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
     """
     floats = dict.fromkeys(("difference", "low", "high", "p"), pl.Float64)
     schema = {**dict.fromkeys(("run", "target", "feature", "other", "test"), pl.String), **floats}
-    rows = [row for t in trajectories for row in _comparisons(t)]
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame([row for t in trajectories for row in _comparisons(t)], schema=schema, orient="row")
 
 
 Row = tuple[str | float, ...]

@@ -207,18 +207,9 @@ def _errors(known: pl.DataFrame) -> tuple[float, ...]:
     error, relative = predicted - final, np.abs(predicted / final - 1)
     outside = np.maximum(low - final, 0) + np.maximum(final - high, 0)
     score = (high - low + 2 / (1 - LEVEL) * outside) / final
-    rho = float(correlate(ranks(predicted)[None], ranks(final))[0])  # NaN where all are equal
-    return (
-        float(np.abs(error).mean()),
-        float(np.median(relative)),
-        float(np.quantile(relative, 0.9)),
-        float(error.mean()),
-        float(relative.max()),
-        float((outside == 0).mean()),
-        float(((high - low) / final).mean()),
-        float(score.mean()),
-        rho,
-    )
+    rho = correlate(ranks(predicted)[None], ranks(final))[0]  # NaN where all are equal
+    of_errors = np.abs(error).mean(), np.median(relative), np.quantile(relative, 0.9), error.mean(), relative.max()
+    return tuple(map(float, (*of_errors, (outside == 0).mean(), ((high - low) / final).mean(), score.mean(), rho)))
 
 
 def _skill(both: pl.DataFrame) -> tuple[float, ...]:

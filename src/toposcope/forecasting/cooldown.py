@@ -8,7 +8,7 @@ makes: this is added by the power law of the run. docs/methods/cool-down.md has 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -31,7 +31,8 @@ MIN_LINE = 5  # raw checkpoints of the last half of the steps, for a slope of th
 MIN_WARM_UPS = 10  # steps seen, in warm-ups
 
 
-class Merged(NamedTuple):
+@dataclass(frozen=True)
+class Merged:
     """The average of the checkpoints of the last `window` steps, weighted as a linear decay over them weights them."""
 
     window: int  # steps from the first checkpoint in it to the last, which is now

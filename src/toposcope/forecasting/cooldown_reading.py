@@ -18,15 +18,7 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.extras import require
 from toposcope.family import Corpus
 from toposcope.forecasting import tuning
-from toposcope.forecasting.cooldown import (
-    DECAYS,
-    Course,
-    Decay,
-    Merged,
-    check_course,
-    cool_down_forecast,
-    windows,
-)
+from toposcope.forecasting.cooldown import DECAYS, Course, Decay, Merged, check_course, cool_down_forecast, windows
 from toposcope.forecasting.cooldown_report import HELD_OUT, CoolDownReport
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.schedules.recognised import logged_rates
@@ -147,14 +139,12 @@ def cooldown(
     needed = sorted({tuple(each) for found in chosen.values() for each in found}, key=len, reverse=True)
     raw = _spread([checkpoint for checkpoint in seen if checkpoint.step >= now / 2], N_RAW)
     origin = Origin(whole.source, tokenizer, _corpus(whole), access)
-    reading = _Reading.of(seen[-1], origin, text, tokens, len(raw) + len(needed) + bool(real))
-    done, total = 0, len(raw) + len(needed) + bool(real)
-    losses: list[float] = []
+    total, losses = len(raw) + len(needed) + bool(real), list[float]()
+    reading = _Reading.of(seen[-1], origin, text, tokens, total)
     for checkpoint in [*raw, *(merge(seen, window=(each[0], now)) for each in needed), *([real] if real else [])]:
-        progress(STAGE, done, total)
+        progress(STAGE, len(losses), total)
         losses.append(reading.loss(checkpoint))
-        done += 1
-    progress(STAGE, done, total)
+    progress(STAGE, total, total)
     held_out = ByStep(np.array([checkpoint.step for checkpoint in raw]), np.array(losses[: len(raw)]))
     course = Course(training if len(training.steps) else held_out, held_out, reading.tokens, rates, sgd)
     averages = {

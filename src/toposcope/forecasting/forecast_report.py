@@ -147,7 +147,7 @@ class ForecastReport:
         size = f", {short(log.parameters)} parameters" if np.isfinite(log.parameters) else ""
         sentences = {
             "read": f"{counted(len(log.steps), 'loss', 'losses')} from {log.target!r} in {log.unit}, steps "
-            f"{log.steps[0]:,} to {log.steps[-1]:,}{size}",
+            f"{log.steps[0]:,} to {log.steps[-1]:,}{size}"
         }
         if log.diverged is None:
             seen = min(log.last_seen / schedule.last_step, 1.0)
@@ -296,12 +296,7 @@ def forecast(
 
 
 def read_siblings(
-    path: str | Path,
-    log: Log,
-    *,
-    columns: Mapping[str, str] | None = None,
-    unit: str | None = None,
-    pattern: str = "",
+    path: str | Path, log: Log, *, columns: Mapping[str, str] | None = None, unit: str | None = None, pattern: str = ""
 ) -> CompleteRuns:
     """Read the complete runs that a forecast of a log may borrow from, their losses of the kind that the log's are."""
     try:

@@ -134,8 +134,7 @@ def end_steps(schedule: Schedule) -> Steps:
 
 def curve_steps(log: Log, schedule: Schedule) -> Steps:
     """Return steps from the last one seen to the end of the plan."""
-    first = int(log.steps[-1])
-    return np.unique(np.linspace(first, schedule.last_step, 200).round().astype(np.int64))
+    return np.unique(np.linspace(int(log.steps[-1]), schedule.last_step, 200).round().astype(np.int64))
 
 
 def from_present_level(forecast: Forecast, log: Log) -> Forecast:

@@ -17,9 +17,7 @@ Bounds = tuple[Vector | float, Vector | float]
 Derivatives = tuple[Vector, Tensor, Tensor]
 """Objectives, shape (b,), and two arrays of derivatives that a step follows from, shapes (b, ...)."""
 
-HUBER = (
-    1.345  # residuals beyond this multiple of their scale count less: 95% efficient where they are normal (Huber 1964)
-)
+HUBER = 1.345  # residuals beyond so many scales count less: 95% efficient where they are normal (Huber 1964)
 NORMAL = 1.4826  # a normal distribution's standard deviation over its median absolute deviation
 COMPLEX_STEP = 1e-30  # along the imaginary axis: the derivative is exact but for rounding (Squire and Trapp 1998)
 TOLERANCE = 1e-6
@@ -82,8 +80,7 @@ def damped_descent(
 
 def shortened(step: Matrix, longest: float) -> Matrix:
     """Return steps none of whose parts is longer than so much."""
-    largest = np.abs(step).max(axis=1, keepdims=True)
-    return np.asarray(step * np.minimum(1, longest / np.maximum(largest, longest)))
+    return np.asarray(step * np.minimum(1, longest / np.maximum(np.abs(step).max(axis=1, keepdims=True), longest)))
 
 
 def least_squares(

@@ -26,16 +26,10 @@ class _Answer(msgspec.Struct):
     notes: tuple[str, ...] = ()
 
 
-class _Merged(msgspec.Struct):
-    window: int
-    loss: float
-    weights: tuple[float, ...]
-
-
 class _Stored(msgspec.Struct):
     step: _Steps
     answers: list[_Answer]
-    merged: list[_Merged]
+    merged: list[Merged]
     headline: str = ""
 
 
@@ -59,7 +53,7 @@ def read_cool_downs(path: str | Path) -> tuple[CoolDown, ...]:
         CoolDown(
             step=stored.step,
             merged=min(
-                (Merged(*msgspec.structs.astuple(each)) for each in stored.merged if each.window <= answer.length),
+                (each for each in stored.merged if each.window <= answer.length),
                 key=lambda each: each.loss,
                 default=Merged(0, answer.now, (1.0,)),
             ),

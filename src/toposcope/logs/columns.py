@@ -5,50 +5,40 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-NAMES: dict[str, tuple[str, ...]] = {
-    "run": ("run", "run_name", "run_id", "run_uuid", "experiment_name", "config_name", "model"),
-    "step": (
-        *("global_step", "iter_num", "step", "optimizer_step", "update_step", "iteration", "iter", "it", "update"),
-        *("num_updates", "n_iter", "train_step", "steps", "iterations", "iters", "t"),
-        *("current_step", "current_steps", "cur_step", "global_steps", "training_step"),
-        *("batch", "batch_idx", "batch_id"),
-    ),
-    "rank": ("rank", "global_rank", "local_rank", "process_index", "worker", "replica"),
-    "epoch": ("epoch", "current_epoch", "epochs", "ep"),
-    "learning_rate": (
-        *("learning_rate", "lr", "optimizer_lr", "lr_group0", "learning_rate_group0", "lr_group_0", "lr_pg1"),
-        *("lr_adam_w", "lr_adam_w_pg1", "lr_adam", "lr_adam_pg1", "lr_sgd", "learning_rate_learning_rate"),
-        *("lr_decoupled_adam_w_group0", "lr_decoupled_lion_w_group0", "last_lr", "optim0_lr0", "current_lr", "l_r"),
-    ),
-    "tokens": (
-        *("tokens", "total_tokens", "tokens_seen", "num_tokens", "n_tokens", "num_input_tokens_seen"),
-        *("consumed_tokens", "tokens_consumed", "num_tokens_seen", "n_tokens_seen", "time_token"),
-    ),
-    "flops": ("flops", "total_flops", "training_flops"),
-    "weight_norm": (
-        *("weight_norm", "param_norm", "params_norm", "weight_norm_total", "parameter_norm", "weights_norm"),
-        *("total_param_norm", "params_norm_params_norm", "l2_norm_param_global"),
-    ),
-    "grad_norm": (
-        *("grad_norm", "gradient_norm", "total_grad_norm", "grad_norm_total", "global_grad_norm", "gnorm"),
-        *("g_norm", "grad_norm_grad_norm", "grad_2_0_norm_total", "l2_norm_grad_global", "grad_l2_norm"),
-    ),
-    "last_step": (
-        *("T", "last_step", "max_steps", "total_steps", "num_training_steps", "total_train_steps", "train_iters"),
-        *("total_optimization_steps", "total_training_steps", "total_iterations", "num_iterations", "total_iters"),
-        *("max_step", "max_iter", "max_updates", "max_update", "total_updates"),
-        *("max_iters", "max_iterations", "num_train_steps", "num_steps", "n_steps", "steps"),
-    ),
-    "parameters": (
-        *("N", "n_params", "num_params", "n_parameters", "num_parameters", "parameters", "total_params"),
-        *("parameter_count", "param_count", "non_embedding_params", "model_size", "params"),
-    ),
-    "tokens_per_step": ("tps", "tokens_per_step", "tokens_per_batch", "tokens_per_iter", "batch_tokens"),
-    "family": ("family", "collection"),
-    "schedule": (
-        *("sched", "schedule", "lr_schedule", "lr_scheduler", "lr_scheduler_type", "scheduler", "lr_decay_style"),
-    ),
-}
+
+def _words_by_name(table: str) -> dict[str, tuple[str, ...]]:
+    """Return the words that follow each name and its colon, whatever lines they stand in."""
+    _, *parts = re.split(r"\s(\w+):", table)
+    return {name: tuple(words.split()) for name, words in zip(parts[::2], parts[1::2], strict=True)}
+
+
+NAMES = _words_by_name(
+    """
+    run: run run_name run_id run_uuid experiment_name config_name model
+    step: global_step iter_num step optimizer_step update_step iteration iter it update num_updates n_iter train_step
+    steps iterations iters t current_step current_steps cur_step global_steps training_step batch batch_idx batch_id
+    rank: rank global_rank local_rank process_index worker replica
+    epoch: epoch current_epoch epochs ep
+    learning_rate: learning_rate lr optimizer_lr lr_group0 learning_rate_group0 lr_group_0 lr_pg1 lr_adam_w
+    lr_adam_w_pg1 lr_adam lr_adam_pg1 lr_sgd learning_rate_learning_rate lr_decoupled_adam_w_group0
+    lr_decoupled_lion_w_group0 last_lr optim0_lr0 current_lr l_r
+    tokens: tokens total_tokens tokens_seen num_tokens n_tokens num_input_tokens_seen consumed_tokens tokens_consumed
+    num_tokens_seen n_tokens_seen time_token
+    flops: flops total_flops training_flops
+    weight_norm: weight_norm param_norm params_norm weight_norm_total parameter_norm weights_norm total_param_norm
+    params_norm_params_norm l2_norm_param_global
+    grad_norm: grad_norm gradient_norm total_grad_norm grad_norm_total global_grad_norm gnorm g_norm grad_norm_grad_norm
+    grad_2_0_norm_total l2_norm_grad_global grad_l2_norm
+    last_step: T last_step max_steps total_steps num_training_steps total_train_steps train_iters
+    total_optimization_steps total_training_steps total_iterations num_iterations total_iters max_step max_iter
+    max_updates max_update total_updates max_iters max_iterations num_train_steps num_steps n_steps steps
+    parameters: N n_params num_params n_parameters num_parameters parameters total_params parameter_count param_count
+    non_embedding_params model_size params
+    tokens_per_step: tps tokens_per_step tokens_per_batch tokens_per_iter batch_tokens
+    family: family collection
+    schedule: sched schedule lr_schedule lr_scheduler lr_scheduler_type scheduler lr_decay_style
+    """
+)
 """Names of each quantity, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
 FACTS = ("last_step", "parameters", "tokens_per_step", "family", "schedule")
 """Quantities with one value for a whole run."""
@@ -80,10 +70,10 @@ PREFIXES = frozenset(
 )
 """Words before a name that do not change its meaning."""
 VALIDATION = frozenset(
-    (
-        *("eval", "evaluation", "val", "valid", "validation", "test", "dev", "heldout"),
-        *("validate", "validating", "evaluate", "evaluating", "testing", "holdout", "held", "vali"),
-    )
+    """
+    eval evaluation val valid validation test dev heldout validate validating evaluate evaluating testing holdout held
+    vali
+    """.split()
 )
 AUXILIARY = frozenset(
     """
@@ -173,8 +163,7 @@ def words_of(name: str) -> list[str]:
     """Return the words of a name in lower case; a single letter keeps its case."""
     if len(name) == 1:
         return [name]
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name)
-    return re.findall(r"[a-z0-9]+", parted.lower())
+    return re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower())
 
 
 def _known(words: list[str]) -> tuple[str, int, int] | None:

@@ -274,18 +274,8 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     losses = frozenset(name for name, kind in kinds.items() if kind == "loss")
     is_bar = BATCH in times and any(sign in part for part in parts for sign in ("%", "it/s", "s/it"))
     is_of_epoch = BATCH + ALL in times and ("s/step" in line or "- ETA:" in line)
-    has_step = any(kinds[name] == STEP for name in times)
-    return Template(
-        tuple(fields),
-        times,
-        losses,
-        has_step,
-        is_bar,
-        is_of_epoch,
-        evaluates,
-        begin.strip(),
-        _CODE.search(before_first) is not None,
-    )
+    has_step, is_code = any(kinds[name] == STEP for name in times), _CODE.search(before_first) is not None
+    return Template(tuple(fields), times, losses, has_step, is_bar, is_of_epoch, evaluates, begin.strip(), is_code)
 
 
 def _is_date(parts: tuple[str, ...], place: int) -> bool:

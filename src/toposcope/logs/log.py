@@ -129,11 +129,7 @@ class Log:
         if n == 0:
             return None
         return replace(
-            self,
-            steps=self.steps[:n],
-            loss=self.loss[:n],
-            learning_rate=self.learning_rate[:n],
-            norms={name: values[:n] for name, values in self.norms.items()},
+            self._part(slice(n)),
             table=self.table.until(step) if self.table else None,
             diverged=self.diverged if self.diverged and self.diverged.step <= step else None,
             finished=self.finished and self.last_seen <= step,
@@ -141,11 +137,12 @@ class Log:
 
     def since(self, step: int) -> Self:
         """Return what was logged from a step on; rows of other losses stay."""
-        n = int(np.searchsorted(self.steps, step))
-        later = {name: values[n:] for name, values in self.norms.items()}
-        return replace(
-            self, steps=self.steps[n:], loss=self.loss[n:], learning_rate=self.learning_rate[n:], norms=later
-        )
+        return self._part(slice(int(np.searchsorted(self.steps, step)), None))
+
+    def _part(self, rows: slice) -> Self:
+        norms = {name: values[rows] for name, values in self.norms.items()}
+        rates = self.learning_rate[rows]
+        return replace(self, steps=self.steps[rows], loss=self.loss[rows], learning_rate=rates, norms=norms)
 
     def final_loss(self) -> tuple[float, float]:
         """Return the final loss and its standard error (``docs/methods/forecasting.md``).

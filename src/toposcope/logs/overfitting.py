@@ -1,7 +1,7 @@
 """Whether a validation loss has turned; imports no arrays, for the live page."""
 
-from collections.abc import Iterable, Sequence
-from statistics import median
+from collections.abc import Iterable
+from statistics import median, quantiles
 
 from toposcope.logs import tuning
 
@@ -25,12 +25,5 @@ def overfits(losses: Iterable[float]) -> bool:
         elsewhere = bends[: best - 1] + bends[best:] if best else bends
         noise = median(elsewhere) * NORMAL_MAD / 6**0.5
         return rise > max(tuning.MAX_NOISE_RANGE_OF_FEW * noise, tuning.MIN_OVERFIT_OF_FEW * lowest)
-    noise = _lower_quartile(bends) / NORMAL_QUARTILE / 6**0.5
+    noise = quantiles(bends, method="inclusive")[0] / NORMAL_QUARTILE / 6**0.5
     return rise > max(tuning.MAX_NOISE_RANGE * noise, tuning.MIN_OVERFIT * lowest)
-
-
-def _lower_quartile(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    place, rest = divmod((len(ordered) - 1) / 4, 1)
-    low, high = ordered[int(place)], ordered[min(int(place) + 1, len(ordered) - 1)]
-    return low + rest * (high - low)

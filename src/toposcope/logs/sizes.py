@@ -18,13 +18,13 @@ CONFIGS = ("trainer_state.json", "hparams.yaml", "config.yaml", "args.json", "tr
 INSIDE = ("config", "args", "hyper_parameters", "hparams", "train_config", "model_args")  # parts of a file of torch
 BATCH = ("batch_size", "micro_batch_size", "device_batch_size", "per_device_train_batch_size", "train_batch_size")
 GLOBAL_BATCH = ("global_batch_size",)
-LENGTH = (
-    *("block_size", "seq_len", "seq_length", "sequence_length", "sequence_len", "context_length", "context_size"),
-    *("context", "max_seq_len", "max_seq_length"),
+LENGTH = tuple(
+    "block_size seq_len seq_length sequence_length sequence_len context_length context_size context max_seq_len "
+    "max_seq_length".split()
 )
-ACCUMULATION = (
-    *("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accumulation_steps", "grad_accum_steps"),
-    *("gradient_accumulation", "grad_accum"),
+ACCUMULATION = tuple(
+    "gradient_accumulation_steps accumulate_grad_batches grad_accumulation_steps grad_accum_steps "
+    "gradient_accumulation grad_accum".split()
 )
 DEVICES = ("world_size", "ddp_world_size", "num_devices", "n_devices", "devices", "num_gpus", "n_gpus")
 MAX_BYTES = 10**8  # of a configuration

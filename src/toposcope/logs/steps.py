@@ -132,8 +132,7 @@ def _loss_begins_again(before: Vector, after: Vector, *, is_sure: bool) -> bool:
 def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str]) -> Vector:
     # rows without a loss belong to the part that the row before them is of
     part = np.searchsorted([p[0] for p in parts[1:]], np.arange(len(row)), side="right")
-    lengths = [row[p].max() - row[p[0]] + gap for p in parts[:-1]]
-    offsets = np.concatenate([[0.0], np.cumsum(lengths)])
+    offsets = np.concatenate([[0.0], np.cumsum([row[p].max() - row[p[0]] + gap for p in parts[:-1]])])
     times = "once" if len(parts) == 2 else f"{len(parts) - 1} times"
     last = row[parts[-1]].max() + offsets[-1]
     remarks.append(f"steps begin again {times}, as with every epoch: counted on to {last:.0f}")

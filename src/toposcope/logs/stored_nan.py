@@ -40,8 +40,7 @@ def lost_losses(c: sqlite3.Connection, run: str) -> list[int]:
 def _was_not_finite(c: sqlite3.Connection, run: str) -> bool:
     if c.execute("SELECT 1 FROM runs WHERE run = ? AND status = 'diverged'", (run,)).fetchone():
         return True
-    query = "SELECT 1 FROM alerts WHERE run = ? AND check_name = 'non-finite'"
-    return bool(c.execute(query, (run,)).fetchone())
+    return bool(c.execute("SELECT 1 FROM alerts WHERE run = ? AND check_name = 'non-finite'", (run,)).fetchone())
 
 
 def _logged_names(c: sqlite3.Connection, run: str) -> dict[int, set[str]]:

@@ -8,11 +8,7 @@ that do (``tests/logs/test_ends_of_runs.py``); the rest on the logs and tables t
 WINDOW_SHARE, MIN_WINDOW_ROWS = 0.05, 3  # rows of a window, as a share and at least; medians of windows are compared
 MIN_ROWS = 20  # with fewer, noise alone may end above where it began; also those from which on a line has a noise
 MIN_RISE = 1.1  # last over lowest median of a run that diverged; less may be noise
-MIN_FEW_ROWS, FEW_HIGH, FEW_RISE = (
-    5,
-    3,
-    3.0,
-)  # of a short log: rows, how many of the last are high, times the first loss
+MIN_FEW_ROWS, FEW_HIGH, FEW_RISE = 5, 3, 3.0  # of a short log: rows, last ones that are high, times the first loss
 MIN_FALL = 0.05  # share of the first loss by which a run has learned
 MIN_RISE_WITHOUT_FALL, AT_PEAK = 1.4, 0.95  # how far one that has not must rise, and that it must be there
 MIN_RETURN = 0.5  # share of what was learned that a run has lost again
@@ -31,10 +27,7 @@ MIN_GAP, MIN_LATE_START = 3, 10  # usual intervals in one that make a gap, and b
 
 # Losses (cleaning, log)
 MAX_ROUND_OFF = 1e-6  # share of the peak by which a learning rate may be negative and count as 0
-MAX_NEGATIVE, MIN_MISSING = (
-    0.2,
-    3,
-)  # share of negative losses that may be slips; last rows by which one is logged no more
+MAX_NEGATIVE, MIN_MISSING = 0.2, 3  # share of losses that may be slips below 0; last rows of one logged no more
 MAX_BARE_COLUMNS = 3  # of a table of steps and losses alone
 # 79 published runs of fewer than 60 rows: docs/logs.md
 MIN_MEAN_ROWS, LINE_ROWS = 3, 5  # rows with a mean of their own; with fewer, those of a line through the last ones
@@ -51,17 +44,10 @@ MAX_TIME_SPAN = 0.25  # share of its first number by which a column of times goe
 MAX_RESTARTS_SHARE = 0.1  # of the rows: where steps go back more often, rows are out of order
 N_RESTART_ROWS, MIN_RESTART_ROWS = 5, 3  # rows around a restart whose losses are compared, at most and at least
 MIN_RESTART_FALL = 3.0  # median changes from row to row by which a loss falls, where another run may begin
-RANK_SHARE, MIN_RANK_STEPS = (
-    0.9,
-    5,
-)  # share of the steps with equally many rows, of several processes; steps to judge by
+RANK_SHARE, MIN_RANK_STEPS = 0.9, 5  # share of steps with equally many rows, of several processes; steps to judge by
 
 # Runs of a table (run_labels, splitting)
-MAX_PARTS, MAX_LABELS, MAX_CANDIDATES = (
-    20,
-    3,
-    8,
-)  # words for parts of a run; columns that separate runs, and are tried
+MAX_PARTS, MAX_LABELS, MAX_CANDIDATES = 20, 3, 8  # words for parts of a run; columns that separate runs, and are tried
 MAX_REPEATED_SHARE = 0.1  # of the rows that repeat a step: so many resumed runs may leave
 MAX_LATE_SHARE = 0.2  # of the shortest run: how much later than the first another run may begin
 MIN_BLANK_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.1  # rows without a label that are a run: as many, repeating as others do

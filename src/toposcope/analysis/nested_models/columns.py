@@ -38,13 +38,8 @@ class FractionColumns:
 
     def of_runs(self, chosen: Indices) -> "FractionColumns":
         """Return the same columns of some of the runs."""
-        return FractionColumns(
-            self.fraction,
-            self.places[chosen],
-            self.at[chosen],
-            {name: block[chosen] for name, block in self.blocks.items()},
-            {name: block[chosen] for name, block in self.families.items()},
-        )
+        blocks, families = ({name: b[chosen] for name, b in of.items()} for of in (self.blocks, self.families))
+        return FractionColumns(self.fraction, self.places[chosen], self.at[chosen], blocks, families)
 
 
 def fraction_columns(population: NestedPopulation, fraction: float) -> FractionColumns | None:
@@ -75,13 +70,8 @@ def fraction_columns(population: NestedPopulation, fraction: float) -> FractionC
     found[SCHEDULE] = list(_schedule(population, places, at))
     blocks = {name: _usable(columns, len(places)) for name, columns in found.items()}
     named = (LOSS, LEVELS, SCHEDULE, PLAIN, PROJECTIONS, TWIN)
-    return FractionColumns(
-        fraction,
-        places,
-        at,
-        {name: blocks[name] for name in named if name in blocks},
-        {name: block for name, block in blocks.items() if name not in named and block.shape[1]},
-    )
+    families = {name: block for name, block in blocks.items() if name not in named and block.shape[1]}
+    return FractionColumns(fraction, places, at, {name: blocks[name] for name in named if name in blocks}, families)
 
 
 def family_of(feature: Feature) -> str:

@@ -83,8 +83,7 @@ class RidgeModel:
         """Return the ridge on blocks of finite strength, and an intercept."""
         used = [(block, s) for block, s in zip(blocks, strengths, strict=True) if np.isfinite(s)]
         n, m = len(target), len(blocks[0].held_out)
-        ones = Block(np.ones((n, 1)), np.ones((m, 1)))
-        used = [(ones, tuning.INTERCEPT_STRENGTH), *used]
+        used = [(Block(np.ones((n, 1)), np.ones((m, 1))), tuning.INTERCEPT_STRENGTH), *used]
         Z = np.hstack([block.learned / np.sqrt(s) for block, s in used])
         held_out = np.hstack([block.held_out / np.sqrt(s) for block, s in used])
         directions = _directions(Z)

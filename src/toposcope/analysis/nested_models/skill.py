@@ -45,8 +45,7 @@ def compare(errors: Matrix, base: Matrix, groups: Indices) -> Skills:
     defined = np.asarray(np.isfinite(resampled).all(axis=1))
     ends = np.quantile(np.where(defined[:, None], resampled, 0.0), INTERVAL, axis=1)
     low, high = (np.where(defined, end, np.nan) for end in ends)
-    differences = (ours - theirs) / member.sum(axis=1)
-    return Skills(skill, low, high, sign_flips(differences), n_groups)
+    return Skills(skill, low, high, sign_flips((ours - theirs) / member.sum(axis=1)), n_groups)
 
 
 def wilcoxon_p(errors: Matrix, base: Matrix, groups: Indices) -> Vector:

@@ -1,6 +1,6 @@
 """Nested models of a population: how well each predicts, what its controls do, and what follows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,19 +9,8 @@ import polars as pl
 
 from toposcope.analysis import tuning
 from toposcope.analysis.adjustment import Method, adjusted
+from toposcope.analysis.nested_models import fitting
 from toposcope.analysis.nested_models.columns import FRACTIONS, PROJECTIONS, TWIN, Problem, fraction_columns, problems
-from toposcope.analysis.nested_models.fitting import (
-    BEFORE,
-    CONTROLS,
-    MEDIAN,
-    WITH_PLAIN,
-    boosted_predictions,
-    folds,
-    further_tables,
-    is_boosted,
-    predictions,
-    widths,
-)
 from toposcope.analysis.nested_models.population import CONFIGURATIONS, NestedPopulation
 from toposcope.analysis.nested_models.skill import Skills, compare, planted, shuffled, wilcoxon_p
 from toposcope.analysis.verdict import LEVEL
@@ -126,20 +115,20 @@ def _fit(place: int) -> Fitted:
 def fit_problem(problem: Problem) -> Fitted:
     """Fit the nested models of one target at one fraction, and draw their controls."""
     rows: list[dict[str, object]] = []
-    fitted = folds(problem, CONFIGURATIONS)
+    fitted = fitting.folds(problem, CONFIGURATIONS)
     if not fitted:
         return Fitted(rows)
-    found = predictions(problem, fitted)
+    found = fitting.predictions(problem, fitted)
     rows += _rows(problem, CONFIGURATIONS, RIDGE, found)
     for grouping in problem.groups:
-        others = folds(problem, grouping) if grouping != CONFIGURATIONS else []
+        others = fitting.folds(problem, grouping) if grouping != CONFIGURATIONS else []
         if others:
-            rows += _rows(problem, grouping, RIDGE, predictions(problem, others))
-    if is_boosted(problem) and is_installed("sklearn"):
-        rows += _rows(problem, CONFIGURATIONS, BOOSTING, boosted_predictions(problem))
-    elif is_boosted(problem):
+            rows += _rows(problem, grouping, RIDGE, fitting.predictions(problem, others))
+    if fitting.is_boosted(problem) and is_installed("sklearn"):
+        rows += _rows(problem, CONFIGURATIONS, BOOSTING, fitting.boosted_predictions(problem))
+    elif fitting.is_boosted(problem):
         rows.append({**_place(problem, CONFIGURATIONS, BOOSTING), "model": f"not installed; {install('sklearn')}"})
-    base = found[WITH_PLAIN]
+    base = found[fitting.WITH_PLAIN]
     return Fitted(rows, shuffled(problem, fitted, base), planted(problem, fitted, base))
 
 
@@ -147,17 +136,17 @@ def _rows(problem: Problem, grouping: str, learner: str, predicted: Mapping[str,
     """Return the rows of some models; each is compared with the one before it."""
     names, groups = list(predicted), problem.groups[grouping]
     errors = {name: problem.errors(values) for name, values in predicted.items()}
-    before = {name: BEFORE.get(name, WITH_PLAIN) for name in names}
+    before = {name: fitting.BEFORE.get(name, fitting.WITH_PLAIN) for name in names}
     compared = [name for name in names if before[name] in errors and before[name] != name]
     ours = np.array([errors[name] for name in compared])
     theirs = np.array([errors[before[name]] for name in compared])
     skills, ranks = compare(ours, theirs, groups), wilcoxon_p(ours, theirs, groups)
     over_controls = {
         probe: compare(ours, np.tile(errors[model], (len(ours), 1)), groups)
-        for probe, model in CONTROLS.items()
+        for probe, model in fitting.CONTROLS.items()
         if model in errors
     }
-    width, topological = widths(problem), set(further_tables(problem)) - set(CONTROLS.values())
+    width, topological = fitting.widths(problem), set(fitting.further_tables(problem)) - set(fitting.CONTROLS.values())
     rows: list[dict[str, object]] = []
     for name in names:
         row: dict[str, object] = {
@@ -192,7 +181,7 @@ def _place(problem: Problem, grouping: str, learner: str) -> dict[str, object]:
 
 def tested_rows() -> pl.Expr:
     """Return which rows of the models test topology: those of held-out runs, with topology added."""
-    without = [MEDIAN, *BEFORE, *CONTROLS.values()]
+    without = [fitting.MEDIAN, *fitting.BEFORE, *fitting.CONTROLS.values()]
     return (pl.col("left_out") == CONFIGURATIONS) & ~pl.col("model").is_in(without) & pl.col("p").is_not_null()
 
 
@@ -204,19 +193,21 @@ def _adjusted(models: pl.DataFrame, method: Method) -> tuple[pl.DataFrame, float
     return models.with_columns(p_adjusted=column), LEVEL / max(int(np.isfinite(p).sum()), 1)
 
 
-def _draw_rows(problem: Problem, part: Fitted, level: float) -> list[dict[str, object]]:
+def _draw_rows(problem: Problem, part: Fitted, level: float) -> Iterator[dict[str, object]]:
     skill: dict[str, Any] = {
         str(row["model"]): row["skill"]
         for row in part.rows
         if row["left_out"] == CONFIGURATIONS and row["learner"] == RIDGE
     }
-
-    def row(control: str, model: str, noise: float | None, draws: Skills, n_as_good: int | None) -> dict[str, object]:
-        least = LEVEL if control == SHUFFLED else level  # of what should not be found, and of what should be
-        return {
+    drawn: list[tuple[str, float | None, Skills]] = [(model, None, draws) for model, draws in part.shuffled.items()]
+    drawn += [("", float(noise), draws) for noise, draws in zip(tuning.NOISE_LEVELS, part.planted, strict=False)]
+    for model, noise, draws in drawn:
+        is_planted = noise is not None
+        least = level if is_planted else LEVEL  # of what should be found, and of what should not be
+        yield {
             "target": problem.target,
             "fraction": problem.columns.fraction,
-            "control": control,
+            "control": PLANTED if is_planted else SHUFFLED,
             "model": model,
             "noise": noise,
             "n_draws": len(draws.skill),
@@ -224,16 +215,5 @@ def _draw_rows(problem: Problem, part: Fitted, level: float) -> list[dict[str, o
             "skill_least": float(draws.skill.min()),
             "skill_most": float(draws.skill.max()),
             "n_found": int(((draws.p < least) & (draws.skill > 0)).sum()),
-            "n_as_good": n_as_good,
+            "n_as_good": None if is_planted else int((draws.skill >= skill[model]).sum()),
         }
-
-    return [
-        *(
-            row(SHUFFLED, model, None, draws, int((draws.skill >= skill[model]).sum()))
-            for model, draws in part.shuffled.items()
-        ),
-        *(
-            row(PLANTED, "", float(noise), draws, None)
-            for noise, draws in zip(tuning.NOISE_LEVELS, part.planted, strict=False)
-        ),
-    ]

@@ -111,8 +111,7 @@ def _verdict(target: str, models: pl.DataFrame, draws: pl.DataFrame) -> dict[str
     }
     missing = [NAMES[model] for model in CONTROLS.values() if best[model] is None]
     reasons = [why for why in explained if why]
-    n_powered = int(np.isfinite(gains).sum())
-    verdict, figures, known, more = _judged(row, tests, own, reasons, missing, n_powered)
+    verdict, figures, known, more = _judged(row, tests, own, reasons, missing, int(np.isfinite(gains).sum()))
     sentence = verdict_sentence(verdict, what=f"the {target}", known=known, figures=figures)
     return {**row, "verdict": verdict, "sentence": f"{sentence}.{more}"}
 

@@ -46,8 +46,7 @@ class Calibration:
         with np.errstate(over="ignore"):
             scaled = (found - (1 - self.narrowing) * (found - middle)) / self.blur
         normal = not np.isfinite(self.degrees_of_freedom)
-        blurred: Vector = (ndtr(scaled) if normal else stdtr(self.degrees_of_freedom, scaled)).mean(axis=-1)
-        return blurred
+        return np.asarray((ndtr(scaled) if normal else stdtr(self.degrees_of_freedom, scaled)).mean(axis=-1))
 
 
 ASSUMED = Calibration(float(np.sqrt(2)) * ASSUMED_SCATTER, ASSUMED_RUNS)  # used without residuals

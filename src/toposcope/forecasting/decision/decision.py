@@ -9,7 +9,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import MEAN_RATES, CoolDown
 from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
 from toposcope.forecasting.decision.cooled_now import CooledNow, affordable, cooled_sentences
-from toposcope.forecasting.scaling.planner import optimal_split, plan_repeated, repeated_loss
+from toposcope.forecasting.scaling.planner import check_positive, optimal_split, plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.notebook import facts_table
@@ -36,9 +36,8 @@ class RunInProgress:
     unique_tokens: float = np.inf
 
     def __post_init__(self) -> None:
-        for name, value in (("parameters", self.parameters), ("tokens", self.tokens), ("budget", self.budget)):
-            if not (np.isfinite(value) and value > 0):
-                raise ToposcopeError(f"{name}: {value:g} given; expected a number above 0")
+        for name in ("parameters", "tokens", "budget"):
+            check_positive(name, getattr(self, name))
         if not self.unique_tokens > 0:
             raise ToposcopeError(f"unique tokens: {self.unique_tokens:g} given; expected a number above 0")
         if not 0 <= self.cool_down < 1:
@@ -248,9 +247,7 @@ def signals(law: ScalingLaw, run: RunInProgress) -> tuple[Signal, ...]:
     end = run.tokens_if_continued
     ended = _loss(law, run, N, end)
     return tuple(
-        Signal(name, tokens, 1 - tokens / end, _loss(law, run, N, tokens) - ended)
-        if tokens < end
-        else Signal(name, tokens, 0.0, 0.0)
+        Signal(name, tokens, 1 - min(tokens, end) / end, _loss(law, run, N, min(tokens, end)) - ended)
         for name, tokens in moments.items()
     )
 
@@ -343,14 +340,8 @@ def _reasons(decision: Decision) -> Iterator[str]:
     )
     yield _break_even(decision)
     ratio = run.tokens / run.parameters
-    contrary = {"continue", "scale"} - {decision.rule_of_20}
-    agrees = (
-        "here"
-        if decision.answer in ("undecided", "cool down")
-        else "on the contrary"
-        if decision.answer in contrary
-        else "as well"
-    )
+    agreement = {"undecided": "here", "cool down": "here", decision.rule_of_20: "as well"}
+    agrees = agreement.get(decision.answer, "on the contrary")
     yield f"The rule D/N = {TOKENS_PER_PARAMETER:g} says {decision.rule_of_20} {agrees}: D/N is {ratio:.3g}."
 
 

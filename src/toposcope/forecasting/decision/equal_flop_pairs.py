@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +43,6 @@ class Pairs:
     run: Labels  # shape (n,); name of the first
     other: Labels  # shape (n,); name of the second
 
-    @classmethod
-    def of(cls, points: Points, ends: Indices, others: Indices) -> Self:
-        """Return pairs of points, by their places."""
-        return cls(
-            *(points.N[ends], points.D[ends], points.N[others], points.D[others]),
-            *(points.loss[ends], points.loss[others], points.run[ends], points.run[others]),
-        )
-
     def __len__(self) -> int:
         return len(self.N0)
 
@@ -75,8 +66,7 @@ class Pairs:
         """Weight of each pair, shape (n,), by which every two runs count as one."""
         two = np.stack([self.run, self.other], axis=1)
         _, group, count = np.unique(two, axis=0, return_inverse=True, return_counts=True)
-        weight: Vector = 1.0 / count[group.ravel()]
-        return weight
+        return np.asarray(1.0 / count[group.ravel()])
 
     def predicted_margin(self, law: ScalingLaw) -> Vector:
         """Return the margin by a law, shape (n,)."""
@@ -176,8 +166,8 @@ def equal_flop_pairs(points: Points, seed: int = 0, most: int = 40) -> Pairs:
                 kept = np.sort(draw.choice(len(ends), most, replace=False))
                 ends, others = ends[kept], others[kept]
             drawn.append((ends, others))
-    ends, others = (np.concatenate(column) for column in zip(*drawn, strict=True))
-    return Pairs.of(points, ends, others)
+    one, other = (points.where(np.concatenate(places)) for places in zip(*drawn, strict=True))
+    return Pairs(one.N, one.D, other.N, other.D, one.loss, other.loss, one.run, other.run)
 
 
 def _possible(points: Points, first: Indices, second: Indices) -> tuple[Indices, Indices]:

@@ -94,8 +94,7 @@ class TaskFits:
 
     def without_each(self, name: str, share: float) -> tuple[Vector, Vector]:
         """Return what fits without a run say of it at a share of its tokens and at its end, each of shape (n,)."""
-        weights = 1 - np.eye(len(self.points))
-        theta = self.methods[name].fit(self.points, self.chance, weights)
+        theta = self.methods[name].fit(self.points, self.chance, 1 - np.eye(len(self.points)))
         N, D = self.ends
         before, after = (
             self.methods[name].score(self.points, self.chance, theta, N, tokens).diagonal() for tokens in (share * D, D)

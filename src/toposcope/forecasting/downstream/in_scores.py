@@ -164,8 +164,7 @@ def _factor(report: ForecastReport, name: str) -> float:
 
 def _final_losses(report: ForecastReport) -> Vector:
     """Return draws of the final loss: normal to either side, as wide as the forecast's interval."""
-    random = np.random.default_rng(derive_seed(SEED, "forecast", "scores"))
-    standard = random.standard_normal(2000)
+    standard = np.random.default_rng(derive_seed(SEED, "forecast", "scores")).standard_normal(2000)
     low, high = report.interval
     if not np.isfinite(low):
         error = report.log.final_loss()[1]

@@ -38,8 +38,7 @@ def metric_noise(evaluations: Evaluations, task: str, *, metric: str = "", k: in
     if k < 1:
         raise ToposcopeError(f"metric_noise: k is {k}; expected 1 or more")
     table = evaluations.table.filter(pl.col("task") == task)
-    chosen = pl.col("metric") == metric if metric else pl.col("role") == "score"
-    rows = table.filter(chosen)
+    rows = table.filter(pl.col("metric") == metric if metric else pl.col("role") == "score")
     if rows.is_empty():
         known = sorted(table["metric"].unique()) if len(table) else evaluations.tasks
         raise ToposcopeError(f"{metric or 'score'} of task {task}: {choices(metric if len(table) else task, known)}")
@@ -242,16 +241,10 @@ def endpoints(ladder: Ladder) -> Endpoints:
     spreads = np.array([model.score_noise for model in models])
     known = spreads[np.isfinite(spreads)]  # each of a few values, so that one alone says little
     N, D = np.array([model.N for model in models]), np.array([model.D[-1] for model in models])
-    score = np.array([model.final_score for model in models])
-    return Endpoints(
-        tuple(model.run for model in models),
-        N,
-        D,
-        np.array([model.final_loss for model in models]),
-        score,
-        float(np.sqrt(np.mean(known**2))) if len(known) else 0.0,
-        _scatter(np.log(N), np.log(D), score) if ladder.target.n is None and not len(known) else 0.0,
-    )
+    loss, score = (np.array([getattr(model, f"final_{of}") for model in models]) for of in ("loss", "score"))
+    noise = float(np.sqrt(np.mean(known**2))) if len(known) else 0.0
+    scatter = _scatter(np.log(N), np.log(D), score) if ladder.target.n is None and not len(known) else 0.0
+    return Endpoints(tuple(model.run for model in models), N, D, loss, score, noise, scatter)
 
 
 def score_error(score: float, points: Endpoints, n: int | None) -> float:

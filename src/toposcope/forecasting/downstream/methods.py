@@ -117,8 +117,7 @@ class LogAccuracy(LadderMethod):
 
     def score(self, points: Endpoints, chance: float, theta: Matrix, N: Vector, D: Vector) -> Matrix:
         """Return scores, shape (k, m)."""
-        law = _power_law(theta, *_centred(points, N, D))
-        return np.asarray(chance + (1 - chance) * np.exp(-law))
+        return np.asarray(chance + (1 - chance) * np.exp(-_power_law(theta, *_centred(points, N, D))))
 
 
 class TwoStage(LadderMethod):
@@ -162,8 +161,7 @@ class TwoStage(LadderMethod):
 
     def loss(self, points: Endpoints, theta: Matrix, N: Vector, D: Vector) -> Matrix:
         """Return losses, shape (k, m)."""
-        law = _power_law(theta[:, :5], *_centred(points, N, D))
-        return np.asarray(law * np.exp(np.log(points.loss).mean()))
+        return np.asarray(_power_law(theta[:, :5], *_centred(points, N, D)) * np.exp(np.log(points.loss).mean()))
 
     def link(self, points: Endpoints, chance: float, theta: Vector) -> Link | ExponentialLink:
         """Return the sigmoid."""

@@ -13,9 +13,7 @@ from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.typing import Matrix, Vector
 
 DELTA = 1e-3  # residuals of the logarithm of the loss beyond this count linearly
-TOKENS_PER_PARAMETER = (
-    19.0  # ladder models with fewer are not used: the ladder of the paper begins at one Chinchilla, about 20
-)
+TOKENS_PER_PARAMETER = 19.0  # models with fewer are not used: the paper's ladder begins at one Chinchilla, about 20
 WINDOW = 5  # evaluations in a mean
 SKIPPED = 0.1  # share of each run's evaluations, from its beginning, that the link does not see
 START = (3.0, 6.0, 0.1, 0.2, 1.0)  # ln A, ln B, alpha, beta and E

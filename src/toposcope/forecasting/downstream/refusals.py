@@ -116,8 +116,7 @@ def refusal_of_width(low: float, high: float, chance: float) -> str:
 
 def above_chance(points: Endpoints, chance: float, n: int | None) -> Mask:
     """Return which runs have left chance."""
-    above: Mask = points.score - chance >= tuning.MIN_STANDARD_ERRORS * _noise(chance, points, n)
-    return above
+    return np.asarray(points.score - chance >= tuning.MIN_STANDARD_ERRORS * _noise(chance, points, n))
 
 
 def leaves_chance(points: Endpoints, trained: Mask, chance: float, n: int | None) -> bool:

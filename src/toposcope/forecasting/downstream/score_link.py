@@ -91,7 +91,7 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
         for each in extrapolating_folds(points.N, points.D)
         if leaves_chance(points, each.trained, chance, ladder.target.n)
     ]
-    judged = [_judged(method, points, chance, parts) for method in METHODS]
+    judged = [_judged(method, found, parts) for method in METHODS]
     best = min(range(len(METHODS)), key=lambda i: float(np.mean([each.error for each in judged[i]] or [np.inf])))
     method = METHODS[best]
     theta = method.fit_link(points, chance, np.ones((1, len(points))))[0]
@@ -100,11 +100,11 @@ def score_link(ladder: Ladder, task: str, seed: int = 0) -> ScoreLink:
     if refusal := refusal_of_fit(points, residuals, ladder.target.n):
         return replace(found, refusal=refusal)
     scatter = _scatter(points, residuals, ladder.target.n)
-    misses = _misses(method, points, chance, parts, judged[best], ladder.target.n, seed)
+    misses = _misses(method, found, parts, judged[best], seed)
     return replace(
         found,
         link=link,
-        resampled=_resampled(method, points, chance, theta, np.arange(len(points)), RESAMPLES, seed),
+        resampled=_resampled(method, found, theta, np.arange(len(points)), RESAMPLES, seed),
         scatter=scatter,
         widening=half_width(misses) / NORMAL_WIDTH,
         held=sum(each.off <= half_width(misses, each.fold) for each in misses),
@@ -122,8 +122,7 @@ def _refusal_of_losses(points: Endpoints) -> str:
 def _scatter(points: Endpoints, residuals: Vector, n: int | None) -> float:
     """Return the standard deviation of a score about the link: what runs show, and at least the noise of a score."""
     freedom = max(len(residuals) - 3, 1)
-    noise = score_error(float(points.score.mean()), points, n)
-    return max(float(np.sqrt(residuals @ residuals / freedom)), noise)
+    return max(float(np.sqrt(residuals @ residuals / freedom)), score_error(float(points.score.mean()), points, n))
 
 
 class _Judged(NamedTuple):
@@ -135,11 +134,11 @@ class _Judged(NamedTuple):
     movement: float
 
 
-def _judged(method: TwoStage, points: Endpoints, chance: float, parts: Sequence[Fold]) -> list[_Judged]:
+def _judged(method: TwoStage, of: ScoreLink, parts: Sequence[Fold]) -> list[_Judged]:
     """Return the held-out runs in each fold, predicted from their losses by the link of the others."""
     if not parts:
         return []
-    found = []
+    found, points, chance = [], of.points, of.chance
     thetas = method.fit_link(points, chance, np.stack([each.trained for each in parts]).astype(np.float64))
     for i, (fold, theta) in enumerate(zip(parts, thetas, strict=True)):
         link = link_of(method, points, chance, theta)
@@ -153,22 +152,14 @@ def _judged(method: TwoStage, points: Endpoints, chance: float, parts: Sequence[
     return found
 
 
-def _misses(
-    method: TwoStage,
-    points: Endpoints,
-    chance: float,
-    parts: Sequence[Fold],
-    judged: Sequence[_Judged],
-    n: int | None,
-    seed: int,
-) -> list[Miss]:
+def _misses(method: TwoStage, of: ScoreLink, parts: Sequence[Fold], judged: Sequence[_Judged], seed: int) -> list[Miss]:
     """Return the held-out runs, their errors in units of what the others show: spread of links, scatter of scores."""
-    found = []
+    found, points, chance = [], of.points, of.chance
     for i, fold in enumerate(parts):
         theta = method.fit_link(points, chance, fold.trained[None].astype(np.float64))[0]
         residuals = points.score - link_of(method, points, chance, theta)(points.loss)
-        scatter = _scatter(points, residuals[fold.trained], n)
-        links = _resampled(method, points, chance, theta, np.flatnonzero(fold.trained), FOLD_RESAMPLES, seed)
+        scatter = _scatter(points, residuals[fold.trained], of.target.n)
+        links = _resampled(method, of, theta, np.flatnonzero(fold.trained), FOLD_RESAMPLES, seed)
         for each in judged:
             if each.fold == i:
                 spread = float(np.std([link(points.loss[each.place]) for link in links]))
@@ -196,15 +187,15 @@ def link_of(method: TwoStage, points: Endpoints, chance: float, theta: Vector) -
 
 
 def _resampled(
-    method: TwoStage, points: Endpoints, chance: float, theta: Vector, runs: Indices, count: int, seed: int
+    method: TwoStage, of: ScoreLink, theta: Vector, runs: Indices, count: int, seed: int
 ) -> tuple[Link | ExponentialLink, ...]:
     """Return links of resampled runs, with the means of the priors drawn anew."""
     random = np.random.default_rng(derive_seed(seed, "score link", method.name, len(runs)))
     drawn = random.choice(runs, (count, len(runs)))
-    weights = np.stack([np.bincount(row, minlength=len(points)) for row in drawn]).astype(np.float64)
+    weights = np.stack([np.bincount(row, minlength=len(of.points)) for row in drawn]).astype(np.float64)
     shifts = random.normal(size=(count, len(theta)))
-    found = method.fit_link(points, chance, weights, Resampled(np.tile(theta, (count, 1)), shifts))
-    return tuple(link_of(method, points, chance, row) for row in found)
+    found = method.fit_link(of.points, of.chance, weights, Resampled(np.tile(theta, (count, 1)), shifts))
+    return tuple(link_of(method, of.points, of.chance, row) for row in found)
 
 
 @dataclass(frozen=True, eq=False)

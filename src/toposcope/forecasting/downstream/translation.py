@@ -426,8 +426,7 @@ class TranslationReport:
                 parts.append(f"loss on {each.loss} {found.loss:.3f}{ends}")
         if len(parts) > MAX_LISTED:
             parts = [*parts[:MAX_LISTED], f"{len(parts) - MAX_LISTED} more below"]
-        unknown = cannot_be_told(", ".join(refused)) if refused else ""
-        return "; ".join(filter(None, (", ".join(parts), unknown)))
+        return "; ".join(filter(None, (", ".join(parts), cannot_be_told(", ".join(refused)) if refused else "")))
 
 
 def _checks(each: Translation | TaskTranslation, held_out: Sequence[HeldOutLoss | HeldOutScore]) -> dict[str, Any]:

@@ -170,8 +170,7 @@ def delayed_decay(schedule: Schedule, steps: Steps) -> Vector:
     since = schedule.progress(steps)[:, None] - progress
     delay = tuning.COOLDOWN_DELAY * schedule.progress(np.array([schedule.last_step]))[0]
     reached = np.where(since >= 0, 1 - (1 + np.maximum(since, 0) / delay) ** -tuning.COOLDOWN_EXPONENT, 0.0)
-    values: Vector = reached @ size
-    return values
+    return np.asarray(reached @ size)
 
 
 S1_ANNEAL = AnnealedLaw("s1_anneal", Schedule.cooled)

@@ -137,8 +137,7 @@ def likelihoods(curves: Sequence[Curve]) -> Matrix:
     weight = np.sqrt(huber_weights(residuals, limit, 1e-15))
     squares = _sums_of_squares(bases, gain, curve.loss, weight).min(axis=0)
     floor = len(curve.loss) * (MIN_RESIDUAL_SCALE / 10) ** 2
-    profile: Matrix = 0.5 * len(curve.loss) * np.log(squares + floor)
-    return profile
+    return np.asarray(0.5 * len(curve.loss) * np.log(squares + floor))
 
 
 def best_shared(tables: Sequence[Matrix]) -> SharedDecay:

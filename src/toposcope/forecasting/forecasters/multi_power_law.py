@@ -68,13 +68,11 @@ class DecayTerms(NamedTuple):
 
     def _time(self, C: float, g: float) -> Vector:
         """Return C eta_k^-g S_k."""
-        time: Vector = np.exp(np.minimum(np.log(C) - g * self.log_rate + self.log_sum, MAX_LOG))
-        return time
+        return np.asarray(np.exp(np.minimum(np.log(C) - g * self.log_rate + self.log_sum, MAX_LOG)))
 
     def _sum(self, terms: Vector) -> Vector:
         """Return the sum of the terms of each step."""
-        sums: Vector = np.bincount(self.row, terms, minlength=self.n_steps).astype(np.float64)
-        return sums
+        return np.asarray(np.bincount(self.row, terms, minlength=self.n_steps).astype(np.float64))
 
 
 def summed_rate(schedule: Schedule, steps: Steps) -> Vector:
@@ -109,8 +107,7 @@ def lr_decay_terms(schedule: Schedule, steps: Steps) -> DecayTerms:
     if schedule not in _groups_of_schedule:
         _groups_of_schedule[schedule] = _group_decays(schedule)
     groups = _groups_of_schedule[schedule]
-    reached = np.searchsorted(groups.steps, steps, side="right")
-    last = np.minimum(groups.ends, reached[:, None])
+    last = np.minimum(groups.ends, np.searchsorted(groups.steps, steps, side="right")[:, None])
     row, group = np.nonzero(last > groups.begins)
     i, j = groups.begins[group], last[row, group]
     amount = groups.amount[j] - groups.amount[i]
@@ -297,6 +294,5 @@ class LeastSquaresProblem:
         """Reweigh the points by Huber's function of their residuals; return the scale of these."""
         residuals = self.solve(q)[1] / self.weight
         scale = NORMAL * float(np.median(np.abs(residuals)))
-        limit = max(MIN_RESIDUAL_SCALE, HUBER * scale)
-        self.weight = np.sqrt(huber_weights(np.abs(residuals), limit, 1e-15))
+        self.weight = np.sqrt(huber_weights(np.abs(residuals), max(MIN_RESIDUAL_SCALE, HUBER * scale), 1e-15))
         return scale

@@ -62,14 +62,12 @@ def _window(log: Log, share: float) -> Window:
     loss = np.minimum(loss, MAX_SPIKE * np.median(loss))
     if len(steps) <= MAX_BINS:
         return Window(steps, loss, np.ones(len(steps)))
-    edges = np.linspace(steps[0], steps[-1] + 1, MAX_BINS + 1)
-    bins = np.searchsorted(edges, steps, side="right") - 1
+    bins = np.searchsorted(np.linspace(steps[0], steps[-1] + 1, MAX_BINS + 1), steps, side="right") - 1
     count = np.bincount(bins, minlength=MAX_BINS)
     filled = count > 0
 
     def means(values: Vector) -> Vector:
-        sums: Vector = np.bincount(bins, values, minlength=MAX_BINS)[filled] / count[filled]
-        return sums
+        return np.asarray(np.bincount(bins, values, minlength=MAX_BINS)[filled] / count[filled])
 
     weight = count[filled] / count[filled].mean()
     return Window(means(steps.astype(np.float64)).round().astype(np.int64), means(loss), weight)
@@ -124,13 +122,12 @@ def _best_exponent(x: Vector, y: Vector, weight: Vector, exponents: Vector) -> t
     for done in range(1, MAX_ROUNDS + 1):
         L0, A = _nonnegative_lines(z, y, robust)
         size = np.abs(y - L0[:, None] - A[:, None] * z)
-        scale = NORMAL * _row_medians(size) + least
+        scale = NORMAL * row_medians(size) + least
         robust = weight * huber_weights(size, HUBER * scale[:, None], least)
         before, best = best, float(scale.min())
         if done >= MIN_ROUNDS and best > SETTLED_RATIO * before:
             break
-    within = size <= HUBER * best
-    losses = np.where(within, size**2, 2 * HUBER * best * size - (HUBER * best) ** 2)
+    losses = np.where(size <= HUBER * best, size**2, 2 * HUBER * best * size - (HUBER * best) ** 2)
     k = int((weight * losses).sum(axis=1).argmin())
     return k, PowerLawFit(float(L0[k]), float(A[k]), float(exponents[k]), float(x[-1]), float(scale[k]), at_edge=False)
 
@@ -150,7 +147,7 @@ def _nonnegative_lines(z: Matrix, y: Vector, weight: Matrix) -> tuple[Vector, Ve
     return np.maximum(offset, 0), np.where(offset < 0, through_zero, slope)
 
 
-def _row_medians(values: Matrix) -> Vector:
+def row_medians(values: Matrix) -> Vector:
     """Return the median of each row of finite values; NumPy's own takes a third of the time of a fit."""
     middle = (values.shape[1] - 1) // 2, values.shape[1] // 2
     ordered = np.sort(values, axis=1)
@@ -182,7 +179,7 @@ def _fit_scaled(
             right[:, 2] += strength * prior[0]
         solution = np.linalg.solve(normal, right[:, :, None])[:, :, 0]
         size = np.abs(y - (columns @ solution[:, :, None])[:, :, 0])
-        scale = NORMAL * _row_medians(size) + MIN_RELATIVE_SCALE
+        scale = NORMAL * row_medians(size) + MIN_RELATIVE_SCALE
         robust = weight * huber_weights(size, HUBER * scale[:, None], MIN_RELATIVE_SCALE)
     sound = (solution[:, :2] >= 0).all(axis=1)
     if sound.any():

@@ -67,8 +67,7 @@ def _errors(runs: tuple[LoggedRun, ...], fraction: float) -> Vector:
         if fold.trained.sum() >= MIN_SIBLINGS:
             slope, offset = _line(now[fold.trained], end[fold.trained])
             errors[fold.predicted] = (offset + slope * now - end)[fold.predicted]
-    known_errors: Vector = errors[np.isfinite(errors)]
-    return known_errors
+    return np.asarray(errors[np.isfinite(errors)])
 
 
 def _known(runs: Sequence[LoggedRun], fraction: float) -> tuple[list[LoggedRun], Vector, Vector]:

@@ -12,7 +12,7 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
 from toposcope.forecasting.forecasters.baseline_laws import Last, LawForecaster, ProgressPowerLaw, StepPowerLaw
 from toposcope.forecasting.forecasters.cooldown_laws import ANNEALING, COOLDOWN, S1_ANNEAL
-from toposcope.forecasting.forecasters.power_law_fit import window
+from toposcope.forecasting.forecasters.power_law_fit import row_medians, window
 from toposcope.forecasting.forecasters.sibling_template import template_final
 from toposcope.forecasting.held_out import group_folds, runs_held_out
 from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
@@ -56,8 +56,7 @@ class RidgeFit:
         standard error of a prediction has 1 in place of 5; sizes that are held out differ by more than chance.
         """
         z = self._z(features)
-        reach: Vector = np.sqrt(1 + tuning.LEVERAGE_FACTOR * np.einsum("mi,ij,mj->m", z, self.spread, z))
-        return reach
+        return np.asarray(np.sqrt(1 + tuning.LEVERAGE_FACTOR * np.einsum("mi,ij,mj->m", z, self.spread, z)))
 
     def _z(self, features: Matrix) -> Matrix:
         return np.clip((features - self.centre) / self.scale, -tuning.MAX_DEVIATIONS, tuning.MAX_DEVIATIONS)
@@ -75,8 +74,7 @@ def fit_ridge(features: Matrix, target: Vector, groups: Sequence[Hashable]) -> R
     """
     names = sorted(set(groups), key=str)
     fold_of = {name: i % MAX_FOLDS for i, name in enumerate(names)}
-    folds = np.array([fold_of[group] for group in groups])
-    held_out = _held_out(features, target, folds)
+    held_out = _held_out(features, target, np.array([fold_of[group] for group in groups]))
     losses = np.minimum(np.abs(held_out - target), tuning.MAX_COUNTED_ERROR).mean(axis=1)
     best = int(losses.argmin())
     whole = _fit(_standard(features), target, STRENGTHS[best])
@@ -112,7 +110,7 @@ def _standard(features: Matrix) -> _Standard:
 
 def _fit(standard: _Standard, target: Vector, strength: float) -> tuple[Vector, Vector, Vector, float, float, float]:
     centre, scale, z = standard
-    middle = _median(target)
+    middle = float(row_medians(target[None])[0])
     slopes, offset = np.zeros(z.shape[1]), middle
     weight = np.ones(len(target))
     penalty = strength * np.eye(z.shape[1]) if np.isfinite(strength) else None
@@ -126,15 +124,9 @@ def _fit(standard: _Standard, target: Vector, strength: float) -> tuple[Vector, 
             slopes = np.linalg.solve(weighted @ left + penalty, weighted @ (target - level))
         offset = level - float(mean @ slopes)
         size = np.abs(target - offset - z @ slopes)
-        spread = NORMAL * _median(size) + 1e-9
+        spread = NORMAL * float(row_medians(size[None])[0]) + 1e-9
         weight = huber_weights(size, HUBER * spread, 1e-12)
     return centre, scale, slopes, offset, float(target.min()), float(target.max())
-
-
-def _median(values: Vector) -> float:
-    """Return the median; NumPy's own takes most of the time of a fit."""
-    ordered = np.sort(values)
-    return float((ordered[(len(values) - 1) // 2] + ordered[len(values) // 2]) / 2)
 
 
 ExtraFeatures = Mapping[str, Sequence[float]]  # name of a run -> further features of it at the fraction

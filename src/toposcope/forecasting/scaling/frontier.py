@@ -69,8 +69,8 @@ def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) ->
     """
     N, budgets, losses = _curves(points)
 
-    def frontier(kept: NDArray[np.bool_]) -> tuple[Vector, Vector]:
-        seen = np.where(kept[:, None], losses, np.inf)
+    def frontier(counts: Vector) -> tuple[Vector, Vector]:
+        seen = np.where(counts[:, None] > 0, losses, np.inf)
         here = np.isfinite(seen)
         best = N[seen.argmin(axis=0)]
         low = np.where(here, N[:, None], np.inf).min(axis=0)
@@ -78,18 +78,11 @@ def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) ->
         inner = (low < best) & (best < high)
         return budgets[inner], best[inner]
 
-    C, best = frontier(np.ones(len(N), dtype=bool))
-    if len(np.unique(best)) < MIN_BUDGETS:
-        raise RefusedError(
-            f"envelope: {len(np.unique(best))} sizes are best at some budget between smaller and larger ones; "
-            f"at least {MIN_BUDGETS} are needed, with training curves that overlap in compute"
-        )
-
-    def resampled(random: np.random.Generator) -> tuple[Vector, Vector] | None:
-        there, others = frontier(np.bincount(random.integers(0, len(N), len(N)), minlength=len(N)) > 0)
-        return (there, others) if len(np.unique(others)) >= MIN_BUDGETS else None
-
-    return _frontier("envelope", C, best, resampled, resamples, seed)
+    few = (
+        "{} sizes are best at some budget between smaller and larger ones; at least {} are needed, with training "
+        "curves that overlap in compute"
+    )
+    return _frontier("envelope", frontier, len(N), few, resamples, seed)
 
 
 def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -> Frontier:
@@ -102,26 +95,15 @@ def by_parabolas(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -
     groups = _of_equal_compute(log_c)
     centres = np.array([np.exp(log_c[g].mean()) for g in groups])
     _, runs = np.unique(points.run, return_inverse=True)
-    n_runs = int(runs.max()) + 1
 
-    def frontier(weights: Vector) -> tuple[Vector, Vector]:
+    def frontier(counts: Vector) -> tuple[Vector, Vector]:
+        weights = counts[runs]
         vertices = np.array([_vertex(log_n[g], log_c[g], points.loss[g], weights[g]) for g in groups])
         known = np.isfinite(vertices)
         return centres[known], np.exp(vertices[known])
 
-    C, best = frontier(np.ones(len(points)))
-    if len(C) < MIN_BUDGETS:
-        raise RefusedError(
-            f"parabolas: {len(C)} budgets have points of equal compute on both sides of the best size; "
-            f"at least {MIN_BUDGETS} are needed"
-        )
-
-    def resampled(random: np.random.Generator) -> tuple[Vector, Vector] | None:
-        counts = np.bincount(random.integers(0, n_runs, n_runs), minlength=n_runs).astype(np.float64)
-        there, others = frontier(counts[runs])
-        return (there, others) if len(there) >= MIN_BUDGETS else None
-
-    return _frontier("parabolas", C, best, resampled, resamples, seed)
+    few = "{} budgets have points of equal compute on both sides of the best size; at least {} are needed"
+    return _frontier("parabolas", frontier, int(runs.max()) + 1, few, resamples, seed)
 
 
 def _curves(points: Points) -> tuple[Vector, Vector, NDArray[np.float64]]:
@@ -171,20 +153,19 @@ def _vertex(x: Vector, log_c: Vector, loss: Vector, weights: Vector) -> float:
 
 
 def _frontier(
-    approach: str,
-    C: Vector,
-    N: Vector,
-    resampled: Callable[[np.random.Generator], tuple[Vector, Vector] | None],
-    resamples: int,
-    seed: int,
+    approach: str, of: Callable[[Vector], tuple[Vector, Vector]], n_runs: int, few: str, resamples: int, seed: int
 ) -> Frontier:
-    """Return a frontier with the intervals of resampled runs; those that determine no exponent are None."""
+    """Return a frontier, of how often each run counts, with the intervals of resampled runs; refuse too few sizes."""
+    C, N = of(np.ones(n_runs))
+    if (n := len(np.unique(N))) < MIN_BUDGETS:
+        raise RefusedError(f"{approach}: {few.format(n, MIN_BUDGETS)}")
 
     def slope(C: Vector, N: Vector) -> float:
         return float(np.polyfit(np.log(C), np.log(N), 1)[0])
 
     random = np.random.default_rng(derive_seed(seed, "frontier", approach))
-    slopes = [slope(*found) for found in (resampled(random) for _ in range(resamples)) if found is not None]
+    drawn = (np.bincount(random.integers(0, n_runs, n_runs), minlength=n_runs) for _ in range(resamples))
+    slopes = [slope(*found) for found in map(of, drawn) if len(np.unique(found[1])) >= MIN_BUDGETS]
     value, remarks = slope(C, N), []
     low = high = np.nan
     if len(slopes) > resamples / 2:

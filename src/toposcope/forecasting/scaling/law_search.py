@@ -165,8 +165,7 @@ def _shares(problem: Problem, theta: Matrix) -> tuple[Matrix, Matrix, Matrix]:
 def _huber(residual: Matrix) -> Matrix:
     size = np.abs(residual)
     least = np.minimum(size, DELTA)
-    found: Matrix = least * (size - least / 2)
-    return found
+    return np.asarray(least * (size - least / 2))
 
 
 def _derivatives(problem: Problem, theta: Matrix, weights: Matrix) -> tuple[Vector, Matrix, NDArray[np.float64]]:

@@ -272,8 +272,7 @@ def repeated_loss(law: ScalingLaw, N: float, D: float, unique_tokens: float) -> 
     N' counts parameters beyond U_N, the compute-optimal number for the unique tokens that are read, at less than one.
     """
     unique = min(unique_tokens, D)
-    warranted = min(optimal_parameters(law, unique), N)
-    return float(law.loss(worth(N, warranted, R_N), worth(D, unique, R_D)))
+    return float(law.loss(worth(N, min(optimal_parameters(law, unique), N), R_N), worth(D, unique, R_D)))
 
 
 def plan_repeated(law: ScalingLaw, budget_flops: float, unique_tokens: float) -> RepeatedPlan:
@@ -298,5 +297,4 @@ def plan_repeated(law: ScalingLaw, budget_flops: float, unique_tokens: float) ->
     most = budget_flops / (FLOP * unique_tokens)
     N = float(np.exp(brentq(score, np.log(warranted), np.log(most), xtol=1e-13)))
     D = budget_flops / (FLOP * N)
-    loss = repeated_loss(law, N, D, unique_tokens)
-    return RepeatedPlan(N, D, D / unique_tokens, loss, fresh, (BORROWED,))
+    return RepeatedPlan(N, D, D / unique_tokens, repeated_loss(law, N, D, unique_tokens), fresh, (BORROWED,))

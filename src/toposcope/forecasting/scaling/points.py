@@ -19,7 +19,7 @@ from toposcope.logs.log import Log
 from toposcope.logs.raw import join_names, numbers, plural
 from toposcope.logs.sizes import with_sizes
 from toposcope.logs.tuning import MIN_LARGEST
-from toposcope.typing import Vector
+from toposcope.typing import Indices, Vector
 from toposcope.wording import joined
 
 Labels = NDArray[np.str_]
@@ -66,7 +66,7 @@ class Points:
         """Training compute 6 N D, floating-point operations (Kaplan et al. 2020, section 2.1)."""
         return 6 * self.N * self.D
 
-    def where(self, rows: NDArray[np.bool_]) -> "Points":
+    def where(self, rows: NDArray[np.bool_] | Indices) -> "Points":
         """Return some of the points; remarks stay."""
         return Points(self.N[rows], self.D[rows], self.loss[rows], self.run[rows], self.family[rows], self.remarks)
 
@@ -159,8 +159,7 @@ def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Point
     rows = complete & first
     if not rows.any():
         raise ToposcopeError(f"{path}: no row has a positive N, D and loss")
-    alone = np.array([f"row {i + 1}" for i in range(len(table))], dtype=np.str_)
-    run = np.where(run == "", alone, run)
+    run = np.where(run == "", np.array([f"row {i + 1}" for i in range(len(table))], dtype=np.str_), run)
     return Points(N[rows], D[rows], loss[rows], run[rows], family[rows], tuple(remarks))
 
 

@@ -13,7 +13,7 @@ from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.tuning import ASSUMED_RUNS, ASSUMED_SCATTER, EXPONENT_PRIOR, MIN_BOOTSTRAP_RUNS, MIN_CURVES
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
-from toposcope.typing import Matrix, Vector
+from toposcope.typing import Indices, Matrix, Vector
 from toposcope.wording import counted
 
 N_CELLS, N_ZOOMS = 40, 3  # exponents on each axis of the grid, and how often it closes in on those that are likely
@@ -176,8 +176,8 @@ def scaling_law(
     (1.8, 0.34)
     """
     points = points_of_family(points, family)
-    order = np.lexsort((points.loss, points.D, points.N))
-    N, D, loss, run = points.N[order], points.D[order], points.loss[order], points.run[order]
+    ordered = points.where(np.lexsort((points.loss, points.D, points.N)))
+    N, D, loss = ordered.N, ordered.D, ordered.loss
     if reason := _undetermined(N, D):
         raise RefusedError(f"scaling law: {reason}")
     if not np.ptp(loss) > 0:
@@ -188,11 +188,11 @@ def scaling_law(
     if not found.converged[0]:
         raise RefusedError("scaling law: the points lead to no optimum; give more sizes and more numbers of tokens")
     _check_exponents(best)
-    runs = _numbered(run)
+    runs = _numbered(ordered.run)
     n_runs = int(runs.max()) + 1
     theta, left_out = np.empty((0, 5)), 0
     if n_runs >= MIN_BOOTSTRAP_RUNS:
-        theta, left_out = _bootstrap(problem, (N, D), runs, found.theta[0], resamples, seed, progress)
+        theta, left_out = _bootstrap(problem, ordered, runs, found.theta[0], resamples, seed, progress)
     is_posterior = resamples > 0 and (n_runs < MIN_BOOTSTRAP_RUNS or 2 * left_out >= resamples)
     if is_posterior:
         random = np.random.default_rng(derive_seed(seed, "scaling law", "posterior"))
@@ -203,8 +203,7 @@ def scaling_law(
     remarks = [*_remarks(points, law, standard_errors, n_runs, is_posterior)]
     if left_out and not is_posterior:
         remarks.append(f"{left_out} of {resamples} resamples could not be fitted: intervals are too narrow")
-    if rival := _rival(problem, found):
-        remarks.append(rival)
+    remarks += filter(None, [_rival(problem, found)])
     return FittedScalingLaw(
         law=law,
         bootstrap=tuple(ScalingLaw(*row) for row in theta.tolist()),
@@ -261,13 +260,7 @@ def _numbered(run: NDArray[np.str_]) -> NDArray[np.int64]:
 
 
 def _bootstrap(
-    problem: Problem,
-    at: tuple[Vector, Vector],
-    runs: NDArray[np.int64],
-    start: Vector,
-    resamples: int,
-    seed: int,
-    progress: Progress,
+    problem: Problem, points: Points, runs: Indices, start: Vector, resamples: int, seed: int, progress: Progress
 ) -> tuple[Vector, int]:
     """Return the coefficients of resampled runs, shape (k, 5), and the number of resamples that could not be fitted."""
     n_runs = int(runs.max()) + 1
@@ -276,7 +269,7 @@ def _bootstrap(
     for begin in range(0, resamples, RESAMPLES_PER_BATCH):
         drawn = random.integers(0, n_runs, (min(RESAMPLES_PER_BATCH, resamples - begin), n_runs))
         weights = np.stack([np.bincount(row, minlength=n_runs) for row in drawn])[:, runs].astype(np.float64)
-        determined = np.array([not _undetermined(at[0][row > 0], at[1][row > 0]) for row in weights])
+        determined = np.array([not _undetermined(points.N[row > 0], points.D[row > 0]) for row in weights])
         left_out += int((~determined).sum())
         if determined.any():
             descent = descend(problem, np.repeat(start[None], int(determined.sum()), axis=0), weights[determined])

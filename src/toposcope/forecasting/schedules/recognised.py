@@ -174,10 +174,9 @@ def _described(fit: _ScheduleFit, warm_up: float, steps: Vector, fallen: float) 
         return Recognised(fit.shape, fit.rates, np.nan, "learning rate follows an inverse square root")
     end = f"to step {round(fit.last_step):,}"
     seen = f" ({fallen:.1%} of the peak fallen so far)" if fallen < 0.05 else ""
-    if stable:
-        words = f"learning rate is constant to step {round(fit.onset):,}, then follows {name} {end}{seen}"
-        return Recognised("wsd", fit.rates, fit.last_step, words)
-    return Recognised(fit.shape, fit.rates, fit.last_step, f"learning rate follows {name} {end}{seen}")
+    before = f"is constant to step {round(fit.onset):,}, then " if stable else ""
+    words = f"learning rate {before}follows {name} {end}{seen}"
+    return Recognised("wsd" if stable else fit.shape, fit.rates, fit.last_step, words)
 
 
 def _shapes(s: Vector, r: Vector, onsets: Vector, last_step: float | None) -> list[_ScheduleFit]:

@@ -113,8 +113,7 @@ class Schedule:
     @cached_property
     def shape(self) -> Vector:
         """The learning rate over its peak at 64 evenly spaced steps."""
-        steps = np.linspace(0, self.last_step, N_SHAPE_STEPS).round().astype(np.int64)
-        return self.rates[steps] / self.peak
+        return self.rates[np.linspace(0, self.last_step, N_SHAPE_STEPS).round().astype(np.int64)] / self.peak
 
     def decay_seen(self, step: int) -> float:
         """Return the share of the learning rate's whole decay that lies before a step; 1 if it never decays."""

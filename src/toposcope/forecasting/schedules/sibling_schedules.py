@@ -310,8 +310,7 @@ def _tail_cost(matches: _Alignment, n: int, ahead: Vector) -> float:
     lengths = np.array([sibling.last_step for sibling in matches.siblings], dtype=np.float64)
     apart = _apart(matches.rates(ahead))
     apart[np.abs(lengths[:, None] - lengths) <= SAME_LENGTH * lengths] = 1.0
-    quarter = np.sort(apart, axis=1)[:, count // 4]
-    return float((quarter.sum() + n - count) / n)
+    return float((np.sort(apart, axis=1)[:, count // 4].sum() + n - count) / n)
 
 
 def _apart(rates: Vector) -> Vector:

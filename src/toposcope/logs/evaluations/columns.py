@@ -56,11 +56,8 @@ ABOUT = {*METRIC, *SHOTS} | set(
     """.split()
 )
 """Names of columns that say something of a task, not of a model."""
-OF_VALUES = frozenset(
-    (
-        *("value", "score", "scores", "result", "results", "metrics", "stderr", "standard_error", "std_err"),
-        *("size", "step", "seed", "recipe", *NAMES["run"], *NAMES["parameters"], *NAMES["tokens"]),
-    )
+OF_VALUES = {*NAMES["run"], *NAMES["parameters"], *NAMES["tokens"]} | set(
+    "value score scores result results metrics stderr standard_error std_err size step seed recipe".split()
 )
 """Names of columns of a table that is not turned: a row for each value."""
 

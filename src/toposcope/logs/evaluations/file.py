@@ -167,8 +167,7 @@ class EvaluationFile:
                 raise ToposcopeError(
                     f"not JSON ({message_of(error)}); the file may have been cut in the middle"
                 ) from error
-        remark = f"{plural(bad, 'line is', 'lines are')} no JSON: ignored"
-        return documents, (remark,) if bad else ()
+        return documents, (f"{plural(bad, 'line is', 'lines are')} no JSON: ignored",) if bad else ()
 
     @cached_property
     def _table(self) -> tuple[pl.DataFrame | None, tuple[str, ...]]:

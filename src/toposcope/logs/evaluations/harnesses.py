@@ -407,8 +407,7 @@ def _is_helm_score(name: str) -> bool:
 
 def _helm_task(spec: Mapping[str, Any], path: Path) -> Row:
     """Return task, shots and model of a run, of its folder's name where it has no specification."""
-    name = str(spec.get("name") or path.parent.name)
-    scenario, _, rest = name.partition(":")
+    scenario, _, rest = str(spec.get("name") or path.parent.name).partition(":")
     arguments = dict(part.partition("=")[::2] for part in rest.split(",") if "=" in part)
     which = {key: value for key, value in arguments.items() if key not in OF_THE_ASKING}
     adapter = dictionary(spec.get("adapter_spec"))

@@ -23,8 +23,7 @@ def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEva
     """Return losses and accuracies of every run, step by step; of a run without any, its final training loss."""
     logs, remarks = read_logs(file.path)
     # the table calls the first of several validation losses so, whatever its column is called
-    raws = read_raw(file.path) or []
-    names = {sources(raw.columns).get("validation_loss", "") for raw in raws}
+    names = {sources(raw.columns).get("validation_loss", "") for raw in read_raw(file.path) or []}
     name = names.pop() if len(names) == 1 else "validation_loss"
     parts = [part for log in logs if log.table is not None for part in _targets(log, log.table, name)]
     if not parts:

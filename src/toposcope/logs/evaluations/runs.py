@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+import msgspec
 import polars as pl
 
 from toposcope.logs import tuning
@@ -56,14 +57,14 @@ class PublicModel:
     name: str  # family and size
     family: str  # with the data where the family has several: ``pythia-deduped``
     N: float
-    tokens: float | None  # None where the model was trained further, too
-    tokens_per_step: float | None  # of the first stage of training, as the next; None if no checkpoints are published
-    last_step: float | None
+    tokens: float | None = None  # None where the model was trained further, too
+    tokens_per_step: float | None = None  # of the first stage, as the next; None if no checkpoints are published
+    last_step: float | None = None
     # what stands before the number in the names of published checkpoints within training; empty without any
-    checkpoints: str
-    every: int  # steps between published checkpoints; earlier ones are at powers of two
-    later_stages: bool  # whether training has stages after the first, whose steps are counted anew in revisions
-    source: str  # where the figures stand: a paper or a model card
+    checkpoints: str = ""
+    every: int = 1  # steps between published checkpoints; earlier ones are at powers of two
+    later_stages: bool = False  # whether training has stages after the first, whose steps are counted anew in revisions
+    source: str = ""  # where the figures stand: a paper or a model card
     fine_tuned: bool = False  # whether the publisher trained it further, for chats or instructions
 
     def has_step(self, step: int) -> bool:
@@ -102,21 +103,10 @@ def public_families() -> tuple[Family, ...]:
     for row in rows("public_families.csv"):
         models = {}
         for size in (size for size in sizes if size["family"] == row["key"]):
-            N, tokens, per_step, last = (
-                float(size[name]) if size[name] else None for name in ("N", "tokens", "tokens_per_step", "last_step")
-            )
-            models[_folded(size["size"])] = PublicModel(
-                name="-".join(filter(None, (row["name"], size["size"].strip("-")))),
-                family=row["name"],
-                N=N or 0.0,
-                tokens=tokens,
-                tokens_per_step=per_step,
-                last_step=last,
-                checkpoints=row["checkpoints"],
-                every=int(row["every"] or 1),
-                later_stages=bool(row["later_stages"]),
-                source=row["source"],
-            )
+            name = "-".join(filter(None, (row["name"], size["size"].strip("-"))))
+            stated = {field: text for field, text in (row | size).items() if text}
+            stated |= {"name": name, "family": row["name"]}
+            models[_folded(size["size"])] = msgspec.convert(stated, PublicModel, strict=False)
         either = "|".join(map(re.escape, sorted(models, key=len, reverse=True)))
         publishers = row["publishers"].lower().split()
         owners = "|".join(re.escape(_folded(owner)) for owner in publishers)

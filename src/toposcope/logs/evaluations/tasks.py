@@ -22,13 +22,9 @@ LOSSES = (
     *("perplexity", "byte_perplexity", "word_perplexity", "ppl"),
 )
 """Losses of a task's right answers, or of a corpus; of a perplexity the logarithm is taken."""
-LIKELIHOOD_WORDS = frozenset(
-    {"prob", "probs", "margin", "logits", "logprob", "likelihood", "loglikelihood", "brier", "soft", "ctx", "logit"}
-)
+LIKELIHOOD_WORDS = frozenset("prob probs margin logits logprob likelihood loglikelihood brier soft ctx logit".split())
 PERPLEXITY_WORDS = frozenset({"perplexity", "ppl"})
-NO_METRICS = frozenset(
-    {"no_answer", "correct_choice", "predicted_index", "num_instances", "sample_len", "alias", "name"}
-)
+NO_METRICS = frozenset("no_answer correct_choice predicted_index num_instances sample_len alias name".split())
 ERROR_WORDS = ("stderr", "standard_error", "std_err", "sem")
 _FILTERS = ("none", "strict-match")  # filters of lm-evaluation-harness whose results come first
 UNKNOWN = len(SCORES)
@@ -47,14 +43,12 @@ AVERAGES = frozenset(
     "average averages averaged avg mean overall aggregate aggregated moyenne promedio durchschnitt".split()
 )
 """Words of a score over several tasks."""
-_OF_AVERAGES = frozenset(
-    {
-        *AVERAGES,
-        *("all", "macro", "micro", "weighted", "unweighted", "total", "final", "global", "grand", "main", "normalized"),
-        *("score", "scores", "acc", "accuracy", "norm", "result", "results", "performance", "tasks", "task", "evals"),
-        *("benchmark", "benchmarks", "leaderboard", "open", "llm", "of", "over", "across", "the", "v1", "v2", "raw"),
-        *("shot", "shots", "geometric", "arithmetic", "harmonic", "rate", "win", "in", "percent", "zero", "few"),
-    }
+_OF_AVERAGES = AVERAGES | frozenset(
+    """
+    all macro micro weighted unweighted total final global grand main normalized score scores acc accuracy norm result
+    results performance tasks task evals benchmark benchmarks leaderboard open llm of over across the v1 v2 raw shot
+    shots geometric arithmetic harmonic rate win in percent zero few
+    """.split()
 )
 _ALONE = tuple("all total macro micro macro_avg micro_avg all_tasks total_score final_score openllm score".split())
 """Names of averages without a word of `AVERAGES`, or joined in one word."""
@@ -144,7 +138,7 @@ def _is_metric(ending: str) -> bool:
 class Task(NamedTuple):
     """A standard task."""
 
-    names: tuple[str, ...]  # words joined by ``_``, as tools write them
+    names: str  # as tools write them, words joined by ``_``; a space between names
     # share of right answers by guessing: 0 where the answer is generated; None where it differs between questions
     chance: float | None
     part: str = ""  # the part whose number of questions is `n`: ``test`` or ``validation``. Empty if that is not known
@@ -152,41 +146,30 @@ class Task(NamedTuple):
 
 
 TASKS = (
-    Task(("arc_easy", "arc_e", "ai2_arc_easy"), 0.25, "test", 2376),
-    Task(("arc_challenge", "arc_c", "ai2_arc_challenge"), 0.25, "test", 1172),
-    Task(("hellaswag",), 0.25, "validation", 10042),
-    Task(("openbookqa", "openbook_qa", "obqa"), 0.25, "test", 500),
-    Task(("arc_agi",), 0.0),
-    Task(("arc",), 0.25),
-    Task(("sciq",), 0.25, "test", 1000),
-    Task(("mmlu_pro",), 0.1),
-    Task(("mmlu", "hendryckstest", "hendrycks_test"), 0.25, "test", 14042),
-    Task(("cmmlu", "ceval", "race", "c_eval", "logiqa", "medmcqa", "qasper_mc", "gpqa"), 0.25),
-    Task(("piqa",), 0.5, "validation", 1838),
-    Task(("winogrande",), 0.5, "validation", 1267),
-    Task(("boolq",), 0.5, "validation", 3270),
-    Task(("copa", "wsc", "wsc273", "wic", "rte", "xcopa", "xwinograd", "storycloze", "xstorycloze", "blimp"), 0.5),
-    Task(("socialiqa", "social_iqa", "social_i_qa", "siqa"), 1 / 3, "validation", 1954),
-    Task(("cb", "anli", "mnli", "xnli"), 1 / 3),
-    Task(("csqa", "commonsense_qa", "commonsenseqa"), 0.2, "validation", 1221),
-    Task(
-        ("gsm8k", "gsm", "gsm_plus", "math", "minerva_math", "hendrycks_math", "humaneval", "codex_humaneval", "mbpp"),
-        0.0,
-    ),
-    Task(
-        ("triviaqa", "trivia_qa", "naturalqs", "natural_qs", "nq", "nq_open", "squad", "drop", "coqa", "lambada"), 0.0
-    ),
-    Task(
-        ("jeopardy", "webqs", "popqa", "ifeval", "human_eval", "lcb", "livecodebench", "aime", "math500", "math_500"),
-        0.0,
-    ),
-    Task(
-        ("truthfulqa", "truthful_qa", "bbh", "big_bench_hard", "bigbench", "musr", "agieval", "toxigen", "crows_pairs"),
-        None,
-    ),
+    Task("arc_easy arc_e ai2_arc_easy", 0.25, "test", 2376),
+    Task("arc_challenge arc_c ai2_arc_challenge", 0.25, "test", 1172),
+    Task("hellaswag", 0.25, "validation", 10042),
+    Task("openbookqa openbook_qa obqa", 0.25, "test", 500),
+    Task("arc_agi", 0.0),
+    Task("arc", 0.25),
+    Task("sciq", 0.25, "test", 1000),
+    Task("mmlu_pro", 0.1),
+    Task("mmlu hendryckstest hendrycks_test", 0.25, "test", 14042),
+    Task("cmmlu ceval race c_eval logiqa medmcqa qasper_mc gpqa", 0.25),
+    Task("piqa", 0.5, "validation", 1838),
+    Task("winogrande", 0.5, "validation", 1267),
+    Task("boolq", 0.5, "validation", 3270),
+    Task("copa wsc wsc273 wic rte xcopa xwinograd storycloze xstorycloze blimp", 0.5),
+    Task("socialiqa social_iqa social_i_qa siqa", 1 / 3, "validation", 1954),
+    Task("cb anli mnli xnli", 1 / 3),
+    Task("csqa commonsense_qa commonsenseqa", 0.2, "validation", 1221),
+    Task("gsm8k gsm gsm_plus math minerva_math hendrycks_math humaneval codex_humaneval mbpp", 0.0),
+    Task("triviaqa trivia_qa naturalqs natural_qs nq nq_open squad drop coqa lambada", 0.0),
+    Task("jeopardy webqs popqa ifeval human_eval lcb livecodebench aime math500 math_500", 0.0),
+    Task("truthfulqa truthful_qa bbh big_bench_hard bigbench musr agieval toxigen crows_pairs", None),
 )
 """Chance by the number of answers; questions as the publishers count them (a tool's own statement always wins)."""
-_BY_NAME = {name: task for task in TASKS for name in task.names}
+_BY_NAME = {name: task for task in TASKS for name in task.names.split()}
 
 
 def standard_task(name: str) -> Task | None:
@@ -215,7 +198,7 @@ def usual_part(name: str) -> tuple[str, int] | None:
         return None
     parts = {PARTS[word] for word in words if word in PARTS}
     own = {word for word in words if not re.fullmatch(r"\d*shots?|\d+", word)}
-    is_subset = "mmlu" in task.names and not own <= {"mmlu", "avg", "mc", "rc", "cloze", "olmes", *PARTS}
+    is_subset = "mmlu" in task.names.split() and not own <= {"mmlu", "avg", "mc", "rc", "cloze", "olmes", *PARTS}
     return None if is_subset or parts - {task.part} else (task.part, task.n)
 
 
@@ -255,8 +238,7 @@ def is_average(task: str) -> bool:
         return True
     if re.search(r"[^\W\d_a-zA-Z]", task):  # 问答 Score
         return False
-    known = not AVERAGES.isdisjoint(words) and set(words) <= _OF_AVERAGES
-    return known or "_".join(words) in _ALONE
+    return (not AVERAGES.isdisjoint(words) and set(words) <= _OF_AVERAGES) or "_".join(words) in _ALONE
 
 
 def averaged_group(task: str) -> str:
@@ -387,5 +369,4 @@ def _without_parts(table: pl.DataFrame, group: str, parts: list[str], remarks: l
     )
     scored = table.filter(pl.col("task") == group).select("run", "step", scored=pl.lit(True)).unique()
     table = table.join(scored, on=["run", "step"], how="left", nulls_equal=True, maintain_order="left")
-    left = pl.col("task").is_in(parts) & pl.col("scored").fill_null(False)
-    return table.filter(~left).drop("scored")
+    return table.filter(~(pl.col("task").is_in(parts) & pl.col("scored").fill_null(False))).drop("scored")

@@ -22,10 +22,10 @@ from toposcope.logs.texts import decoded, parse_json
 ENDINGS = (".json", ".jsonl", ".ndjson")
 SURE = True
 CONTAINERS = frozenset(
-    (
-        *("history", "histories", "log_history", "log", "logs", "metrics", "data", "results", "records", "rows"),
-        *("curve", "curves", "scalars", "value", "values", "points", "entries"),
-    )
+    """
+    history histories log_history log logs metrics data results records rows curve curves scalars value values points
+    entries
+    """.split()
 )
 """Names around rows or columns that say nothing of what they are."""
 RUN_NAMES = ("name", "run", "run_name", "id", "run_id", "label", "experiment")

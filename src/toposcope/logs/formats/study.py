@@ -56,8 +56,7 @@ def _log(store: sqlite3.Connection, run: str) -> pl.DataFrame:
     rows = store.execute("SELECT * FROM log WHERE run = ? ORDER BY step", (run,))
     types = {"run": pl.String, "step": pl.Int64}
     schema = {name: types.get(name, pl.Float64()) for name, *_ in rows.description}
-    frame = pl.DataFrame(rows.fetchall(), schema=schema, orient="row").drop("run")
-    return with_nan(frame, nan_steps(store, run))
+    return with_nan(pl.DataFrame(rows.fetchall(), schema=schema, orient="row").drop("run"), nan_steps(store, run))
 
 
 def with_nan(log: pl.DataFrame, steps: Mapping[str, Sequence[int]]) -> pl.DataFrame:

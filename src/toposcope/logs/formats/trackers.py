@@ -145,8 +145,7 @@ def _of_mlflow_folder(path: Path) -> RawLog:
     tables = [_metric(file, file.relative_to(metrics).as_posix(), remarks) for file in files]
     if not tables:
         raise ToposcopeError("no metric was logged")
-    parameters = path / "params"
-    facts: dict[str, object] = {f.name: _text(f) for f in sorted(parameters.glob("*")) if f.is_file()}
+    facts: dict[str, object] = {f.name: _text(f) for f in sorted((path / "params").glob("*")) if f.is_file()}
     name = path / "tags" / "mlflow.runName"
     run = _text(name) if name.is_file() else path.name
     return RawLog(path, run, pivot_long(pl.concat(tables), "key"), facts=facts, remarks=tuple(remarks))
