@@ -110,7 +110,7 @@ def test_the_answer_moves_with_the_text(planted: Planted, shift: float) -> None:
     steps, losses = planted.course.held_out
     course = replace(planted.course, held_out=ByStep(steps, losses + shift))
     merged = planted.merged(200)
-    moved = [each._replace(loss=each.loss + shift) for each in merged]
+    moved = [replace(each, loss=each.loss + shift) for each in merged]
     before, after = cool_down_forecast(planted.course, merged, 200), cool_down_forecast(course, moved, 200)
     assert after.loss - shift == pytest.approx(before.loss)
     assert after.gain == pytest.approx(before.gain)
@@ -132,7 +132,7 @@ def test_windows_are_nested_and_end_now(chosen: set[int], length: int) -> None:
 
 def test_a_window_that_has_drifted_counts_less(planted: Planted) -> None:
     merged = planted.merged(200)
-    drifted = [merged[0]._replace(loss=merged[0].loss + 0.05), *merged[1:]]
+    drifted = [replace(merged[0], loss=merged[0].loss + 0.05), *merged[1:]]
     usual, found = (cool_down_forecast(planted.course, each, 200) for each in (merged, drifted))
     assert found.high - found.low > 1.5 * (usual.high - usual.low)
     assert any("the shorter window counts" in note for note in found.notes)
@@ -158,7 +158,7 @@ def test_refusals_say_what_to_do(planted: Planted) -> None:
     assert "ask again at step 3,000" in refused(with_rates(np.minimum(1, steps / 300)))
     assert "ask again at step" in refused(with_rates(np.minimum(1, steps / 2000)))
     assert "within the noise of 0.0500 of a text of 100 tokens" in refused(
-        replace(course, tokens=100), given=[each._replace(loss=each.loss + 0.3) for each in merged]
+        replace(course, tokens=100), given=[replace(each, loss=each.loss + 0.3) for each in merged]
     )
     at, raw = course.held_out
     rising = replace(course, held_out=ByStep(at, np.where(at < 1500, raw, raw + (at - 1500) / 2000)))

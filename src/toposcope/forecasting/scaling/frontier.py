@@ -164,7 +164,8 @@ def _frontier(
         return float(np.polyfit(np.log(C), np.log(N), 1)[0])
 
     random = np.random.default_rng(derive_seed(seed, "frontier", approach))
-    drawn = (np.bincount(random.integers(0, n_runs, n_runs), minlength=n_runs) for _ in range(resamples))
+    counts = (np.bincount(random.integers(0, n_runs, n_runs), minlength=n_runs) for _ in range(resamples))
+    drawn = (np.asarray(count, np.float64) for count in counts)
     slopes = [slope(*found) for found in map(of, drawn) if len(np.unique(found[1])) >= MIN_BUDGETS]
     value, remarks = slope(C, N), []
     low = high = np.nan
