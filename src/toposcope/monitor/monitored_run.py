@@ -38,7 +38,7 @@ ACTIVATION_COSTS = ("run", "measured")
 COMPILE_SECONDS = 60.0
 """Time for which the end of a complete run waits for kernels to be compiled; an error is shown at once."""
 CLOSE_SECONDS = 120.0  # time within which the monitor's thread must empty its queue at the end
-HOLD_SECONDS = 10.0  # time that rows, and alerts on them, wait for a measurement of an earlier step
+HOLD_SECONDS = 10.0  # time that alerts on rows wait for a measurement of an earlier step
 WRITE_SECONDS = 2.0  # time for which saving a checkpoint waits until everything up to it is written
 
 

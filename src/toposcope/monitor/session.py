@@ -66,7 +66,8 @@ class Session:
         self.logged: deque[tuple[int, Mapping[str, Any] | Note]] = deque()
         """Logged values and notes that are not written yet, in order."""
         self.pending: deque[tuple[int, float]] = deque()
-        """Steps of unfinished measurements, and until when rows from there on wait: alerts say what moved before."""
+        """Steps of unfinished measurements, and until when events from there on wait: alerts say what moved before."""
+        self._held: deque[Logged | Note] = deque()  # stored, and not dispatched yet
         self._next_write = 0.0
         self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
         self._other_seconds = 0.0  # spent by a write on anything but the log
@@ -217,13 +218,10 @@ class Session:
         """Return the rows logged since the last write, by step; thin them, and dispatch each as an event."""
         started = time.thread_time()
         rows: dict[int, dict[str, float]] = {}
-        until = self.pending[0][0] if self.pending and time.monotonic() < self.pending[0][1] else math.inf
         for _ in range(len(self.logged)):
-            if self.logged[0][0] >= until:
-                break
             step, values = self.logged.popleft()
             if isinstance(values, Note):
-                self._store_and_dispatch([values])
+                self._held.append(values)
                 continue
             numbers = _numbers(values)
             if new := values.keys() - numbers.keys() - self._unreadable:
@@ -232,7 +230,14 @@ class Session:
             if self._thinning.keeps(step, numbers):
                 rows.setdefault(step, {}).update(numbers)
                 self._forecast.add(step, stored_names(numbers))
-                self._dispatch(Logged(step, numbers))
+                self._held.append(Logged(step, numbers))
+        until = self.pending[0][0] if self.pending and time.monotonic() < self.pending[0][1] else math.inf
+        while self._held and self._held[0].step < until:
+            event = self._held.popleft()
+            if isinstance(event, Note):
+                self._store_and_dispatch([event])
+            else:
+                self._dispatch(event)
         self._row_seconds = time.thread_time() - started
         return rows
 
@@ -280,6 +285,7 @@ class Session:
 
     def finish(self, status: str, step: int) -> None:
         """Measure and write what is left, and close the study."""
+        self.pending.clear()
         self.write()
         if last := self._thinning.last_dropped():
             self._thinning.every = 1
