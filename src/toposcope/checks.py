@@ -13,6 +13,9 @@ class Check(NamedTuple):
     passes: bool = False  # by itself
     stops: bool = False  # a layer learns no more
     missed: str = ""  # a sentence that the documentation has too
+    foretells: str = (
+        ""  # what followed an early warning in trials (``docs/methods/monitor.md``), a sentence of the alert
+    )
 
 
 LAYERS = {"layers": 0.09}
@@ -56,8 +59,24 @@ CHECKS = {
     "initialisation": Check("a step 0 that is not an initialisation", deep=True),
     "log": Check("a training log next to the series that is another run's, or cannot be read"),
     "diverged": Check(monitor={"log": 0.0}),
-    "loss spike": Check(monitor={"log": 0.2}, passes=True, missed="At least one clear spike was missed."),
+    "loss spike": Check(
+        monitor={"log": 0.2},
+        passes=True,
+        missed="Of 254 troubles of small trainings it showed 41, and all alerts together 193.",
+    ),
     "gradient spike": Check(monitor={"log": 0.2, "layers": 0.09}, passes=True),
+    "rising gradients": Check(
+        monitor={"log": 1.0},
+        passes=True,
+        foretells="Of 17 small trainings that raised this alert before their loss showed anything, 13 were in trouble"
+        " within 200 steps: after 17 in the median, half of them after 14 to 20.",
+    ),
+    "growing weights": Check(
+        monitor={"layers": 3.0},
+        passes=True,
+        foretells="Of 36 small trainings that raised this alert before their loss showed anything, 22 were in trouble"
+        " within 200 steps: after 93 in the median, half of them after 36 to 138.",
+    ),
     "learning rate jump": Check(monitor={"log": 0.0}, passes=True),
     "dead units": Check(monitor=LAYERS, stops=True),
     "rank collapse": Check(monitor=LAYERS, missed="Of 10 stable ranks that fell to a 20th, 7 were missed."),

@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.random import Generator
 
 from toposcope.monitor.alerts import Alerts
@@ -79,6 +81,69 @@ def test_infinite_gradients_of_mixed_precision_do_not_go_on_forever() -> None:
 
 def test_a_value_that_fails_before_anything_is_known() -> None:
     assert feed({"loss": np.array([2.0, math.nan])})[0].step == 2
+
+
+def gradients(draw: Generator, n: int = N) -> np.ndarray:
+    return (0.4 + 2 * np.arange(1, n + 1) ** -0.5) * np.exp(0.05 * draw.normal(size=n))
+
+
+def test_gradients_that_rise_within_some_twenty_steps_are_noticed_before_any_spike() -> None:
+    found = []
+    for seed in range(12):
+        draw = np.random.default_rng(seed)
+        norms = gradients(draw, 3 * N)
+        norms[5000:] *= np.minimum(1.7 ** (np.arange(1000) / 10), 1.7**2)
+        found += feed({"loss": loss(draw, 3 * N), "grad_norm": norms})[:1]
+    early = [alert for alert in found if alert.kind == "rising gradients" and 5000 < alert.step <= 5025]
+    assert len(early) >= 9
+    assert "the mean of its last 16 values rose to" in early[0].message
+    assert "were in trouble within 200 steps" in early[0].message
+
+
+def test_after_a_spike_gradients_that_rise_are_no_early_warning() -> None:
+    draw = np.random.default_rng(0)
+    norms, values = gradients(draw), loss(draw)
+    norms[1500:] *= np.minimum(1.02 ** np.arange(N - 1500), 4)
+    values[1450:1460] += 2
+    assert [alert.kind for alert in feed({"loss": values, "grad_norm": norms})] == ["loss spike"]
+
+
+def weights(norms: np.ndarray, steps: np.ndarray) -> list[Alert]:
+    alerts = Alerts()
+    return [
+        alert
+        for step, norm in zip(steps.tolist(), norms.tolist(), strict=True)
+        for alert in alerts.measured(Measured(step, {("network", "training"): {"weight_norm": norm}}))
+    ]
+
+
+@given(st.integers(0, 10_000), st.floats(10, 100), st.floats(0.05, 0.3))
+@settings(max_examples=25)
+def test_weights_that_grow_faster_than_they_did_are_one_alert(seed: int, faster: float, noise: float) -> None:
+    steps = np.arange(20, 8020, 20)
+    growth = 1e-4 * np.where(np.arange(400) < 300, 1.0, faster)
+    growth *= 1 + noise * np.random.default_rng(seed).normal(size=400)
+    (alert,) = weights(20 * np.exp(np.cumsum(growth)), steps)
+    assert (alert.kind, alert.place) == ("growing weights", "weight norm")
+    assert 20 * 300 < alert.step <= 20 * 320
+
+
+@pytest.mark.parametrize("course", ["linear", "square root", "logarithm", "flat", "turns"])
+@pytest.mark.parametrize("pace", ["even", "doubled twice", "log", "uneven"])
+def test_weights_that_grow_as_before_raise_no_alert_whatever_the_pace(course: str, pace: str) -> None:
+    draw = np.random.default_rng(0)
+    steps = {
+        "even": np.arange(50, 50_001, 50),
+        "doubled twice": np.cumsum(np.repeat([50, 100, 200], 500)),
+        "log": np.unique(np.round(10 ** np.arange(0, 5, 1 / 20)).astype(int)),
+        "uneven": np.cumsum(draw.choice([50, 50, 50, 100, 150], size=800)),
+    }[pace]
+    t = steps / steps[-1]
+    norms = {
+        "linear": 1 + t, "square root": 1 + np.sqrt(t), "logarithm": np.log(10 + 1000 * t), "flat": 1 + 0 * t,
+        "turns": 1 + t * (1 - t),
+    }[course]  # fmt: skip
+    assert weights(30 * norms * np.exp(1e-5 * draw.normal(size=len(t))), steps) == []
 
 
 T = np.arange(4000)

@@ -14,12 +14,20 @@ N_SPIKE_LEVEL = 7  # values whose median is the level; few, so that trends and s
 N_SPIKE_NOISE = 64  # differences between consecutive values whose median absolute value is the unit of noise
 MIN_CHANGES = 10  # nonzero differences from which the rounding of a stream is estimated
 MIN_TYPICAL = 0.05  # least unit of noise as a share of the mean difference, for streams that rarely change
+MAX_EXCURSION = 16  # values above the level after which an excursion counts as another, so that a trend has a tail
 SPIKE_RECOVERY = 8  # normal values after the first alert before another
 RECOVERED = 0.5  # share of a spike's height below which a value has recovered
 MAX_RAISED = 100  # raised values after which they become the new level
 MAX_EXCLUDED_SPIKES = 2  # spikes that are excluded from the noise; further ones count as noise of the stream
 N_BLOCK = 16  # values per block, whose median is stored as a past level
 PAST_FRACTION = 4  # a spike exceeds all levels since this fraction of the steps: a return to them is no spike
+
+# Early warnings: windows as chosen by ``toposcope early-warnings`` on half of its kinds of trouble, at the pace of the
+# monitor; their rates, in ``checks.py``, are the largest without a false alarm in its 1.1 million quiet steps.
+RISE_STEPS = (16, 256)  # over which the mean of gradient norms is taken, and the median that it is compared with
+GROWTH_STEPS = (1, 64)  # the same of weight norms
+MIN_RISE_MEAN, MIN_RISE_LEVEL = 2, 16  # values of these windows, unless one of a step
+MAX_GAP_GROWTH = 1.5  # factor on the interval between measurements above which the noise is another
 
 MIN_RATE_RISE = 3.2  # factor over the highest earlier rate; constant warm-ups end with a factor of 3
 MIN_RATE_FALL = 20.0  # factor below the previous rate; step schedules divide by 10 at most

@@ -1,5 +1,6 @@
 """Alerts: faults of a run, detected as it trains, at a stated rate of false alarms."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -10,8 +11,16 @@ from toposcope.logs.tuning import FALSE_ALARM_RATE
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts.first_movers import FirstMovers
 from toposcope.monitor.alerts.layers import Outliers, SlowGrowth, Stopped
-from toposcope.monitor.alerts.logged import NotFinite, RankDivergence, RateJumps, SpikeDetector, WorseForecasts
+from toposcope.monitor.alerts.logged import (
+    NotFinite,
+    RankDivergence,
+    RateJumps,
+    Rises,
+    SpikeDetector,
+    WorseForecasts,
+)
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
+from toposcope.probes.feature import NETWORK
 
 __all__ = ["FALSE_ALARM_RATE", "Alerts"]
 
@@ -54,10 +63,11 @@ class Alerts:
         self._last_step = last_step
         self._finite = NotFinite()
         self._spikes: dict[str, SpikeDetector] = {}
+        self._rises: dict[str, Rises] = {}
         self._rates: dict[str, RateJumps] = {}
         self._ranks = RankDivergence()
         self._forecasts = WorseForecasts()
-        self._growth = SlowGrowth()
+        self._growth, self._weights = SlowGrowth(), Rises("growing weights", "weight norm", *tuning.GROWTH_STEPS)
         self._gradients = Outliers("gradient spike", "training", "gradient_norm", tuning.MIN_GRADIENT_SPIKE)
         self._stable_ranks = Outliers("rank collapse", "controls", "stable_rank", tuning.MIN_RANK_COLLAPSE, falls=True)
         self._norms = Outliers("norm running away", "training", "weight_norm", tuning.MIN_NORM_RISE)
@@ -70,7 +80,7 @@ class Alerts:
         shared = (self._gradients, self._stopped[1], self._norms, self._stable_ranks)
         self._movers = FirstMovers(*(check.history for check in shared))
         self._measured_at = 0
-        self._gradient_spike_at = -1
+        self._spiked_at: dict[str, int] = {}  # by check, step of the last spike
 
     def check(self, event: Event) -> list[Alert]:
         """Check an event; return the alerts that it raises."""
@@ -95,13 +105,17 @@ class Alerts:
                 continue
             if name not in self._spikes:
                 self._spikes[name] = SpikeDetector(check, name)
-            spike = self._spikes[name].add(event.step, value)
+            spike, rise = self._spikes[name].add(event.step, value), None
             if check == "gradient spike":
                 self._movers.logged(event.step, name, self._spikes[name])
+                if name not in self._rises:
+                    self._rises[name] = Rises("rising gradients", name, *tuning.RISE_STEPS)
+                rise = self._rises[name].add(event.step, value)
             if spike is not None and not (check == "gradient spike" and event.step in self._gradients.alerted.values()):
                 alerts.append(spike)  # unless its layers already raised it
-                if check == "gradient spike":
-                    self._gradient_spike_at = event.step
+                self._spiked_at[check] = event.step
+            if rise is not None and not self._is_known(event.step):
+                alerts.append(rise)
         over = self._last_step is not None and event.step >= self._last_step
         for name in () if over else names.rates:
             rate = event.values[name]
@@ -120,11 +134,16 @@ class Alerts:
             reported = set[str]().union(*(other.faulty for other in self._stopped if other is not check))
             alerts += check.measured(event, last, reported)
         spikes = self._gradients.measured(event, last)
-        if not last < self._gradient_spike_at <= event.step:  # the logged gradient norm already raised an alert
+        if not last < self._spiked_at.get("gradient spike", -1) <= event.step:  # the log already showed it
             alerts += spikes
         alerts += self._stable_ranks.measured(event, last)
-        alerts += self._norms.measured(event, last)
-        alerts += self._growth.measured(event, last, self._norms.alerted)
+        growing = self._norms.measured(event, last)
+        growing += self._growth.measured(event, last, self._norms.alerted)
+        norm = event.rows.get((NETWORK, "training"), {}).get("weight_norm", math.nan)
+        rise = self._weights.add(event.step, norm) if math.isfinite(norm) else None
+        if rise is not None and not growing and not self._is_known(event.step):
+            growing = [rise]
+        alerts += growing
         self._movers.raised(event.step, alerts)
         return alerts
 
@@ -132,11 +151,17 @@ class Alerts:
         """Return an alert, one on the loss with what moved first; `checkpoint` names the last one before a step."""
         return self._movers.explained(alert, checkpoint) if _is_of_loss(alert) else alert
 
+    def _is_known(self, step: int) -> bool:
+        """Return whether spikes showed lately what an early warning would warn of."""
+        spiked = (*self._spiked_at.values(), *self._gradients.alerted.values())
+        return any(step - at <= tuning.LOOK_BACK for at in spiked)
+
     def _begin_anew(self, layers: Sequence[str]) -> None:
         """Forget layers that were frozen or thawed on purpose, and the level of the logged gradient norm."""
         for check in (self._gradients, self._stable_ranks, self._norms, *self._stopped):
             check.history.forget(layers)
         self._spikes = {name: of for name, of in self._spikes.items() if of.check != "gradient spike"}
+        self._rises = {}
 
     def ranks(self, step: int, ranks: Mapping[int, Mapping[str, float]]) -> list[Alert]:
         """Check quantities that data-parallel ranks share, by rank; return an alert if they differ.

@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from toposcope.checks import CHECKS
 from toposcope.integrity.finding import layers_text
 from toposcope.logs.tuning import MIN_RATES, MIN_SPIKE_VALUES
 from toposcope.monitor import tuning
@@ -39,23 +40,56 @@ class PastLevels:
         return max((level for end, level in self._levels if end > step), default=float("-inf"))
 
 
-class SpikeDetector:
-    """Detects spikes in one logged stream."""
+class _Ordered:
+    """The last values of a stream, in order of time and of size."""
 
-    def __init__(self, check: str, name: str) -> None:
-        self.check, self._name = check, name
+    def __init__(self, length: int) -> None:
+        self._length, self._queue = length, deque[float]()
+        self._sorted: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    @property
+    def last(self) -> float:
+        """The last value."""
+        return self._queue[-1]
+
+    @property
+    def median(self) -> float:
+        """The median; of two middle values the upper."""
+        return self._sorted[len(self._sorted) // 2]
+
+    def add(self, value: float) -> None:
+        """Add a value, in place of the oldest of so many."""
+        self._queue.append(value)
+        insort(self._sorted, value)
+        if len(self._queue) > self._length:
+            del self._sorted[bisect_left(self._sorted, self._queue.popleft())]
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._queue.clear()
+        self._sorted.clear()
+
+
+class SpikeDetector:
+    """Detects spikes in one stream; or rises, of the mean of `n_mean` values above the median of `n_level`."""
+
+    def __init__(self, check: str, name: str, n_mean: int = 1, n_level: int = tuning.N_SPIKE_LEVEL) -> None:
+        self.check, self._name, self._n_level = check, name, n_level
+        self._last: deque[float] = deque(maxlen=n_mean)
         self._latch = Latch(tuning.SPIKE_RECOVERY)
         self._past = PastLevels()
         self._tail = Tail()
-        self._recent: deque[float] = deque(maxlen=tuning.N_SPIKE_LEVEL)
-        self._differences: deque[float] = deque()
-        self._sorted: list[float] = []
+        self._recent, self._differences = _Ordered(n_level), _Ordered(tuning.N_SPIKE_NOISE)
         self._mean_difference = 0.0
         self._smallest_change = float("inf")
         self._n_changes = 0
         self._n_values = 0
         self._n_peaks = 0
         self._peak = 0.0
+        self._n_above = 0
         self._step = 0
         self._recovered_below: float | None = None
         self._n_raised = 0
@@ -72,6 +106,8 @@ class SpikeDetector:
     def add(self, step: int, value: float) -> Alert | None:
         """Check the next finite value; return an alert at the first value of a spike."""
         gap, self._step, self._evidence = step - self._step, step, {}
+        self._last.append(value)
+        value = sum(self._last) / len(self._last)
         if self._recovered_below is not None and value > self._recovered_below:
             self._latch.faulty()
             self._n_raised += 1
@@ -95,45 +131,43 @@ class SpikeDetector:
         return self._alert(step, spike) if raised else None
 
     def _alert(self, step: int, spike: Mapping[str, float]) -> Alert:
+        mean = f"the mean of its last {len(self._last)} values " if len(self._last) > 1 else ""
         message = (
-            f"{self._name}: rose to {number(spike['value'])} at step {step:,}, {factor(spike['units'])} times its noise"
-            f" ({number(spike['noise'])}) above its level of {number(spike['level'])}; the limit is"
-            f" {factor(spike['limit'])} times."
-        )
+            f"{self._name}: {mean}rose to {number(spike['value'])} at step {step:,}, {factor(spike['units'])} times its"
+            f" noise ({number(spike['noise'])}) above its level of {number(spike['level'])}; the limit is"
+            f" {factor(spike['limit'])} times. {CHECKS[self.check].foretells}"
+        ).rstrip()
         return Alert(self.check, step, step, self._name, message, spike)
 
     def _judge(self, step: int, gap: int, value: float) -> dict[str, float] | None:
         """Return the evidence for a spike: `value` is `units` times `noise` above `level`, above `limit` times."""
         noise = self._noise()
-        if len(self._recent) < tuning.N_SPIKE_LEVEL or not noise:
+        if len(self._recent) < self._n_level or not noise:
             return None
-        level = self._level()
+        level = self._recent.median
         if not value - level > tuning.MIN_SPIKE_UNITS * noise:
             return None
         level = max(level, self._past.highest_since(step // tuning.PAST_FRACTION))
         # The tail is that of the peaks of excursions, which are nearly independent, so the rate is per peak too.
-        rate = rate_of(self.check, "log", gap) * self._n_values / max(1, self._n_peaks)
+        rate = rate_of(self.check, next(iter(CHECKS[self.check].monitor)), gap) * self._n_values / max(1, self._n_peaks)
         limit = max(tuning.MIN_SPIKE_UNITS, self._tail.limit(rate))
         units = (value - level) / noise
         self._evidence = {"value": value, "level": level, "noise": noise, "units": units, "limit": limit}
         return self._evidence if units > limit else None
 
-    def _level(self) -> float:
-        return sorted(self._recent)[tuning.N_SPIKE_LEVEL // 2]
-
     def _learn(self, step: int, value: float) -> None:
         recent = self._recent
-        if len(recent) == tuning.N_SPIKE_LEVEL and (noise := self._noise()):
-            units = (value - self._level()) / noise
-            if units > self._peak:
-                self._peak = units
-            elif units <= 0 and self._peak:
+        if len(recent) == self._n_level and (noise := self._noise()):
+            units = (value - recent.median) / noise
+            self._peak = max(self._peak, units)
+            self._n_above = self._n_above + 1 if units > 0 else 0
+            if self._peak and self._n_above % tuning.MAX_EXCURSION == 0:
                 self._tail.add(self._peak)
                 self._n_peaks += 1
                 self._peak = 0.0
-        if recent:
-            self._add_difference(abs(value - recent[-1]))
-        recent.append(value)
+        if len(recent):
+            self._add_difference(abs(value - recent.last))
+        recent.add(value)
         self._past.add(step, value)
         self._n_values += 1
 
@@ -143,19 +177,38 @@ class SpikeDetector:
             self._smallest_change = min(self._smallest_change, difference)
         n = min(self._n_values + 1, tuning.N_SPIKE_NOISE * tuning.N_BLOCK)
         self._mean_difference += (difference - self._mean_difference) / n
-        self._differences.append(difference)
-        insort(self._sorted, difference)
-        if len(self._differences) > tuning.N_SPIKE_NOISE:
-            del self._sorted[bisect_left(self._sorted, self._differences.popleft())]
+        self._differences.add(difference)
 
     def _noise(self) -> float:
         """Return the unit of noise; 0 before there are differences."""
-        if not self._sorted:
+        if not len(self._differences):
             return 0.0
-        noise = max(self._sorted[len(self._sorted) // 2], tuning.MIN_TYPICAL * self._mean_difference)
+        noise = max(self._differences.median, tuning.MIN_TYPICAL * self._mean_difference)
         if self._n_changes < tuning.MIN_CHANGES:
-            return max(noise, MAX_ROUNDING * abs(self._recent[-1]))
+            return max(noise, MAX_ROUNDING * abs(self._recent.last))
         return max(noise, self._smallest_change)
+
+
+class Rises:
+    """Detects rises of one stream: of the mean over some steps above the median over many, at its present pace."""
+
+    def __init__(self, check: str, name: str, mean_steps: int, level_steps: int) -> None:
+        self._check, self._name, self._steps = check, name, (mean_steps, level_steps)
+        self._gap, self._last = 0, -1
+        self._detector: SpikeDetector | None = None
+
+    def add(self, step: int, value: float) -> Alert | None:
+        """Check the next finite value; where values come more rarely than before, begin anew."""
+        gap, first = step - self._last, self._last < 0
+        self._last = step
+        if first:
+            return None
+        if self._detector is None or gap > tuning.MAX_GAP_GROWTH * self._gap:
+            n_mean, n_level = (-(-steps // max(gap, 1)) for steps in self._steps)
+            n_mean = max(n_mean, min(self._steps[0], tuning.MIN_RISE_MEAN))
+            self._detector = SpikeDetector(self._check, self._name, n_mean, max(n_level, tuning.MIN_RISE_LEVEL))
+            self._gap = gap
+        return self._detector.add(step, value)
 
 
 class RateJumps:
