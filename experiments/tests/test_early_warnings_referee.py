@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from toposcope.extend import FALSE_ALARM_RATE, Vector, sign_flip
+from toposcope.extend import FALSE_ALARM_RATE, Vector, makers_of, sign_flip
 from toposcope.monitor.alerts.logged import SpikeDetector
 from toposcope_experiments.commands.early_warnings import early_warnings
 from toposcope_experiments.early_warnings import population
@@ -30,7 +30,8 @@ from toposcope_experiments.early_warnings.detector import (
     quantity_alarms,
     scores,
 )
-from toposcope_experiments.early_warnings.page import early_warning_page
+from toposcope_experiments.early_warnings.page import SECTIONS, early_warning_page
+from toposcope_experiments.early_warnings.page import lead as sentences
 from toposcope_experiments.early_warnings.published_rules import (
     RULES,
     deviations_before,
@@ -38,6 +39,7 @@ from toposcope_experiments.early_warnings.published_rules import (
     published_alarms,
 )
 from toposcope_experiments.early_warnings.referee import (
+    MATRIX_NORM,
     MIN_APART,
     ScoredRun,
     count_alarms,
@@ -50,11 +52,13 @@ from toposcope_experiments.early_warnings.referee import (
     set_threshold,
     warning,
 )
+from toposcope_experiments.early_warnings.scoring import twins
 from toposcope_experiments.early_warnings.tables import cadence_table, precursor_table, together_table
 from toposcope_experiments.early_warnings.traces import NETWORK, QUIET, Quantity, Trace, write_traces
 from toposcope_experiments.early_warnings.trials import (
     AT_CADENCE,
     GRADIENT,
+    H0_TOTAL,
     IN_SOME,
     LEADS,
     NOT_SHOWN,
@@ -96,7 +100,7 @@ def test_units_of_noise_are_those_of_the_alerts_on_a_logged_value(seed: int, fam
     alert = SpikeDetector("loss spike", "loss")
     for step, value in enumerate(values[:-1].tolist()):
         alert._learn(step, value)
-    assert noise_units(values, 7)[-1] == pytest.approx((values[-1] - alert._level()) / alert._noise())
+    assert noise_units(values, 7)[-1] == pytest.approx((values[-1] - alert._recent.median) / alert._noise())
 
 
 @given(st.lists(st.integers(-2, 5), max_size=60))
@@ -367,6 +371,37 @@ def test_what_the_gradient_norm_loses_at_a_cadence_is_not_held_against_the_quant
     table = EarlyWarningData(data, {"cadences": cadence_table}).tables["cadences"]
     assert table["control"].to_list() == [seldom("loss", 25), seldom(GRADIENT, 25)]
     assert (table["gained"][1] < -40) is (control is not None)
+
+
+@pytest.mark.parametrize("twin", [30, None])
+def test_h0_totals_are_set_against_the_norm_of_the_same_matrices(twin: int | None) -> None:
+    name = seldom(MATRIX_NORM, 5)
+    runs = population_of(np.random.default_rng(18), {H0_TOTAL: 30, name: twin, seldom("loss", 5): None})
+    data = EarlyWarningData([replace(run, cadences={H0_TOTAL: 5, name: 5}) for run in runs], makers_of(SECTIONS))
+    (row,) = data.tables["cadences"].filter(control=name).to_dicts()
+    assert name not in data.tables["precursors"]["precursor"].to_list()  # a control is no contestant
+    assert (row["gained_low"] > 0) is (twin is None)
+    first, *_, last = sentences(data)
+    assert ("but no more than the norm of the same matrices" in first) is (twin is not None)
+    assert last.endswith("nothing is shown beyond the growth of the weights." if twin else "more than the norm.")
+
+
+def test_the_twin_of_an_h0_total_is_the_scale_of_the_matrices() -> None:
+    rng = np.random.default_rng(19)
+    free, norms = rng.uniform(1, 2, (50, 3)).astype(np.float32), rng.uniform(5, 9, (50, 1)).astype(np.float32)
+    places = (NETWORK, "layers.0", "layers.1")
+    total, shape = (Quantity(5, values, places, 1.0) for values in (norms * free, free))
+    (found,) = twins({"h0_total": total, "h0_scale_free": shape}).values()
+    assert found.values == pytest.approx(np.repeat(norms, 3, axis=1), rel=1e-6)
+    assert not twins({"h0_total": total})
+
+
+def test_models_of_one_block_are_tried_by_what_they_have() -> None:
+    runs = population_of(np.random.default_rng(20), {"leads": 30})
+    for k, run in enumerate(runs):
+        if k % 3 == 0:
+            run.alarms["leads"][Choice("level", "median layer", UP)] = run.alarms["leads"][LEVEL_UP]  # type: ignore[index]
+    assert refereed(runs)["leads"]["verdict"] == LEADS
 
 
 def test_alerts_that_share_a_rate_keep_it_together() -> None:

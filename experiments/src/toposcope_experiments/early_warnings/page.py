@@ -34,7 +34,16 @@ from toposcope.extend import (
     whole,
 )
 from toposcope_experiments.early_warnings.charts import lead_chart
-from toposcope_experiments.early_warnings.referee import AFTER, BEFORE, LOSS, MIN_APART, MIN_WARNING, SOON, ScoredRun
+from toposcope_experiments.early_warnings.referee import (
+    AFTER,
+    BEFORE,
+    LOSS,
+    MATRIX_NORM,
+    MIN_APART,
+    MIN_WARNING,
+    SOON,
+    ScoredRun,
+)
 from toposcope_experiments.early_warnings.tables import (
     GROUPS,
     PER,
@@ -48,7 +57,14 @@ from toposcope_experiments.early_warnings.tables import (
     together_table,
 )
 from toposcope_experiments.early_warnings.traces import QUIET
-from toposcope_experiments.early_warnings.trials import AT_CADENCE, IN_SOME, LEADS, UNDETERMINED, EarlyWarningData
+from toposcope_experiments.early_warnings.trials import (
+    AT_CADENCE,
+    H0_TOTAL,
+    IN_SOME,
+    LEADS,
+    UNDETERMINED,
+    EarlyWarningData,
+)
 
 TITLE = "Early warnings"
 TOPOLOGY = r"^(neural persistence|H[01] |scale-free H[01] )"  # titles of topological quantities
@@ -82,15 +98,18 @@ def lead(data: EarlyWarningData) -> list[str]:
     )
     measured = any(re.search(TOPOLOGY, row["precursor"]) for row in rows)
     if measured and names:
-        answer += "; topology does" if topology else "; topology is not shown to"
+        explained = topology == [H0_TOTAL] and any(row["gained_low"] <= 0 for row in _against_twin(data))
+        does = "; topology does, but no more than the norm of the same matrices" if explained else "; topology does"
+        answer += does if topology else "; topology is not shown to"
     in_kinds = {
-        row["precursor"]: f"; it does so in {joined(row['led_kinds'].split(', '))}"
+        row["precursor"]: f"; it does so in {joined(row['led_kinds'].split(', ')) or 'no kind in most runs'}"
         for row in found
-        if row["verdict"] == IN_SOME and row["led_kinds"]
+        if row["verdict"] == IN_SOME
     }
     said = [
-        f"{row['precursor'].capitalize()} {row['verdict']}: next to it, {row['warned_by_both']:.0%} of troubles "
-        f"are warned of before their onset, and a trouble has {row['gained']:.0f} steps of warning more on average "
+        f"{row['precursor'][:1].upper()}{row['precursor'][1:]} {row['verdict']}: next to it, "
+        f"{row['warned_by_both']:.0%} of troubles are warned of before their onset, and a trouble has "
+        f"{row['gained']:.0f} steps of warning more on average "
         f"({row['gained_low']:.0f} to {row['gained_high']:.0f}){in_kinds.get(row['precursor'], '')}."
         for row in found
     ]
@@ -126,7 +145,23 @@ def _on_topology(data: EarlyWarningData) -> list[str]:
     ahead = [group for group in groups if gained[group, True] > max(0.0, gained.get((group, False), 0.0))]
     where = joined(ahead) if ahead else "no kind of trouble"
     said = f"Topology gains more steps of warning than every plain quantity in {where}, on average, untested."
-    return [said] if groups else []
+    return [*([said] if groups else []), *_on_twin(data)]
+
+
+def _on_twin(data: EarlyWarningData) -> list[str]:
+    """Say whether H0 totals warn of more than that the weights grow."""
+    return [
+        f"{row['precursor']} warns of {row['warned']:.0%} of troubles, the norm of the same matrices, looked at as "
+        f"rarely, of {row['warned_control']:.0%}: {row['gained']:+.1f} steps of warning ({row['gained_low']:.1f} to "
+        f"{row['gained_high']:.1f}), "
+        + ("more than the norm." if row["gained_low"] > 0 else "so nothing is shown beyond the growth of the weights.")
+        for row in _against_twin(data)
+    ]
+
+
+def _against_twin(data: EarlyWarningData) -> list[dict[str, Any]]:
+    """Return H0 totals against the norm of the same matrices; none without both."""
+    return [row for row in data.tables["cadences"].to_dicts() if row["control"].startswith(MATRIX_NORM)]
 
 
 def notes(data: EarlyWarningData) -> list[str]:
@@ -244,7 +279,8 @@ def _cadence_blocks(data: EarlyWarningData, _: Sequence[Picture]) -> Iterable[Bl
               data.tables["cadences"].to_dicts(), sortable=True),
         paragraph(
             "Each alone, at one false alarm in 100,000 steps. What is measured rarely warns late for that reason "
-            "alone; the loss and the gradient norm are here looked at as rarely. ",
+            "alone; the loss and the gradient norm are here looked at as rarely. The norm of the same matrices is the "
+            "H0 total over the scale-free one: what the total has beside its shape. ",
             csv_link("cadences"), ".", note=True,
         ),
     )  # fmt: skip

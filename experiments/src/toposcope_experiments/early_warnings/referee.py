@@ -18,7 +18,7 @@ from toposcope.extend import FALSE_ALARM_RATE, Indices, Matrix, Vector, derive_s
 from toposcope_experiments.early_warnings.detector import MIN_STEP, Alarms, Choice
 from toposcope_experiments.early_warnings.traces import QUIET
 
-LOSS = "loss"
+LOSS, MATRIX_NORM = "loss", "norm of the same matrices"
 BEFORE, AFTER = 500, 200
 """Steps before an onset within which an alarm warns of it, and steps after it until which an alarm counts at all."""
 SOON = 200  # steps within which an onset follows an alarm, if it does; a warning earlier than that is worth no more
@@ -195,7 +195,7 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
     for half in (0, 1):
         own = [run for run in quiet if quiet_half[run.run] == half]
         seen = [run for run in troubled if kind_half[run.kind] == half and run.onset is not None]
-        options = dict.fromkeys(choice for run in (*own, *seen) for choice in contestant[run.run])
+        options = dict.fromkeys(choice for run in (*own, *seen) for choice in contestant[run.run])  # by layers, if any
         fold = max(
             (_set(contestant, own, choice, fixed) for choice in options),
             key=lambda option: _gain(contestant, seen, option),
@@ -204,7 +204,7 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
         if fold is None:
             continue
         folds.append(fold)
-        others = [run for run in quiet if quiet_half[run.run] != half]
+        others = [run for run in quiet if quiet_half[run.run] != half and fold.choice in contestant[run.run]]
         seconds = [run for run in troubled if kind_half[run.kind] != half and fold.choice in contestant[run.run]]
         outcomes += [
             onset_follows(run, contestant[run.run][fold.choice], fold.threshold) for run in (*others, *seconds)
@@ -241,6 +241,7 @@ def try_contestant(name: str, runs: Sequence[ScoredRun], contestant: Contestant,
 
 
 def _set(contestant: Contestant, quiet: Sequence[ScoredRun], choice: object, fixed: float | None) -> Fold:
+    quiet = [run for run in quiet if choice in contestant[run.run]]
     alarms = [contestant[run.run][choice] for run in quiet]
     n_steps = sum(run.judged_steps for run in quiet)
     if fixed is not None:

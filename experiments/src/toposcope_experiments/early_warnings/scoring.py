@@ -12,7 +12,7 @@ from toposcope_experiments.early_warnings.detector import quantity_alarms
 from toposcope_experiments.early_warnings.onset import find_onset
 from toposcope_experiments.early_warnings.precursors import PRECURSORS
 from toposcope_experiments.early_warnings.published_rules import published_alarms
-from toposcope_experiments.early_warnings.referee import LOSS, ScoredRun, seldom
+from toposcope_experiments.early_warnings.referee import LOSS, MATRIX_NORM, ScoredRun, seldom
 from toposcope_experiments.early_warnings.traces import NETWORK, Quantity, Trace, read_traces
 
 WINDOW = 64  # losses whose variance and skewness are precursors that cost nothing
@@ -44,6 +44,15 @@ def controls(measured: Mapping[str, Quantity]) -> dict[str, Quantity]:
     }
 
 
+def twins(measured: Mapping[str, Quantity]) -> dict[str, Quantity]:
+    """Return what H0 totals have beside their shape: total over scale-free total, a mean norm of the same matrices."""
+    if not {"h0_total", "h0_scale_free"} <= measured.keys():
+        return {}
+    total, free = measured["h0_total"], measured["h0_scale_free"].values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return {seldom(MATRIX_NORM, total.cadence): replace(total, values=total.values / free)}
+
+
 def _title(name: str) -> str:
     return PRECURSORS[name].title if name in PRECURSORS else name
 
@@ -51,7 +60,7 @@ def _title(name: str) -> str:
 def score_trace(trace: Trace) -> ScoredRun:
     """Return what the referee reads of a run."""
     measured = loss_quantities(trace.loss) | dict(trace.quantities)
-    quantities = {_title(name): each for name, each in measured.items()} | controls(measured)
+    quantities = {_title(name): each for name, each in measured.items()} | controls(measured) | twins(measured)
     found = find_onset(trace.loss)
     return ScoredRun(
         trace.run,

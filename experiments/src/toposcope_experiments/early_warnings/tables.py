@@ -14,6 +14,7 @@ from toposcope_experiments.early_warnings.referee import (
     AFTER,
     BEFORE,
     LOSS,
+    MATRIX_NORM,
     Interval,
     Trial,
     mean_interval,
@@ -26,6 +27,7 @@ from toposcope_experiments.early_warnings.referee import (
 from toposcope_experiments.early_warnings.trials import (
     AT_CADENCE,
     GRADIENT,
+    H0_TOTAL,
     IN_SOME,
     LEADS,
     NOT_SHOWN,
@@ -204,7 +206,8 @@ def cadence_table(data: EarlyWarningData) -> pl.DataFrame:
     """Return what is measured rarely, alone, against the loss and the gradient norm looked at as rarely, alone."""
     rows = []
     for name, (of, trial) in product(data.trials, data.controls.items()):
-        if of not in (seldom(LOSS, data.cadences.get(name, 1)), seldom(GRADIENT, data.cadences.get(name, 1))):
+        against = (LOSS, GRADIENT, *[MATRIX_NORM] * (name == H0_TOTAL))
+        if of not in [seldom(each, data.cadences.get(name, 1)) for each in against]:
             continue
         own = data.trials[name].reactions
         runs = [run for run in own if run in trial.reactions]

@@ -12,6 +12,7 @@ from toposcope_experiments.early_warnings.detector import Alarms
 from toposcope_experiments.early_warnings.precursors import PRECURSORS
 from toposcope_experiments.early_warnings.referee import (
     LOSS,
+    MATRIX_NORM,
     N_RESAMPLES,
     Reaction,
     ScoredRun,
@@ -29,7 +30,7 @@ from toposcope_experiments.early_warnings.traces import QUIET
 
 LEADS, IN_SOME, NOT_SHOWN, UNDETERMINED = "leads the loss", "leads it in some kinds", "not shown to", "cannot be told"
 AT_CADENCE = "not shown to, measured so rarely"
-GRADIENT = PRECURSORS["gradient_norm"].title
+GRADIENT, H0_TOTAL = PRECURSORS["gradient_norm"].title, PRECURSORS["h0_total"].title
 
 
 class Joint(NamedTuple):
@@ -100,8 +101,8 @@ class EarlyWarningData:
 
     @cached_property
     def controls(self) -> dict[str, Trial]:
-        """The trials of the loss and the gradient norm as if they were known as rarely as others are."""
-        names = (seldom(name, k) for k in sorted(set(self.cadences.values())) for name in (LOSS, GRADIENT))
+        """The trials of the loss and the gradient norm known as rarely as others are, and of the twin of H0 totals."""
+        names = (seldom(name, k) for k in sorted(set(self.cadences.values())) for name in (LOSS, GRADIENT, MATRIX_NORM))
         return {name: self._trial(name) for name in names if any(name in run.alarms for run in self.runs)}
 
     def _trial(self, name: str) -> Trial:
