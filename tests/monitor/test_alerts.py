@@ -1,6 +1,7 @@
 """Alerts on what a loop logs and on what is measured: planted faults are noticed at their step, noise is left alone."""
 
 import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_gradients_that_rise_within_some_twenty_steps_are_noticed_before_any_spi
         found += feed({"loss": loss(draw, 3 * N), "grad_norm": norms})[:1]
     early = [alert for alert in found if alert.kind == "rising gradients" and 5000 < alert.step <= 5025]
     assert len(early) >= 9
-    assert "the mean of its last 16 values rose to" in early[0].message
+    assert re.search(r"rose by \d+%, from its level of .+ in the mean of its last 16 values at step", early[0].message)
     assert "were in trouble within 200 steps" in early[0].message
 
 

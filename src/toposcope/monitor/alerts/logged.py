@@ -131,12 +131,20 @@ class SpikeDetector:
         return self._alert(step, spike) if raised else None
 
     def _alert(self, step: int, spike: Mapping[str, float]) -> Alert:
-        mean = f"the mean of its last {len(self._last)} values " if len(self._last) > 1 else ""
-        message = (
-            f"{self._name}: {mean}rose to {number(spike['value'])} at step {step:,}, {factor(spike['units'])} times its"
-            f" noise ({number(spike['noise'])}) above its level of {number(spike['level'])}; the limit is"
-            f" {factor(spike['limit'])} times. {CHECKS[self.check].foretells}"
-        ).rstrip()
+        value, level, foretells = number(spike["value"]), number(spike["level"]), CHECKS[self.check].foretells
+        limit = f"the limit is {factor(spike['limit'])} times."
+        if foretells:
+            share = f"{100 * (spike['value'] / spike['level'] - 1):.2g}%"
+            mean = f" in the mean of its last {len(self._last)} values" if len(self._last) > 1 else ""
+            message = (
+                f"{self._name}: rose by {share}, from its level of {level} to {value}{mean} at step {step:,},"
+                f" {factor(spike['units'])} times its noise; {limit} {foretells}"
+            )
+        else:
+            message = (
+                f"{self._name}: rose to {value} at step {step:,}, {factor(spike['units'])} times its noise"
+                f" ({number(spike['noise'])}) above its level of {level}; {limit}"
+            )
         return Alert(self.check, step, step, self._name, message, spike)
 
     def _judge(self, step: int, gap: int, value: float) -> dict[str, float] | None:
