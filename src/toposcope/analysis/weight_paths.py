@@ -6,7 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from toposcope import homology
+from toposcope.homology import (
+    classical_scaling,
+    diffusion_potential,
+    metric_scaling,
+    principal_shares,
+    random_walk_shares,
+    random_walk_shares_of,
+)
 from toposcope.probes.trajectory import DISTANCE
 from toposcope.typing import Matrix, Steps
 
@@ -73,12 +80,12 @@ def path_tables(paths: Iterable[WeightPath]) -> tuple[pl.DataFrame, pl.DataFrame
         D = path.distances
         steps = np.diagonal(D, 1)
         shares = {
-            "share": homology.principal_shares(D),
-            "walk": homology.random_walk_shares(len(D)),
-            "walk_same_steps": homology.random_walk_shares_of(steps),
+            "share": principal_shares(D),
+            "walk": random_walk_shares(len(D)),
+            "walk_same_steps": random_walk_shares_of(steps),
         }
-        metric, potential = homology.metric_scaling(D), homology.diffusion_potential(D)
-        embedded = homology.metric_scaling(potential.distances())
+        metric, potential = metric_scaling(D), diffusion_potential(D)
+        embedded = metric_scaling(potential.distances())
         summaries.append(
             {
                 "run": path.run,
@@ -95,7 +102,7 @@ def path_tables(paths: Iterable[WeightPath]) -> tuple[pl.DataFrame, pl.DataFrame
                 "potential_converged": embedded.converged,
             }
         )
-        found = (homology.classical_scaling(D).points, metric.points, embedded.points)
+        found = (classical_scaling(D).points, metric.points, embedded.points)
         # every axis in the direction from the first to the last
         coordinates = np.hstack([p * np.where(p[-1] < p[0], -1.0, 1.0) for p in found])
         points += [(path.run, int(step), *row) for step, row in zip(path.steps, coordinates.tolist(), strict=True)]
