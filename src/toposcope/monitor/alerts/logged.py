@@ -134,10 +134,10 @@ class SpikeDetector:
         value, level, foretells = number(spike["value"]), number(spike["level"]), CHECKS[self.check].foretells
         limit = f"the limit is {factor(spike['limit'])} times."
         if foretells:
-            share = f"{100 * (spike['value'] / spike['level'] - 1):.2g}%"
+            share = 100 * (spike["value"] / spike["level"] - 1)
             mean = f" in the mean of its last {len(self._last)} values" if len(self._last) > 1 else ""
             message = (
-                f"{self._name}: rose by {share}, from its level of {level} to {value}{mean} at step {step:,},"
+                f"{self._name}: rose by {factor(share)}%, from its level of {level} to {value}{mean} at step {step:,},"
                 f" {factor(spike['units'])} times its noise; {limit} {foretells}"
             )
         else:
