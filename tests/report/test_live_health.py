@@ -68,6 +68,12 @@ def test_nothing_good_is_said_of_the_course_of_a_loss_that_diverged() -> None:
     assert not [check for check in lost.checks if "loss spike" in check.text or "Training loss" in check.text]
 
 
+def test_gradients_that_rise_are_not_within_their_noise() -> None:
+    lines = [check.text for check in health(replace(GOOD, alerts=[alert("rising gradients", 990)]), NOW).checks]
+    assert "Rising gradients at step 990" in lines
+    assert "Gradient norm within its noise" not in lines
+
+
 def test_an_alert_is_a_line_and_says_whether_it_is_over() -> None:
     noticed = replace(GOOD, alerts=[alert("loss spike", 500), alert("loss spike", 100)])
     (line,) = [check for check in health(noticed, NOW).checks if check.mark != "good"]

@@ -144,6 +144,7 @@ LOG_CHECKS = {
     "learning rate jump": ("Learning rate without a jump", "learning_rate", tuning.MIN_RATES),
 }
 """Checks of the log: what it shows if there is no alert, the column that it needs, and the rows before the first."""
+WARNINGS = {"gradient spike": "rising gradients"}  # check -> its early warning
 
 
 def _alert_checks(run: facts.Facts) -> Iterator[Check]:
@@ -153,7 +154,7 @@ def _alert_checks(run: facts.Facts) -> Iterator[Check]:
         by_check.setdefault(alert["check"], []).append(alert)
     for check, (text, column, least) in LOG_CHECKS.items():
         is_judged = column in run.judged and not (column == "loss" and run.diverged)
-        if check not in by_check and is_judged:
+        if is_judged and not {check, WARNINGS.get(check)} & by_check.keys():
             yield Check(GOOD, text.format(n=run.n_rows - least, least=least))
     for check, alerts in by_check.items():
         stands = any(alert in standing for alert in alerts)
