@@ -13,9 +13,7 @@ class Check(NamedTuple):
     passes: bool = False  # by itself
     stops: bool = False  # a layer learns no more
     missed: str = ""  # a sentence that the documentation has too
-    foretells: str = (
-        ""  # what followed an early warning in trials (``docs/methods/monitor.md``), a sentence of the alert
-    )
+    foretells: str = ""  # what followed an early warning in trials, a sentence of the alert
 
 
 LAYERS = {"layers": 0.09}

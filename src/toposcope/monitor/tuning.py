@@ -23,7 +23,8 @@ N_BLOCK = 16  # values per block, whose median is stored as a past level
 PAST_FRACTION = 4  # a spike exceeds all levels since this fraction of the steps: a return to them is no spike
 
 # Early warnings: windows as chosen by ``toposcope early-warnings`` on half of its kinds of trouble, at the pace of the
-# monitor; their rates, in ``checks.py``, are the largest without a false alarm in its 1.1 million quiet steps.
+# monitor; their rates, in ``checks.py``, are of 1, 3 and 10 in 100,000 the largest that raised no alarm in its 1.1
+# million quiet steps, and at most two where the log has every second to tenth step.
 RISE_STEPS = (16, 256)  # over which the mean of gradient norms is taken, and the median that it is compared with
 GROWTH_STEPS = (1, 64)  # the same of weight norms
 MIN_RISE_MEAN, MIN_RISE_LEVEL = 2, 16  # values of these windows, unless one of a step
