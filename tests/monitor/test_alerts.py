@@ -109,6 +109,20 @@ def test_after_a_spike_gradients_that_rise_are_no_early_warning() -> None:
     assert [alert.kind for alert in feed({"loss": values, "grad_norm": norms})] == ["loss spike"]
 
 
+@pytest.mark.parametrize(
+    "norms",
+    [
+        np.r_[np.full(2000, 1e300), np.full(500, 1e308)],
+        np.r_[1e-310 * (1 + np.random.default_rng(0).random(3000)), np.ones(500)],
+        np.r_[np.zeros(1000), np.repeat([5.0, 0.0], 500)],
+        np.r_[np.arange(3000) % 40 == 0, np.full(500, 9.0)],
+    ],
+    ids=["huge", "tiny", "zero, then not", "seldom not zero"],
+)
+def test_gradient_norms_of_any_size_are_judged(norms: np.ndarray) -> None:
+    assert len(feed({"grad_norm": norms})) <= 3
+
+
 def weights(norms: np.ndarray, steps: np.ndarray) -> list[Alert]:
     alerts = Alerts()
     return [

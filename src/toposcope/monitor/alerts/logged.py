@@ -107,7 +107,7 @@ class SpikeDetector:
         """Check the next finite value; return an alert at the first value of a spike."""
         gap, self._step, self._evidence = step - self._step, step, {}
         self._last.append(value)
-        value = sum(self._last) / len(self._last)
+        value = sum(each / len(self._last) for each in self._last)  # their sum may overflow
         if self._recovered_below is not None and value > self._recovered_below:
             self._latch.faulty()
             self._n_raised += 1
@@ -133,7 +133,7 @@ class SpikeDetector:
     def _alert(self, step: int, spike: Mapping[str, float]) -> Alert:
         value, level, foretells = number(spike["value"]), number(spike["level"]), CHECKS[self.check].foretells
         limit = f"the limit is {factor(spike['limit'])} times."
-        if foretells:
+        if foretells and spike["level"] > 0:
             share = 100 * (spike["value"] / spike["level"] - 1)
             mean = f" in the mean of its last {len(self._last)} values" if len(self._last) > 1 else ""
             message = (

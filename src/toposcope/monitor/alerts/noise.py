@@ -64,7 +64,7 @@ class Tail:
 
     def add(self, value: float) -> None:
         """Add a value; those at or below 0 count as the smallest."""
-        place = 0 if value <= SMALLEST else min(int(math.log(value / SMALLEST) * _PER_LOG), N_BINS - 1)
+        place = 0 if value <= SMALLEST else int(min(math.log(value / SMALLEST) * _PER_LOG, N_BINS - 1))  # also infinite
         if self._counts[place] == 0 and not any(self._counts[place:]):
             self._fit_at = 0.0  # a new largest value
         self._counts[place] += 1
@@ -86,7 +86,7 @@ class Tail:
 
     def is_beyond(self, value: float, probability: float) -> bool:
         """Return whether a value exceeds the limit, which is fitted only if no value so far is about as large."""
-        least = int(math.log(max(value / tuning.MIN_OVER_LARGEST, SMALLEST) / SMALLEST) * _PER_LOG) + 1
+        least = int(min(math.log(max(value / tuning.MIN_OVER_LARGEST, SMALLEST) / SMALLEST) * _PER_LOG, N_BINS)) + 1
         return bool(self.count) and not any(self._counts[least:]) and value > self._fitted(probability)
 
     def exceedance(self, values: Vector) -> Vector:
