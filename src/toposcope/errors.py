@@ -8,6 +8,8 @@ from json import JSONDecodeError
 from types import FunctionType
 from typing import Any, TypeVar
 
+from toposcope.elsewhere import elsewhere
+
 _AnyCallable = TypeVar("_AnyCallable", bound=Callable[..., Any])
 
 SYNONYMS = {
@@ -104,6 +106,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def choices(name: str, known: Iterable[str]) -> str:
     """Return a hint for a wrong name: the one that was probably meant, and all that exist."""
+    if away := elsewhere(name):
+        return away
     known = list(dict.fromkeys(each for each in known if each))
     if not known:
         return "nothing to choose from"
@@ -174,5 +178,7 @@ def public(function: _AnyCallable, package: str) -> _AnyCallable:
 
 def unknown_name(package: str, name: str, known: Iterable[str]) -> AttributeError:
     """Return the error of a package that has no such name, with the one that was probably meant."""
+    if advice := elsewhere(name):
+        return AttributeError(f"module {package!r} has no attribute {name!r}; {advice}")
     meant = "" if name.startswith("_") else nearest(name, known)
     return AttributeError(f"module {package!r} has no attribute {name!r}{meant and f'; did you mean {meant!r}?'}")

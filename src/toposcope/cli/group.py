@@ -6,14 +6,10 @@ from typing import Any
 import click
 
 from toposcope.cli.options import BadUse
+from toposcope.elsewhere import elsewhere
 from toposcope.errors import ToposcopeError, nearest
 
 MAX_SUMMARY = 200  # characters of the sentence that describes a command in a list
-EXPERIMENTS = {
-    "toposcope": ("early-warnings", "grokking", "intervene", "regularisation", "stopping"),
-    "study": ("import",),
-}
-"""Commands of the other distribution, by their group."""
 
 
 def _probe_option(name: str) -> str:
@@ -57,6 +53,8 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
+            if advice := elsewhere(error.option_name):
+                raise click.UsageError(f"{error.option_name}: {advice}", ctx=error.ctx) from error
             options = [name for each in error.ctx.command.params for name in each.opts] if error.ctx else []
             meant = nearest(error.option_name.lstrip("-"), [name.lstrip("-") for name in options if name[:2] == "--"])
             meant = meant or (_probe_option(error.option_name) if "--probe" in options else "")
@@ -83,10 +81,10 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; one of the experiments that is not installed says how to install it."""
+        """Find a command; one of another distribution that is not installed says how to install it."""
         name = args[0]
-        if self.get_command(ctx, name) is None and name in EXPERIMENTS.get(self.name or "", ()):
-            raise BadUse(f"{name}: this command comes with the experiments; pip install toposcope-experiments")
+        if self.get_command(ctx, name) is None and (advice := elsewhere(name)):
+            raise BadUse(f"{self.name} {name}: {advice}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

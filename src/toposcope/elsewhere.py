@@ -1,0 +1,17 @@
+"""Where to find what this distribution does not hold: commands, probes, forecasters, options and names of functions."""
+
+PACKAGES = {
+    "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import",
+}
+"""Names that another distribution adds, by that distribution."""
+INSTEAD: dict[str, str] = {}
+"""Of what no distribution holds any more: what to use in its place, as the end of a sentence."""
+
+
+def elsewhere(name: str) -> str:
+    """Return where to find something, and how to install it; nothing for a name that never left."""
+    plain = name.lstrip("-").replace("-", "_")
+    for package, names in PACKAGES.items():
+        if plain in names.replace("-", "_").split():
+            return f"it comes with {package}; pip install {package}"
+    return next((advice for gone, advice in INSTEAD.items() if gone.replace("-", "_") == plain), "")
