@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
-from bench import Column, Spread, command, ratio, show, write
+from bench import Column, command, ratio, show, write
+from result_files import Spread
 from toposcope.family.model import GPT
 from toposcope.family.run import ModelSize
 from toposcope.monitor.activations import Activations, FixedBatch

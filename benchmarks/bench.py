@@ -1,15 +1,13 @@
 """What the benchmarks share: interleaved timing, comparisons, the machine, and the files the results go to."""
 
-import json
 import math
 import os
 import platform
 import re
-import statistics
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import wraps
 from importlib import metadata
 from multiprocessing import get_context
@@ -22,6 +20,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Column as Heading
 from rich.table import Table
+
+from result_files import Results, Spread, cell
 
 R = TypeVar("R")
 
@@ -71,23 +71,6 @@ def command(name: str, quick: str, repeats: int | None = 7) -> Callable[[Callabl
 
 def _from_root(folder: Path) -> str:
     return folder.relative_to(RESULTS.parents[1]).as_posix()
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Median, lowest and highest of repeated measurements."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise measurements."""
-        return cls(statistics.median(values), min(values), max(values))
-
-    def __str__(self) -> str:
-        return f"{_short(self.median)} ({_short(self.low)}-{_short(self.high)})"
 
 
 @dataclass(frozen=True)
@@ -239,15 +222,11 @@ def machine(packages: Sequence[str]) -> dict[str, str | int]:
     }
 
 
-def _cell(value: object) -> str:
-    return "–" if value is None else str(value)
-
-
 def show(rows: Sequence[Mapping[str, object]], columns: Sequence[Column], title: str) -> None:
     """Print a table."""
     table = Table(*(Heading(column.title, overflow="fold") for column in columns), title=title)
     for row in rows:
-        table.add_row(*(_cell(row[column.key]) for column in columns))
+        table.add_row(*(cell(row[column.key]) for column in columns))
     Console().print(table)
 
 
@@ -258,7 +237,7 @@ def write(
     tables: Mapping[str, tuple[Sequence[Mapping[str, object]], Sequence[Column]]],
     packages: Sequence[str],
 ) -> None:
-    """Write ``<name>-<cpu>.json`` and the same as Markdown, with the ``gpu`` for the CPU where `facts` name one.
+    """Write ``<name>-<cpu>.csv``, with the ``gpu`` for the CPU where `facts` name one; the documentation shows it.
 
     Parameters
     ----------
@@ -270,35 +249,22 @@ def write(
     tables : mapping
         Rows and columns, by title.
     packages : sequence of str
-        Whose versions are told.
+        Whose versions are stated.
     """
     about = machine(packages)
     facts = {**facts, "took": f"{(perf_counter() - BEGIN) / 60:.1f} minutes"}
     stem = f"{name}-{re.sub(r'[^a-z0-9]+', '-', str(facts.get('gpu', about['cpu'])).lower()).strip('-')}"
-    content = {
-        "benchmark": name,
-        "machine": about,
-        **facts,
-        "tables": {title: [_plain(row) for row in rows] for title, (rows, _) in tables.items()},
-    }
-    lines = [f"# Benchmark: {name}", "", ", ".join(f"{key} {value}" for key, value in about.items()), ""]
-    lines += [f"- {key}: {value}" for key, value in facts.items()]
-    for title, (rows, columns) in tables.items():
-        lines += ["", f"## {title}", "", f"| {' | '.join(c.title for c in columns)} |", "|" + "---|" * len(columns)]
-        lines += [f"| {' | '.join(_cell(row[c.key]) for c in columns)} |" for row in rows]
+    results = Results(
+        name,
+        {key: str(value) for key, value in about.items()},
+        {key: str(value) for key, value in facts.items()},
+        {title: [dict(row) for row in rows] for title, (rows, _) in tables.items()},
+        {title: {column.key: column.title for column in columns} for title, (_, columns) in tables.items()},
+    )
     folder.mkdir(parents=True, exist_ok=True)
-    for ending, text in (("json", json.dumps(content, indent=2)), ("md", "\n".join(lines))):
-        path = folder / f"{stem}.{ending}"
-        path.write_text(text + "\n", encoding="utf-8")
-        print(path)
-
-
-def _plain(row: Mapping[str, object]) -> dict[str, object]:
-    return {key: asdict(value) if isinstance(value, Spread) else value for key, value in row.items()}
-
-
-def _short(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+    path = folder / f"{stem}.csv"
+    results.to_csv(path)
+    print(path)
 
 
 def _cpu_model() -> str:

@@ -22,7 +22,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bench import Column, Spread, command, interleaved, ratio, show, write
+from bench import Column, command, interleaved, ratio, show, write
+from result_files import Spread
 from toposcope.checkpoints import series
 
 Row = dict[str, object]

@@ -7,13 +7,15 @@ changed if the two ranges from lowest to highest do not overlap; one without, if
 different processors are never compared: each processor has a file of its own. Exits with 1 if anything changed.
 """
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from result_files import Spread
+from result_files import read as read_results
 
 RESULTS = "benchmarks/results"
 MIN_CHANGE = 0.1
@@ -44,15 +46,15 @@ def read(place: str) -> Figures:
     """Read all figures of a results file, a folder of them, or a revision."""
     path = Path(place)
     if path.is_dir():
-        texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(path.glob("*.json"))}
+        texts = {file.stem: file.read_text(encoding="utf-8") for file in sorted(path.glob("*.csv"))}
     elif path.is_file():
         texts = {path.stem: path.read_text(encoding="utf-8")}
     else:
         names = _git(place, "ls-tree", "--name-only", "--full-tree", place, f"{RESULTS}/").split()
-        texts = {Path(name).stem: _git(place, "show", f"{place}:{name}") for name in names if name.endswith(".json")}
+        texts = {Path(name).stem: _git(place, "show", f"{place}:{name}") for name in names if name.endswith(".csv")}
     figures: Figures = {}
     for stem, text in texts.items():
-        for title, rows in json.loads(text)["tables"].items():
+        for title, rows in read_results(text.splitlines()).tables.items():
             figures |= {(stem, title, *at): value for at, value in _figures(rows)}
     return figures
 
@@ -67,35 +69,42 @@ def changes(old: Figures, new: Figures) -> list[Change]:
     ]
 
 
-def _figures(rows: list[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], Any]]:
+def _figures(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[tuple[str, str], Any]]:
     """Yield the figures of a table by row and column; a row is named by its text, numbered if not unique."""
     seen: dict[str, int] = {}
     for row in rows:
-        name = ", ".join(str(value) for value in row.values() if isinstance(value, str))
+        figures = {key: figure for key, value in row.items() if (figure := _figure(value)) is not None}
+        name = ", ".join(str(value) for key, value in row.items() if value and key not in figures)
         seen[name] = seen.get(name, 0) + 1
         label = name if seen[name] == 1 else f"{name} ({seen[name]})".strip()
-        for column, value in row.items():
-            has_spread = isinstance(value, Mapping) and "median" in value
-            if has_spread or (isinstance(value, int | float) and not isinstance(value, bool)):
-                yield (label, column), value
+        for column, figure in figures.items():
+            yield (label, column), figure
+
+
+def _figure(value: Any) -> Spread | float | None:
+    """Return the number or the spread that a cell holds; None for a text."""
+    try:
+        return value if isinstance(value, Spread) else float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _differ(old: Any, new: Any) -> bool:
     if old is None or new is None:
         return True
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return bool(old["high"] < new["low"] or new["high"] < old["low"])
+    if isinstance(old, Spread) and isinstance(new, Spread):
+        return old.high < new.low or new.high < old.low
     before, after = _middle(old), _middle(new)
     return abs(after - before) > MIN_CHANGE * abs(before)
 
 
 def _middle(figure: Any) -> float:
-    return float(figure["median"] if isinstance(figure, Mapping) else figure)
+    return float(figure.median if isinstance(figure, Spread) else figure)
 
 
 def _text(figure: Any) -> str:
-    if isinstance(figure, Mapping):
-        return f"{figure['median']:.3g} ({figure['low']:.3g} to {figure['high']:.3g})"
+    if isinstance(figure, Spread):
+        return f"{figure.median:.3g} ({figure.low:.3g} to {figure.high:.3g})"
     return f"{figure:.3g}"
 
 

@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bench import Column, Spread, command, milliseconds, ratio, show, write
+from bench import Column, command, milliseconds, ratio, show, write
 from other_tools import TOOLS, use
+from result_files import Spread
 from toposcope.family import ModelSize
 from toposcope.family.model import GPT, build
 from toposcope.homology import extreme_eigenpairs, spectral_density

@@ -16,7 +16,8 @@ import polars as pl
 from scipy.optimize import curve_fit
 
 import toposcope.forecasting
-from bench import RESULTS, Column, Spread, milliseconds, ratio, show, write
+from bench import RESULTS, Column, milliseconds, ratio, show, write
+from result_files import Spread
 from small_families import POWER_LAWS, TRAINED
 from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest, scores, skills

@@ -15,7 +15,8 @@ from rich.progress import track
 from torch import Tensor
 
 import matrices
-from bench import AGAINST, Column, Spread, against, command, milliseconds, ratio, show, write
+from bench import AGAINST, Column, against, command, milliseconds, ratio, show, write
+from result_files import Spread
 from toposcope import neural_persistence, rips
 
 Row = dict[str, object]

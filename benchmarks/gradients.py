@@ -21,8 +21,9 @@ import click
 import torch
 from torch import Tensor
 
-from bench import Column, Spread, command, ratio, show, write
+from bench import Column, command, ratio, show, write
 from other_tools import use
+from result_files import Spread
 from toposcope import torch as topology
 from toposcope.family import SIZES, Corpus, build
 from toposcope.family.corpus import load, prepare

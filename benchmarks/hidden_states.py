@@ -15,19 +15,8 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from bench import (
-    AGAINST,
-    SUSTAINED,
-    Column,
-    Spread,
-    against,
-    command,
-    interleaved,
-    milliseconds,
-    ratio,
-    show,
-    write,
-)
+from bench import AGAINST, SUSTAINED, Column, against, command, interleaved, milliseconds, ratio, show, write
+from result_files import Spread
 from toposcope.homology import (
     Diagram,
     Moments,

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from bench import Column, Spread, alone, command, show, write
+from bench import Column, alone, command, show, write
+from result_files import Spread
 from toposcope.family import build
 from toposcope.family.run import ModelSize
 

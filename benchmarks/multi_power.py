@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from bench import Column, Spread, command, milliseconds, ratio, show, write
+from bench import Column, command, milliseconds, ratio, show, write
+from result_files import Spread
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecasters.multi_power_law import MultiPowerLaw, fit_multi_power, summed_rate
 from toposcope.forecasting.schedules.planned import planned

@@ -17,7 +17,8 @@ from rich.progress import track
 from threadpoolctl import threadpool_limits
 
 import matrices
-from bench import AGAINST, SUSTAINED, Column, Spread, against, command, milliseconds, ratio, show, write
+from bench import AGAINST, SUSTAINED, Column, against, command, milliseconds, ratio, show, write
+from result_files import Spread
 from toposcope.homology import neural_persistence
 
 Row = dict[str, object]

@@ -3,15 +3,14 @@
 python benchmarks/plot.py [--results FOLDER] [--out FILE]
 """
 
-import json
 from pathlib import Path
-from typing import Any
 
 import altair as alt
 import click
 import polars as pl
 
 from bench import RESULTS
+from result_files import Results, Spread, read
 from toposcope.charts.chart import Chart
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "speed.svg"
@@ -28,57 +27,51 @@ def main(results: Path, out: Path) -> None:
     names = ("neural-persistence", "point-clouds", "intrinsic-dimension", "loops")
     matrices, clouds, dimensions, loops = drawn = [newest(results, name) for name in names]
     floor = [
-        bar(row["matrix"], row["ratio"])
-        for title, rows in matrices["tables"].items()
-        if "pass" in title
-        for row in rows
+        bar(row["matrix"], row["ratio"]) for title, rows in matrices.tables.items() if "pass" in title for row in rows
     ]
     floor += [
         bar(f"H0 of {row['points']} against all distances", row["ratio"])
-        for row in clouds["tables"]["H0 against one pass over all distances"]
+        for row in clouds.tables["H0 against one pass over all distances"]
     ]
-    others = [
-        bar(f"{row['work']}: {row['contestant']}", row["ratio"]) for row in matrices["tables"]["Against other ways"]
-    ]
+    others = [bar(f"{row['work']}: {row['contestant']}", row["ratio"]) for row in matrices.tables["Against other ways"]]
     others += [
-        (f"H0 of {row['points']}: {row['contestant']}", row["time_ratio"], row["time_ratio"], row["time_ratio"])
-        for row in clouds["tables"]["H0 of a large cloud"]
+        (f"H0 of {row['points']}: {row['contestant']}", (ratio := float(row["time_ratio"])), ratio, ratio)
+        for row in clouds.tables["H0 of a large cloud"]
         if row["contestant"] != "toposcope"
     ]
     others += [
-        bar(f"{row['work']}: {row['contestant']}", row["ratio"]) for row in dimensions["tables"]["Dimension of a cloud"]
+        bar(f"{row['work']}: {row['contestant']}", row["ratio"]) for row in dimensions.tables["Dimension of a cloud"]
     ]
     others += [
         bar(f"H{dimension} of {row['cloud']}: {row['contestant']}", row["ratio"])
         for dimension in (1, 2)
-        for row in loops["tables"][f"H{dimension} of a matrix of distances"]
+        for row in loops.tables[f"H{dimension} of a matrix of distances"]
         if row["contestant"] != "toposcope" and row["ratio"]
     ]
     for kind in ("Sublevel persistence", "Wasserstein distance"):
-        others += [bar(f"{kind}, {row['work']}: {row['contestant']}", row["ratio"]) for row in clouds["tables"][kind]]
+        others += [bar(f"{kind}, {row['work']}: {row['contestant']}", row["ratio"]) for row in clouds.tables[kind]]
     panels = [
         draw(floor, "Time of toposcope over one bare pass over the same numbers (lower is better)", log=False),
         draw(others, "Time of others over time of toposcope (above 1 toposcope is faster)", log=True),
     ]
-    machines = sorted({found["machine"]["cpu"] for found in drawn})
+    machines = sorted({found.machine["cpu"] for found in drawn})
     title = f"{' and '.join(machines)}: median of neighbouring samples, lowest to highest"
     text = "Time of toposcope over one bare pass, and time of others over that of toposcope."
     Chart("speed", title, "", text, alt.VConcatChart(vconcat=panels, spacing=30)).save(str(out))
     click.echo(out)
 
 
-def newest(results: Path, name: str) -> dict[str, Any]:
+def newest(results: Path, name: str) -> Results:
     """Read the result file of a benchmark that was written last."""
-    found = sorted(results.glob(f"{name}-*.json"), key=lambda path: path.stat().st_mtime)
+    found = sorted(results.glob(f"{name}-*.csv"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise click.ClickException(f"{results}: no {name} results; run benchmarks/{name.replace('-', '_')}.py first")
-    content: dict[str, Any] = json.loads(found[-1].read_text(encoding="utf-8"))
-    return content
+    return read(found[-1].read_text(encoding="utf-8").splitlines())
 
 
-def bar(label: str, spread: dict[str, float]) -> Bar:
+def bar(label: str, spread: Spread) -> Bar:
     """Return a label with median, lowest and highest."""
-    return label, spread["median"], spread["low"], spread["high"]
+    return label, spread.median, spread.low, spread.high
 
 
 def draw(bars: list[Bar], title: str, *, log: bool) -> alt.LayerChart:

@@ -21,20 +21,8 @@ from ripser import ripser
 from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import pdist, squareform
 
-from bench import (
-    AGAINST,
-    Column,
-    Spread,
-    against,
-    alone,
-    command,
-    distance_pass,
-    milliseconds,
-    ratio,
-    show,
-    with_memory,
-    write,
-)
+from bench import AGAINST, Column, against, alone, command, distance_pass, milliseconds, ratio, show, with_memory, write
+from result_files import Spread
 from toposcope.homology import Diagram, rips, sublevel_grid, wasserstein
 
 Vector = NDArray[np.float64]

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from rich.progress import track
 
-from bench import Column, Spread, command, interleaved, ratio, show, write
+from bench import Column, command, interleaved, ratio, show, write
+from result_files import Spread
 from textbook import textbook_model, textbook_steps
 from toposcope.family import SIZES, Corpus, Run, TrainingOptions
 from toposcope.family.batched import group_runs

@@ -16,7 +16,8 @@ from time import perf_counter
 import safetensors.torch
 
 import toposcope as ts
-from bench import Column, Spread, command, ratio, show, write
+from bench import Column, command, ratio, show, write
+from result_files import Spread
 from toposcope.family import SIZES, build
 from toposcope.study.declaration import Declaration, DeclaredSeries
 from toposcope.study.runner import run_study

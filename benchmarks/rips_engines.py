@@ -18,8 +18,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import Column, Spread, ratio, with_memory
+from bench import Column, ratio, with_memory
 from other_tools import use
+from result_files import Spread
 from toposcope.errors import ToposcopeError
 
 Vector = NDArray[np.float64]

@@ -14,7 +14,8 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import Column, Spread, command, interleaved, ratio, show, write
+from bench import Column, command, interleaved, ratio, show, write
+from result_files import Spread
 from textbook_scaling_law import GRID, descend, fit
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.planner import Plan, optimal_split, plan

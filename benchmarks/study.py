@@ -28,8 +28,9 @@ from threadpoolctl import threadpool_limits
 import textbook_association
 import textbook_topology
 import toposcope as ts
-from bench import Column, Spread, command, interleaved, ratio, show, write
+from bench import Column, command, interleaved, ratio, show, write
 from published_shapes import make_family
+from result_files import Spread
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.checkpoints.checkpoint import Checkpoint

@@ -16,7 +16,8 @@ import click
 import torch
 from rich.progress import track
 
-from bench import Column, Spread, command, interleaved, show, write
+from bench import Column, command, interleaved, show, write
+from result_files import Spread
 from textbook import textbook_model, textbook_steps
 from toposcope.family import SIZES, Corpus, Run, TrainingOptions, build
 from toposcope.family.corpus import Tokens, load, prepare, spread_sequences

@@ -15,8 +15,9 @@ from itertools import count
 from pathlib import Path
 from time import perf_counter
 
-from bench import Column, Spread, command, show, write
+from bench import Column, command, show, write
 from published_shapes import make_family
+from result_files import Spread
 
 Row = dict[str, object]
 Sample = tuple[float, float]

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from rich.progress import track
 from threadpoolctl import threadpool_limits
 
-from bench import Column, Spread, alone, command, ratio, show, with_memory, write
+from bench import Column, alone, command, ratio, show, with_memory, write
 from other_tools import use
+from result_files import Spread
 
 # Nothing heavy is imported here: the processes of contestants import this file, and loading is timed.
 CONTROLS, PERSISTENCE, TOOL = "controls", "neural persistence and controls", "weightwatcher"

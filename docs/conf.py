@@ -3,10 +3,16 @@
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 from toposcope.version import __version__
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from result_files import read  # noqa: E402
 
 project = "toposcope"
 author = "The toposcope authors"
@@ -20,7 +26,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
 ]
-exclude_patterns = ["_build", "_templates", "jupyter_execute", "live/scripts"]
+exclude_patterns = ["_build", "_templates", "jupyter_execute", "live/scripts", "benchmarks"]
 templates_path = ["_templates"]
 
 # Notebooks run when the documentation is built; an error in one is an error of the build.
@@ -52,6 +58,9 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "docs"
 PAGES = Path(__file__).parent / "experiments"
 """Where the pages of the experiments stand while the documentation is built."""
 
+TABLES = Path(__file__).parent / "benchmarks"
+"""Where the tables of the benchmarks stand, made from `benchmarks/results/*.csv`, for pages to include."""
+
 html_theme = "furo"
 html_title = f"toposcope {release}"
 
@@ -82,15 +91,24 @@ def _link_experiments(_app: Any, _docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(\.\./((?:\.\./)*)experiments/docs/", r"](\1experiments/", source[0])
 
 
-def _remove_experiments(_app: Any, _error: Exception | None) -> None:
-    """Remove the pages of the experiments from here."""
+def _make_tables() -> None:
+    TABLES.mkdir(exist_ok=True)
+    for file in (BENCHMARKS / "results").glob("*.csv"):
+        results = read(file.read_text("utf-8").splitlines())
+        (TABLES / f"{file.stem}.md").write_text(results.markdown(), "utf-8")
+
+
+def _remove_made(_app: Any, _error: Exception | None) -> None:
+    """Remove the pages of the experiments and the tables of the benchmarks from here."""
     shutil.rmtree(PAGES)
+    shutil.rmtree(TABLES)
 
 
 def setup(app: Any) -> None:
-    """Bring in the pages of the experiments, and connect the handlers above."""
+    """Bring in the pages of the experiments and the tables of the benchmarks, and connect the handlers above."""
+    _make_tables()
     shutil.copytree(EXPERIMENTS, PAGES, dirs_exist_ok=True)
     app.connect("source-read", _link_experiments)
-    app.connect("build-finished", _remove_experiments)
+    app.connect("build-finished", _remove_made)
     app.connect("autodoc-process-signature", _short_types)
     app.connect("autodoc-process-docstring", _split_attributes, priority=900)

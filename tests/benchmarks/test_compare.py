@@ -1,6 +1,5 @@
 """Benchmark results from commit to commit: what changed by more than its spread is printed, and nothing else."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +10,17 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 
 
-def spread(median: float, low: float, high: float) -> dict[str, float]:
-    return {"median": median, "low": low, "high": high}
+def spread(median: float, low: float, high: float) -> str:
+    return f"{median},{low},{high}"
 
 
 def results(folder: Path, *rows: dict[str, Any]) -> Path:
     folder.mkdir()
-    (folder / "loops-some-cpu.json").write_text(json.dumps({"benchmark": "loops", "tables": {"H1": rows}}))
+    lines = ["table,row,key,title,value,low,high", ",,benchmark,fact,loops,,"]
+    for number, row in enumerate(rows):
+        cells = {key: value if "," in str(value) else f"{value},," for key, value in row.items()}
+        lines += [f"H1,{number},{key},{key},{cell}" for key, cell in cells.items()]
+    (folder / "loops-some-cpu.csv").write_text("\n".join(lines) + "\n")
     return folder
 
 
