@@ -10,7 +10,7 @@ from commands import complaint_of
 from experiment_material import material
 from section_tools import section_of, with_tables
 
-from toposcope.report.document import Code, Document, Section, csv, say
+from toposcope.report.document import Code, Document, Section, csv_link, paragraph
 from toposcope.report.markdown import to_markdown
 from toposcope.report.study_data import StudyData
 from toposcope.study.published import Published
@@ -27,7 +27,7 @@ def telling(declared: Published) -> StudyData:
 def test_without_claims_there_is_no_section_of_claims() -> None:
     nothing = telling(Published(source="somebody"))
     assert section_of("published", nothing) is None
-    found = section_of("published", nothing, [say("A figure.")])
+    found = section_of("published", nothing, [paragraph("A figure.")])
     assert found is not None
     assert (found.title, len(found.blocks)) == ("What was published", 2)
     with_claims = section_of("published", with_tables(nothing, {"claims": CLAIMS}))
@@ -46,7 +46,7 @@ def test_runs_that_are_not_here_are_named(runs: list[str], noted: bool) -> None:
 
 
 def test_words_of_markdown_stand_apart_from_links_and_code() -> None:
-    parts = say("All: ", csv("runs"), ", kept as ", Code("a.toml"), " here. ")
+    parts = paragraph("All: ", csv_link("runs"), ", kept as ", Code("a.toml"), " here. ")
     text = to_markdown(Document("x", [("", ["Said."])], [Section("s", "S", (parts,))]))
     assert "All: [runs.csv](tables/runs.csv), kept as `a.toml` here.\n" in text
 

@@ -3,8 +3,6 @@
 import sqlite3
 
 SCHEMA_VERSION = "7"  # of a study's store
-READABLE_VERSIONS = ("6", SCHEMA_VERSION)
-"""6 had no ``log_nan``, and becomes one of the last version when it is opened for writing."""
 
 
 def refuse_views(connection: sqlite3.Connection) -> None:
@@ -24,8 +22,8 @@ def refuse_schema(connection: sqlite3.Connection) -> None:
     """Refuse the store of a study whose schema is not read."""
     facts = dict(connection.execute("SELECT key, value FROM meta")) if has_table(connection, "meta") else {}
     version = facts.get("schema_version", SCHEMA_VERSION)
-    if version not in READABLE_VERSIONS:
+    if version != SCHEMA_VERSION:
         writer = f"toposcope {facts['toposcope']}" if "toposcope" in facts else "another version of toposcope"
         raise sqlite3.DatabaseError(
-            f"written by {writer} with schema version {version}; this one reads {' and '.join(READABLE_VERSIONS)}"
+            f"written by {writer} with schema version {version}; this one reads {SCHEMA_VERSION}"
         )

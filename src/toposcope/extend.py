@@ -12,11 +12,11 @@ from toposcope.lazy import lazy_imports
 __all__ = ["ToposcopeError", "derive_seed", "Progress", "silent", "Vector", "Matrix", "Indices", "Steps"]
 __all__ += ["write_bytes", "to_csv", "compiled"]
 # a probe
-__all__ += ["Probe", "ProbeInput", "Subject", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value"]
+__all__ += ["Probe", "ProbeInput", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value"]
 __all__ += ["NETWORK", "POOLED"]
 __all__ += ["RipsProbe", "NOISE", "TOPOLOGY", "each_layer", "by_stacks", "stacked", "as_float_matrix", "Diagram"]
 # an input of probes
-__all__ += ["Input", "Need", "RunContext", "Origin", "Checkpoint"]
+__all__ += ["Input", "RunContext", "Origin", "Checkpoint"]
 # a checkpoint format
 __all__ += ["Entry", "Listing", "Inside", "Key", "contiguous", "as_array", "CheckpointError"]
 # a source of checkpoints
@@ -42,9 +42,9 @@ __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD
 __all__ += ["Published", "PublishedRun", "Trace", "Law", "PUBLISHED", "PUBLISHED_CLOUD", "SPECTRAL_QUANTITIES"]
 __all__ += ["is_quantity", "canonical_name", "parse_features", "read_json", "check_declaration"]
 # a section of a report, and a page of one's own
-__all__ += ["ReportSection", "MaterialType", "Material", "BacktestMaterial", "Tables", "Block", "Picture", "say"]
+__all__ += ["ReportSection", "MaterialType", "Tables", "Block", "Picture"]
 __all__ += ["ReportData", "StudyData", "BacktestData", "paragraph", "csv_link"]
-__all__ += ["sentence", "csv", "details", "folded", "Table", "Column", "Spec", "table", "text_of", "number_of"]
+__all__ += ["sentence", "details", "folded", "Table", "Column", "Spec", "table", "text_of", "number_of"]
 __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "Page", "makers_of", "write_page"]
@@ -123,7 +123,7 @@ if TYPE_CHECKING:
     from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
     from toposcope.monitor.sinks.sink import Sink
     from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature, Kind
-    from toposcope.probes.needs import Input, Need, RunContext
+    from toposcope.probes.needs import Input, RunContext
     from toposcope.probes.probe import (
         NOISE,
         POOLED,
@@ -131,7 +131,6 @@ if TYPE_CHECKING:
         Measurement,
         Probe,
         ProbeInput,
-        Subject,
         Value,
         each_layer,
         stacked,
@@ -139,11 +138,11 @@ if TYPE_CHECKING:
     from toposcope.probes.rips import RipsProbe
     from toposcope.probes.stacks import by_stacks
     from toposcope.progress import Progress, silent
-    from toposcope.report.backtest import BacktestData, BacktestMaterial
+    from toposcope.report.backtest import BacktestData
     from toposcope.report.charts.series import choose_runs, direction, first_last, run_names, runs_of, spread
     from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
-    from toposcope.report.document import Block, Picture, csv, csv_link, details, folded, paragraph, say
+    from toposcope.report.document import Block, Picture, csv_link, details, folded, paragraph
     from toposcope.report.formats import missing, p_value, plain, share, signed, whole, word
     from toposcope.report.headline import (
         CLOUD_STATISTICS,
@@ -155,7 +154,7 @@ if TYPE_CHECKING:
         uncapitalised,
     )
     from toposcope.report.section import MaterialType, ReportData, ReportSection, Tables, makers_of
-    from toposcope.report.study_data import Material, StudyData
+    from toposcope.report.study_data import StudyData
     from toposcope.report.tables import (
         Column,
         Spec,

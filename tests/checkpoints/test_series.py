@@ -67,7 +67,7 @@ def test_steps_are_sorted_as_numbers(names: str, tmp_path: Path) -> None:
 
 def test_a_run_of_ours(tmp_path: Path) -> None:
     write_run(tmp_path / "small-1" / "checkpoints", write_safetensors)
-    touch(tmp_path / "small-1", "log.csv", "config.json", "state.safetensors", "state.pt")
+    touch(tmp_path / "small-1", "log.csv", "config.json", "state.safetensors")
     found = series(tmp_path / "small-1")
     assert_is_the_run(found)
     assert (found.name, found.spec, found.ignored) == ("small-1", str(tmp_path / "small-1"), ())
@@ -255,7 +255,11 @@ OF_A_TRAINER = ("rng_state_0.pth", "scheduler.pt", "training_args.bin", "trainer
         (["model.safetensors", "checkpoint/readme.txt"], [0], []),
         (["step_1.pt", "checkpoints/notes.txt"], [1], []),
         (["step_1.pt", "best.pt", "checkpoints/step_2.pt", "checkpoints/step_3.pt"], [1], ["best.pt", "checkpoints"]),
-        (["final.pt", "state.pt", "checkpoints/step_2.pt", "checkpoints/last.pt"], [2], ["last.pt", "final.pt"]),
+        (
+            ["final.pt", "state.safetensors", "checkpoints/step_2.pt", "checkpoints/last.pt"],
+            [2],
+            ["last.pt", "final.pt"],
+        ),
         (["checkpoints/step_2.pt", "checkpoint/step_3.pt"], [2], ["checkpoint"]),
         (["model.safetensors.index.json", "checkpoints/step_2.pt"], [2], ["model.safetensors.index.json"]),
         (["last.pt", "checkpoint/model.safetensors", "checkpoint/config.json"], [0], ["last.pt"]),

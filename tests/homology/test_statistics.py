@@ -85,7 +85,7 @@ def test_statistics_at_the_ends_of_the_range_are_those_of_fractions(pairs: list[
         diagram = Diagram(np.array(pairs).reshape(-1, 2), 1)
         got = statistics(diagram)
         assert statistics_batch([diagram, diagram]) == [got, got]
-        repr(diagram), diagram._repr_html_()
+        repr(diagram)
     for name, value in wanted.items():
         assert got[name] == value or got[name] == pytest.approx(value, rel=1e-14, abs=1e-323), name
     assert got["count"] == count

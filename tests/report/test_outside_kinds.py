@@ -111,7 +111,7 @@ def test_the_probe_of_the_guide_is_a_control(tmp_path: Path, monkeypatch: pytest
             "probe silent: nothing provides 'gradient', which its REQUIRES names; did you mean 'gradients'?",
         ),
         (
-            "KIND = 'norm'; NEEDS = frozenset({'weather'})",
+            "KIND = 'norm'; REQUIRES = frozenset({'weather'})",
             "nothing provides 'weather', which its REQUIRES names; choose from diagrams, earlier, embeddings, first, ",
         ),
     ],
@@ -143,25 +143,3 @@ def test_the_input_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ToposcopeError, match=r"no activations_0.json next to it; save one"):
         needs()["activations"].provide(found[0], run)
     assert list(needs()) == ["embeddings", "gradients", "model", "text_loss", "training", "activations"]
-
-
-def test_a_package_of_the_version_before_still_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Subject`, `NEEDS`, `measure_together`, `Need` and `NEED` are second names."""
-    code = (
-        "from toposcope.extend import Measurement, Need, Probe, Subject\n"
-        "NEED = Need('rain', lambda checkpoint, run: 2.5, lambda checkpoint, run: '')\n"
-        "class RainProbe(Probe, frozen=True, tag='rain'):\n"
-        "    'Rain.'\n    KIND = 'norm'\n    NETWORK_ONLY = True\n    NEEDS = frozenset({'rain'})\n"
-        "    def measure(self, subject: Subject):\n"
-        "        yield Measurement('network', 'network', {'rain': subject.inputs['rain']})\n"
-        "    def measure_together(self, subjects):\n"
-        "        return [list(self.measure(subject)) for subject in subjects]\n"
-    )
-    install(tmp_path / "outside", monkeypatch, "toposcope.probes", "outside_rain", code)
-    install(tmp_path / "inputs", monkeypatch, "toposcope.needs", "outside_rain", code, package="gauge")
-    kind = probe_types()["rain"]
-    assert kind.measure_batch is vars(kind)["measure_together"]
-    assert not run_study(
-        series_study(write_series(tmp_path / "found", [0, 5]), [{"name": "rain"}]), tmp_path / "study", workers=1
-    )
-    assert set(frame(tmp_path / "study").get_column("value")) == {2.5}

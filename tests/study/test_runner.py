@@ -150,7 +150,7 @@ def test_a_study_of_an_older_version_is_refused(tmp_path: Path) -> None:
     declaration = series_study(found, [CONTROLS])
     run_well(declaration, tmp_path / "study")
     query(tmp_path / "study", "DROP TABLE checksums", "UPDATE meta SET value = '2' WHERE key = 'schema_version'")
-    refusal = "study.db: written by toposcope .* with schema version 2; this one reads 6 and 7; delete it and run"
+    refusal = "study.db: written by toposcope .* with schema version 2; this one reads 7; delete it and run"
     with pytest.raises(ToposcopeError, match=refusal):
         Study.load(tmp_path / "study").frame()
     with pytest.raises(ToposcopeError, match=refusal):

@@ -23,7 +23,7 @@ from toposcope.report.live.facts import LayerFacts
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.sections.monitor import _divergences, final_losses
 from toposcope.report.study_data import StudyData
-from toposcope.study import Study, checksums
+from toposcope.study import Study
 from toposcope.study.store import Store
 
 NAMES = ("loss", "grad_norm", "validation_loss", "accuracy")
@@ -112,15 +112,6 @@ def died(directory: Path, *, steps: int = 120, first_nan: int = 81, names: tuple
     return live
 
 
-def make_old(path: Path) -> None:
-    """Make a study one of the last version that had no place for NaN."""
-    with closing(sqlite3.connect(path)) as c:
-        c.executescript("DROP TABLE log_nan; DELETE FROM checksums WHERE kind = 'log_nan'")
-        c.execute("UPDATE meta SET value = '6' WHERE key = 'schema_version'")
-        checksums.seal(c, "meta")
-        c.commit()
-
-
 def status(directory: Path) -> Status:
     database = Database(directory / "study.db")
     with database.reading() as c:
@@ -129,17 +120,10 @@ def status(directory: Path) -> Status:
     return found
 
 
-@pytest.mark.parametrize("version", ["new", "old", "updated"])
-def test_a_monitored_run_that_died(tmp_path: Path, version: str) -> None:
+def test_a_monitored_run_that_died(tmp_path: Path) -> None:
     live = died(tmp_path / "run")
     live.forecast(70)
     live.store.close()
-    if version != "new":
-        make_old(live.store.path)
-    if version == "updated":
-        again = Store(live.store.path)
-        assert again.dropped == []
-        again.close()
     log = read_log(tmp_path / "run")
     assert log.diverged is not None
     assert log.diverged.step == 81
@@ -152,35 +136,6 @@ def test_a_monitored_run_that_died(tmp_path: Path, version: str) -> None:
     found = status(tmp_path / "run")
     assert found.facts.diverged == "the run diverged at step 81"
     assert found.forecast is None
-
-
-@pytest.mark.parametrize(
-    ("names", "is_lost"),
-    [((), True), (("learning_rate", "grad_norm"), True), (("accuracy",), False)],
-    ids=["loss alone", "others go on", "another quantity"],
-)
-def test_an_older_version_left_no_loss_where_it_was_nan(tmp_path: Path, names: tuple[str, ...], is_lost: bool) -> None:
-    live = died(tmp_path / "run", names=names)
-    live.store.close()
-    make_old(live.store.path)
-    log = read_log(tmp_path / "run")
-    assert (log.diverged is not None and log.diverged.step == 81) == is_lost
-
-
-@pytest.mark.parametrize("alert", [False, True])
-def test_an_older_run_that_did_not_die(tmp_path: Path, alert: bool) -> None:
-    """Its loss is logged every tenth step, or its monitor noticed nothing."""
-    live = LiveStudy(tmp_path / "run")
-    rows = {step: {"learning_rate": 0.1} for step in range(1, 310)}
-    every = 10 if alert else 1
-    live.store.append_log(
-        "run", {s: r | ({"loss": 3 - s / 1000} if s % every == 0 and s <= 300 else {}) for s, r in rows.items()}
-    )
-    if alert:
-        live.store.put_alert("run", "non-finite", 5, 5, "grad_norm", "grad_norm is inf.", "{}")
-    live.store.close()
-    make_old(live.store.path)
-    assert read_log(tmp_path / "run").diverged is None
 
 
 def test_damage_to_the_marks_is_noticed(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from toposcope.checkpoints.sources.source import CheckpointError, Files, Source,
 from toposcope.checkpoints.weights import Weights, weights_of
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.extras import require
-from toposcope.notebook import facts_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,9 +65,6 @@ class Checkpoint:
 
     def __repr__(self) -> str:
         return f"Checkpoint({self.location!r}, step={self.step})"
-
-    def _repr_html_(self) -> str:
-        return facts_table("Checkpoint", {"place": self.location, "step": self.step, "tokens": self.tokens})
 
     def __getstate__(self) -> dict[str, object]:
         # Cached listings are not pickled.

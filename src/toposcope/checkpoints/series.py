@@ -28,12 +28,10 @@ from toposcope.checkpoints.sources.local import LocalSource, escaped, linked_fil
 from toposcope.checkpoints.sources.source import Access, CheckpointError, Files, Source, unsupported
 from toposcope.checkpoints.steps import Selection, has_odd_step, step_of, step_pattern, step_within, tokens_of
 from toposcope.errors import ToposcopeError
-from toposcope.notebook import facts_table
 
 _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
-_STATES = ("state.safetensors", "state.pt")
-"""Next to the checkpoints of a run of ours; holds the state to resume from, also as older versions named it."""
+_STATE = "state.safetensors"  # next to the checkpoints of a run of ours; holds the state to resume from
 _ODD_STEP = (
     "holds no plain number of steps; rename it, such as step_1000, or give the place of its digits by --step-pattern"
 )
@@ -111,12 +109,6 @@ class Series(Sequence[Checkpoint]):
     def __repr__(self) -> str:
         steps = f"steps {self.steps[0]} to {self.steps[-1]}" if self.checkpoints else "empty"
         return f"Series({self.spec!r}, {len(self)} checkpoints, {steps})"
-
-    def _repr_html_(self) -> str:
-        facts = {"place": self.spec, "checkpoints": len(self), "left out": len(self.ignored) or None}
-        columns = ("checkpoint", "step", "tokens")[: 3 if any(c.tokens is not None for c in self) else 2]
-        rows = [(_last_part(c.location), c.step, "" if c.tokens is None else c.tokens)[: len(columns)] for c in self]
-        return facts_table(f"Series {self.name}", facts, columns, rows)
 
     def __len__(self) -> int:
         return len(self.checkpoints)
@@ -435,7 +427,7 @@ def _checkpoint_folder(
     if any(step_of(stem, own) is not None for stem in beside.values()):
         return root, names, tuple(holders)
     chosen, *others = holders
-    left = tuple(part for part in [*beside, *others] if part not in _STATES)
+    left = tuple(part for part in [*beside, *others] if part != _STATE)
     return root.child(chosen), _inside(names, f"{chosen}/"), left
 
 

@@ -11,7 +11,6 @@ from toposcope.checkpoints import Series
 from toposcope.checkpoints.merging import merge
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown, Course, Merged, text_noise
-from toposcope.notebook import facts_table
 from toposcope.wording import counted, joined
 
 if TYPE_CHECKING:
@@ -59,10 +58,6 @@ class CoolDownReport:
 
     def __repr__(self) -> str:
         return f"<CoolDownReport of {self.series.spec}: {self.headline()}>"
-
-    def _repr_html_(self) -> str:
-        facts = {"result": self.headline(), "remarks": " · ".join(self.all_remarks())}
-        return facts_table(f"Cool-down of {self.series.name}", facts, *self.table())
 
     @property
     def answer(self) -> CoolDown | None:

@@ -23,7 +23,6 @@ from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.logs import Log, Logs, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.log import FINAL_SHARE
-from toposcope.notebook import facts_table
 from toposcope.wording import counted, short
 
 if TYPE_CHECKING:
@@ -46,15 +45,6 @@ class ForecastReport:
 
     def __repr__(self) -> str:
         return f"<ForecastReport of {self.log.name}: {self.headline()}>"
-
-    def _repr_html_(self) -> str:
-        facts = {"result": self.headline(), **self.inputs(), "remarks": " · ".join(self.remarks)}
-        rows = [
-            (name, *(f"{value:.{self.digits}f}" for value in (each.loss, each.low, each.high)))
-            for name, each in ({} if self.results is None else self.results.forecasts).items()
-            if name != DEFAULT
-        ]
-        return facts_table(f"Forecast of {self.log.name}", facts, ("forecaster", "loss", "low", "high"), rows)
 
     def plot(self) -> "Chart":
         """Draw the loss seen, the predicted loss with its interval, and where each forecaster ends."""

@@ -20,7 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_number, as_positive
 from toposcope.homology.tuning import MAX_SAMPLES, MAX_TENTS
-from toposcope.notebook import facts_table
 from toposcope.typing import Matrix, Vector
 
 if TYPE_CHECKING:
@@ -89,23 +88,6 @@ class Diagram:
         if self.n_truncated:
             parts.append(f"{self.n_truncated} truncated")
         return f"Diagram(H{self.dimension}: {', '.join(parts)})"
-
-    def _repr_html_(self) -> str:
-        positive = self.lifetimes[self.lifetimes > 0]
-        with np.errstate(over="ignore"):  # beyond the range it is infinite
-            total = float(positive.sum())
-        return facts_table(
-            f"Persistence diagram, H{self.dimension}",
-            {
-                "finite bars": len(positive),
-                "of length zero": len(self.pairs) - len(positive) or None,
-                "longest": float(positive.max()) if len(positive) else None,
-                "total": total if len(positive) else None,
-                "essential": self.n_essential,
-                "truncated": self.n_truncated or None,
-                "cover radius": self.cover_radius or None,
-            },
-        )
 
     @property
     def lifetimes(self) -> Vector:

@@ -20,11 +20,10 @@ from toposcope.integrity import (
     step_grid,
     values,
 )
-from toposcope.integrity.finding import Finding, short_steps, steps_text
+from toposcope.integrity.finding import Finding, steps_text
 from toposcope.integrity.layouts import Plan, layouts, unlike_manifest
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary
-from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -64,11 +63,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Diagnosis({self.series!r}, {self.summary})"
-
-    def _repr_html_(self) -> str:
-        rows = ((f.severity, f.check, short_steps(f.steps), f.layer, f.message) for f in self.findings)
-        columns = ("severity", "check", "steps", "layer", "finding")
-        return facts_table(f"Doctor: {self.series}", {"examined": self.summary}, columns, rows)
 
     @property
     def summary(self) -> str:

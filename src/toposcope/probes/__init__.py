@@ -15,9 +15,9 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.plugins import collect
 from toposcope.probes.feature import KINDS, Feature, Kind
 from toposcope.probes.needs import check_needs
-from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, Subject
+from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput
 
-__all__ = ["Failure", "Feature", "Kind", "Measurement", "Probe", "ProbeInput", "Subject", "make_probes", "probe_types"]
+__all__ = ["Failure", "Feature", "Kind", "Measurement", "Probe", "ProbeInput", "make_probes", "probe_types"]
 
 
 Probes = Sequence[dict[str, Any] | str] | dict[str, Any] | str

@@ -178,10 +178,6 @@ class ProbeInput:
         return cls(layers, frozenset([*(layer.name for layer in layers), NETWORK, POOLED]))
 
 
-Subject = ProbeInput
-"""The name of `ProbeInput` in the version before; kept for one more."""
-
-
 class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="name"):
     """A named function from a checkpoint to statistics and diagrams; its fields are its options.
 
@@ -228,13 +224,6 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     SCALE_FREE: ClassVar[bool] = False
     LEAST: ClassVar[Mapping[str, int]] = {}
     NORM: ClassVar[str] = "frobenius_norm"
-
-    def __init_subclass__(cls) -> None:
-        """Accept the names of the version before, `NEEDS` and `measure_together`, for one more."""
-        super().__init_subclass__()
-        for before, now in (("NEEDS", "REQUIRES"), ("measure_together", "measure_batch")):
-            if before in cls.__dict__ and now not in cls.__dict__:
-                setattr(cls, now, cls.__dict__[before])
 
     def __post_init__(self) -> None:
         for name, least in self.LEAST.items():

@@ -179,9 +179,6 @@ class BacktestData(ReportData[BacktestResult]):
         self.backtest, self.study, self.workers, self.progress = backtest, study, workers, progress
 
 
-BacktestMaterial = BacktestData
-"""Its second name, for one version."""
-
 HEIGHT = 280
 LABEL_SHARE = 15 / HEIGHT
 NAMES_WIDTH = 100  # pixels kept free at the right for the names of the forecasters

@@ -246,7 +246,3 @@ def linked(text: str, *, note: bool = False) -> Paragraph:
     """Return a paragraph in which the names of tables' files, such as ``moved.csv``, are links to them."""
     parts = re.split(r"\b(\w+)\.csv\b", text)
     return Paragraph(tuple(csv_link(part) if i % 2 else part for i, part in enumerate(parts)), note)
-
-
-say, csv = paragraph, csv_link
-"""Their second names, for one version."""

@@ -150,7 +150,3 @@ def _twins(study: Study) -> list[Trajectory]:
     twins = study.cooled()
     found = trajectories(twins.frames(), study.labels(), twins.log())
     return [replace(twin, run=twin.run.removesuffix(COOLED_SUFFIX)) for twin in found]
-
-
-Material = StudyData
-"""Its second name, for one version."""

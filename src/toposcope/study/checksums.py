@@ -14,8 +14,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from toposcope.databases import has_table
-
 
 class Group(NamedTuple):
     """Rows with one checksum: those of a kind and, if the kind distinguishes them, of a run, a step and a probe."""
@@ -146,9 +144,9 @@ def log_after(c: sqlite3.Connection, run: str, step: int) -> tuple[list[tuple[An
 
 
 def damaged(c: sqlite3.Connection) -> Iterator[Group]:
-    """Yield the groups whose rows are not those that were written; version 6 has no ``log_nan``."""
+    """Yield the groups whose rows are not those that were written."""
     for kind in KINDS:
-        now, before = computed(c, kind) if kind != "log_nan" or has_table(c, kind) else {}, stored(c, kind)
+        now, before = computed(c, kind), stored(c, kind)
         wrong = {group for group in now.keys() | before.keys() if now.get(group) != before.get(group)}
         yield from sorted(wrong, key=repr)
 

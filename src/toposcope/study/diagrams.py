@@ -109,7 +109,7 @@ def _checksum(tensors: Mapping[str, NDArray[Any]], described: str) -> int:
 
 
 def _contents(source: Source) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return tensors and metadata if they are as they were written; an older file has no checksum."""
+    """Return tensors and metadata if they are as they were written."""
     if isinstance(source, Path):
         with safe_open(source, framework="np") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
@@ -119,7 +119,7 @@ def _contents(source: Source) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
         end = 8 + int.from_bytes(source.content[:8], "little")
         metadata = msgspec.json.decode(source.content[8:end], type=_Header).metadata
     checksum = tensors.pop(CHECKSUM, None)
-    if checksum is not None and _checksum(tensors, metadata.get("diagrams", "")) != checksum:
+    if checksum is None or _checksum(tensors, metadata.get("diagrams", "")) != checksum:
         raise ValueError("its checksum is wrong")
     return tensors, metadata
 

@@ -58,7 +58,7 @@ CREATE TABLE IF NOT EXISTS checkpoints (
     step         INTEGER NOT NULL,
     path         TEXT NOT NULL,            -- or hf:owner/name@revision, or a URL; empty if measured in memory
     fingerprint  TEXT NOT NULL,            -- digest of names, sizes and versions of its files
-    weights_hash TEXT NOT NULL,            -- of every tensor; empty if an older version read it
+    weights_hash TEXT NOT NULL,            -- of every tensor
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 

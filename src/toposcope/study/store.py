@@ -48,8 +48,9 @@ class Store:
             refuse_schema(self._connection)
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.executescript(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
-        self._drop_damaged(self.meta("schema_version") or SCHEMA_VERSION)  # before checksums are made anew
-        self._update_schema()
+        self._drop_damaged()
+        if self.meta("schema_version") is None:
+            self.set_meta("schema_version", SCHEMA_VERSION)
 
     def _check_structure(self) -> None:
         """Refuse a file whose pages disagree; indexes alone are made again."""
@@ -59,7 +60,7 @@ class Store:
             if not checksums.is_whole(self._connection):
                 raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
 
-    def _drop_damaged(self, version: str) -> None:
+    def _drop_damaged(self) -> None:
         """Delete the groups of rows that are not as they were written, so that they are made again."""
         with self._readable_errors():
             damaged = list(checksums.damaged(self._connection))
@@ -68,24 +69,12 @@ class Store:
         with self._transaction() as c:
             for group in damaged:
                 checksums.drop(c, group)
-            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (version,))
+            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
             c.execute("DELETE FROM kinds")
             tables.put_kinds(c, tables.stored_statistics(c))
             for kind in checksums.KINDS:
                 checksums.seal(c, kind)
         self.dropped = [str(group) for group in damaged]
-
-    def _update_schema(self) -> None:
-        """Make a new or older store one of the last version, in one transaction."""
-        version = self.meta("schema_version")
-        if version == SCHEMA_VERSION:
-            return
-        with self._transaction() as c:
-            if version is not None:
-                tables.mark_lost(c)
-            c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
-            for kind in checksums.KINDS:
-                checksums.seal(c, kind)
 
     def close(self) -> None:
         """Close the database; what was committed stays."""

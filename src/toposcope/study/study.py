@@ -20,7 +20,6 @@ from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
 from toposcope.logs.formats.study import with_nan
 from toposcope.logs.stored_nan import nan_steps
-from toposcope.notebook import facts_table
 from toposcope.probes.needs import needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study import checksums
@@ -89,21 +88,6 @@ class Study:
 
     def __repr__(self) -> str:
         return f"Study({self.declaration.name!r}, {len(self._run_names())} runs, in {str(self.directory)!r})"
-
-    def _repr_html_(self) -> str:
-        facts: dict[str, object] = {
-            "directory": self.directory,
-            "probes": ", ".join(self.labels().get_column("label")),
-        }
-        try:
-            runs = self.runs().select("run", "kind", "n_parameters", "status", "n_checkpoints").rows()
-            findings, errors = self.findings(), self.errors()
-        except ToposcopeError as error:
-            return facts_table(f"Study {self.declaration.name}", facts | {"store": error})
-        facts |= {"doctor": f"{len(findings)} findings" if self.examined() else None, "errors": len(errors) or None}
-        columns = ("run", "kind", "parameters", "status", "checkpoints")
-        rows = ([value if value is not None else "" for value in row] for row in runs)
-        return facts_table(f"Study {self.declaration.name}", facts, columns, rows)
 
     def frame(self) -> pl.DataFrame:
         """Return the features of the declared runs: by the declared probes, and published ones, in a fixed order.
@@ -257,9 +241,7 @@ class Study:
 
     def times(self) -> pl.DataFrame:
         """Return when monitored runs had got to some of their steps: ``run, step, seconds`` since 1970."""
-        with self._connected() as connection:
-            is_there = has_table(connection, "times")  # stores of older versions have none
-        return self._of_runs("times", TIME_SCHEMA) if is_there else pl.DataFrame(schema=TIME_SCHEMA)
+        return self._of_runs("times", TIME_SCHEMA)
 
     def forecasts(self) -> pl.DataFrame:
         """Return the forecasts of the final loss that a monitor made while runs trained, in that order.

@@ -124,15 +124,13 @@ class Survey:
     def _stale(self) -> set[RunStep]:
         """Return the checkpoints that are new or have changed; what is gone is forgotten."""
         stale = set()
-        needs_hash = any(need.whole_model for need in needs_of(*self.sources))
         for run, checkpoints in self.checkpoints.items():
             known, summarised = self.store.checkpoints(run), set(self.store.evidence(run))
             self.store.drop_checkpoints(run, sorted((set(known) | summarised) - set(checkpoints)))
             self.rows[run] = {step: row for step, row in known.items() if step in checkpoints}
             for step, checkpoint in checkpoints.items():
                 row = known.get(step)
-                lacks_hash = needs_hash and row is not None and not row.weights_hash
-                if row is None or step not in summarised or _is_changed(checkpoint, row) or lacks_hash:
+                if row is None or step not in summarised or _is_changed(checkpoint, row):
                     stale.add((run, step))
         return stale
 

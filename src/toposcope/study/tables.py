@@ -17,7 +17,6 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import target_of
-from toposcope.logs.stored_nan import lost_losses
 from toposcope.probes import Measurement
 from toposcope.study import checksums
 from toposcope.study.kinds import kind_of
@@ -141,12 +140,6 @@ def append_log(c: sqlite3.Connection, run: str, rows: Mapping[int, Mapping[str, 
         checksums.seal(c, "log_nan", run=run)
     elif new:
         checksums.add(c, "log_nan", run, new)
-
-
-def mark_lost(c: sqlite3.Connection) -> None:
-    """Mark the losses that an older version stored as NULL and that must have been NaN."""
-    for (run,) in c.execute("SELECT run FROM runs").fetchall():
-        c.executemany("INSERT OR IGNORE INTO log_nan VALUES (?, ?, 'loss')", [(run, s) for s in lost_losses(c, run)])
 
 
 def _stored_from(c: sqlite3.Connection, table: str, run: str, columns: Sequence[str], first: int) -> list[Row]:

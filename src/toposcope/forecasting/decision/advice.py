@@ -15,7 +15,6 @@ from toposcope.forecasting.decision.decision import (
     Decision,
     RunInProgress,
     continue_or_scale,
-    reasons,
     with_cool_down,
 )
 from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration, checked_calibration
@@ -36,7 +35,6 @@ from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.forecasting.tuning import MAX_SIZE_RATIO, MAX_STEPS_TO_DECAY
 from toposcope.logs import Log, read_log
 from toposcope.logs.sizes import with_sizes
-from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 from toposcope.wording import short
 
@@ -63,23 +61,6 @@ class Advice:
             return f"<Advice: {self.decision.answer}, probability that scaling wins {self.decision.probability:.2f}>"
         N, D, loss = short(self.plan.N.value), short(self.plan.D.value), self.plan.loss.value
         return f"<Advice: {N} parameters on {D} tokens for {self.plan.budget_flops:.3g} FLOP, loss {loss:.3f}>"
-
-    def _repr_html_(self) -> str:
-        plan = self.plan
-        sentences = reasons(self.decision, signals=False) if self.decision is not None else ()
-        facts = {
-            "advice": sentences[0] if sentences else "",
-            "budget": f"{plan.budget_flops:.3g} FLOP",
-            "best fresh run": f"{short(plan.N.value)} parameters on {short(plan.D.value)} tokens",
-            "its loss": f"{plan.loss.value:.3f}"
-            + (f" ({plan.loss.low:.3f} to {plan.loss.high:.3f})" if isfinite(plan.loss.low) else ""),
-        }
-        rows = (
-            *(("reason", each) for each in sentences[1:]),
-            *(("warning", each) for each in self.warnings),
-            *(("note", each) for each in self.notes),
-        )
-        return facts_table("Continue or scale" if sentences else "Compute-optimal model", facts, ("", ""), rows)
 
 
 def decide(

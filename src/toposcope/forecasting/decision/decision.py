@@ -12,7 +12,6 @@ from toposcope.forecasting.decision.cooled_now import CooledNow, affordable, coo
 from toposcope.forecasting.scaling.planner import check_positive, optimal_split, plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
-from toposcope.notebook import facts_table
 from toposcope.wording import short
 
 COOL_DOWN = 0.2  # share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)
@@ -102,18 +101,6 @@ class Decision:
         """Return the ways to spend the budget, by what they are called."""
         ways: dict[str, Arm | CooledNow] = {"continue the run": self.continued, "best fresh run": self.scaled}
         return ways if self.cooled is None else {**ways, "cool down now": self.cooled}
-
-    def _repr_html_(self) -> str:
-        rows = (
-            (name, short(arm.parameters), short(arm.tokens), f"{arm.loss:.3f}")
-            for name, arm in zip(("continue", "scale", "cool down"), self.ways().values(), strict=False)
-        )
-        facts = {
-            "answer": self.answer,
-            "probability that scaling wins": f"{self.probability:.2f}",
-            "lower by": f"{self.margin:+.3f} nats ({self.low:+.3f} to {self.high:+.3f})",
-        }
-        return facts_table("Continue or scale", facts, ("", "parameters", "tokens", "loss"), rows)
 
 
 def continue_or_scale(

@@ -15,12 +15,9 @@ from toposcope.forecasting.downstream.predicted import (
     HeldOutScore,
     Model,
     TaskPrediction,
-    basis,
     headline,
     held_out_table,
-    points,
     predictions_table,
-    score_of,
 )
 from toposcope.forecasting.downstream.refusals import (
     chance_of,
@@ -33,7 +30,6 @@ from toposcope.forecasting.downstream.selection import models_of
 from toposcope.forecasting.held_out import Miss, choose, half_width, interval, mean_errors, weights_of
 from toposcope.forecasting.tuning import MOVEMENT_ERROR
 from toposcope.logs.evaluations import Evaluations, read_evaluations
-from toposcope.notebook import facts_table
 from toposcope.progress import Progress, silent
 from toposcope.typing import Vector
 from toposcope.wording import counted
@@ -57,16 +53,6 @@ class DownstreamReport:
 
     def __repr__(self) -> str:
         return f"<DownstreamReport: {' '.join(headline(self.predictions)).rstrip('.')}>"
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (each.task, each.model.name, each.refusal or score_of(each), each.method,
-             points(each.errors.get(each.method), each.target))
-            for each in self.predictions
-        ]  # fmt: skip
-        facts = {"ladder": " ".join(basis(self.predictions)), "remarks": " · ".join(self.remarks)}
-        columns = ("task", "model", "score", "method", "error on held-out models")
-        return facts_table("Predicted scores", facts, columns, rows)
 
     def plot(self) -> "Chart":
         """Draw the scores of the ladder over compute, with the predictions and their intervals."""

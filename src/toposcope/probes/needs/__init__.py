@@ -18,7 +18,7 @@ from toposcope.models import Origin
 from toposcope.plugins import collect
 from toposcope.probes.probe import RELATIONS, Probe
 
-__all__ = ["Input", "Need", "RunContext", "check_needs", "needs", "needs_of"]
+__all__ = ["Input", "RunContext", "check_needs", "needs", "needs_of"]
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,6 @@ class Input:
     trained_here: bool = False
 
 
-Need = Input
-"""The name of `Input` in the version before; kept for one more."""
-
-
 @cache
 def needs() -> dict[str, Input]:
     """Return every kind of input by name."""
@@ -101,9 +97,8 @@ def check_needs(probe: type[Probe]) -> None:
 
 
 def _need_of(module: ModuleType) -> dict[str, Input]:
-    several = getattr(module, "INPUTS", getattr(module, "NEEDS", ()))
-    one = getattr(module, "INPUT", getattr(module, "NEED", None))
-    found = {need.name: need for need in (*several, one) if isinstance(need, Input)}
+    several = (*getattr(module, "INPUTS", ()), getattr(module, "INPUT", None))
+    found = {need.name: need for need in several if isinstance(need, Input)}
     for name in found.keys() & RELATIONS:
         raise ToposcopeError(f"need {name!r}: the name is taken; it stands for what other checkpoints hold")
     return found

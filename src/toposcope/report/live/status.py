@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from toposcope.databases import has_table
 from toposcope.logs.stored_nan import nan_steps
 from toposcope.report.live import database as db
 from toposcope.report.live.facts import TRAINING, Facts, LayerFacts
@@ -125,7 +124,7 @@ def status_of(
 
 def _lost_steps(c: sqlite3.Connection, run: str, is_suspect: bool) -> tuple[int, set[int]]:
     """Return how many logged losses are NaN, and their steps; without reading most logs."""
-    if not is_suspect and has_table(c, "log_nan"):
+    if not is_suspect:
         is_suspect = c.execute("SELECT 1 FROM log_nan WHERE run = ? LIMIT 1", (run,)).fetchone() is not None
     lost = nan_steps(c, run).get("loss", []) if is_suspect else []
     return len(lost), set(lost)
