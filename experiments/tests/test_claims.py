@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from named_features import by_feature
-from scipy.stats import permutation_test, spearmanr
+from scipy.stats import permutation_test, rankdata, spearmanr
 
 from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.table import association_table
@@ -19,6 +19,7 @@ from toposcope.study.kinds import feature_named
 from toposcope.study.published import Law, Published, Trace
 from toposcope_experiments.published_study.case import EXPLAINED, FALLS, STANDS, p_of_rho
 from toposcope_experiments.published_study.claims import RULES, SCHEMA, claims
+from toposcope_experiments.published_study.correlation_claims import fisher_p
 
 SIZES = {"a": 3_000, "b": 7_000, "c": 21_000, "d": 46_000, "e": 97_000}
 LARGE = "large model"
@@ -451,3 +452,17 @@ def test_exact_p_values() -> None:
             (differences, np.zeros(n)), lambda a, b: (a - b).mean(), permutation_type="samples", n_resamples=20_000
         )
         assert sign_flip(differences) == pytest.approx(oracle.pvalue, abs=1e-12 if n < 14 else 0.02)
+
+
+def test_fisher_z_keeps_its_level() -> None:
+    generator = np.random.default_rng(3)
+
+    def p() -> float:
+        rho = []
+        for n in (30, 60):
+            y = generator.normal(size=n)
+            rho.append(float(np.corrcoef(rankdata(y), rankdata(y + generator.normal(size=n)))[0, 1]))
+        return fisher_p(rho[0], 30, rho[1], 60)
+
+    assert 0.03 < np.mean([p() < 0.05 for _ in range(1500)]) < 0.075
+    assert np.isnan(fisher_p(0.5, 3.0, 0.9, 50))

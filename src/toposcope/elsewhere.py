@@ -4,7 +4,10 @@ PACKAGES = {
     "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import",
 }
 """Names that another distribution adds, by that distribution."""
-INSTEAD: dict[str, str] = {}
+INSTEAD: dict[str, str] = {
+    "write_comparison": "toposcope report A B writes one page of all runs of both studies",
+    "first_differences": "toposcope report A B draws the runs of both studies in the same charts",
+}
 """Of what no distribution holds any more: what to use in its place, as the end of a sentence."""
 
 

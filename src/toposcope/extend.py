@@ -34,7 +34,7 @@ __all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median", "COOLDO
 __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted", "Tail", "FALSE_ALARM_RATE"]
 # an analysis of a study
 __all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feature", "feature_named", "scale_free"]
-__all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation", "fisher_z"]
+__all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation"]
 __all__ += ["sign_flip", "correlate_across_runs", "adjusted", "PSEUDO_LAYERS", "STATES"]
 __all__ += ["verdict_sentence", "BEYOND", "UNDETERMINED", "TREND", "NONE", "LEVEL"]
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
@@ -58,7 +58,6 @@ __all__ += ["Opening", "run_and_report"]
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import adjusted
     from toposcope.analysis.change_points import ChangePoint, change_points
-    from toposcope.analysis.comparison import fisher_z
     from toposcope.analysis.groups import scale_free
     from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
     from toposcope.analysis.permutations import correlate_across_runs, sign_flip

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import re
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -19,7 +18,7 @@ from read_page import Element, read
 
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
-from toposcope.report import write_comparison, write_report, writing
+from toposcope.report import write_report, writing
 from toposcope.report.composing import Rendered, render_all, rendering_engine
 from toposcope.report.document import Document, Picture, Section
 from toposcope.study import Study
@@ -65,14 +64,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def both(folder: Path) -> Path:
-    """The page of the study beside a copy of it with another seed declared."""
-    other = folder.parent / "other"
-    shutil.copytree(folder, other)
-    declared = (other / "study.toml").read_text()
-    (other / "study.toml").write_text(declared.replace("seed = 42", "seed = 43", 1))
-    page, verdicts = write_comparison(Study.load(folder), Study.load(other), folder.parent / "both")
-    assert [name for name, _ in verdicts] == ["", "Both studies"]
-    return page
+    """The page of the study and of another, whose runs have the same names, more steps and one probe."""
+    declared = DECLARATION.replace("text.txt", str(folder.parent / "text.txt")).replace("steps = 40", "steps = 44")
+    more = declared.replace('name = "small"', 'name = "more"').replace('name = "d"', 'name = "e"')
+    (folder.parent / "more.toml").write_text(f'{more}[[probes]]\nname = "neural_persistence"\n')
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder.parent)
+        assert called("study", "run", "more.toml", "--out", "other", "--workers", "1").code == 0
+        done = called("report", "out", "other")
+    assert done.code == 0, done.err
+    *_, last = done.out.splitlines()
+    assert last == f"report: {folder.parent / 'out-and-other' / 'index.html'}"
+    return folder.parent / "out-and-other" / "index.html"
 
 
 @pytest.fixture(scope="module", params=["one", "two"])
@@ -245,47 +248,34 @@ def test_names_cannot_inject_markup(folder: Path) -> None:
     assert study.declaration.to_toml().splitlines()[0].replace('"', "&#34;") in text
 
 
-def test_two_studies_that_differ_in_nothing_but_the_seed_declared(both: Path) -> None:
-    root = read(both.read_text())
-    first, second = (e for e in root.all("section") if e.attributes.get("class") == "verdict")
-    assert "The same at every common checkpoint: validation loss" in first.text()
-    assert second.attributes["aria-label"] == "Both studies"
-    tables = pl.read_csv(both.parent / "tables" / "declarations.csv")
-    assert tables.rows() == [("training.seed", 42, 43)]
-    correlations = pl.read_csv(both.parent / "tables" / "correlations.csv", infer_schema_length=None)
-    # A copy of a run is not a second sample: no test, and a word why.
-    assert set(correlations["note"]) == {"the same run: not two samples"}
-    assert correlations["p"].is_null().all() or correlations["p"].is_nan().all()
-    finals = pl.read_csv(both.parent / "tables" / "finals.csv", infer_schema_length=None)
-    assert (finals["difference"] == 0).all()
-    assert [figure.attributes["id"] for figure in root.all("figure")] == ["figure-both-loss"]  # others are not drawn
-    assert "Values at the last measured checkpoint" not in root.text()
+def test_one_page_of_all_runs_of_two_studies(both: Path) -> None:
+    """Names that both have say whose they are, each run has its own steps, and what one did not measure is absent."""
+    runs = pl.read_csv(both.parent / "tables" / "runs.csv")
+    assert runs["run"].to_list() == [*(f"small/{run}" for run in "abc"), "d", *(f"more/{run}" for run in "abc"), "e"]
+    assert dict(runs.select("run", "last_step").iter_rows())["small/a"] == 40
+    assert dict(runs.select("run", "last_step").iter_rows())["e"] == 44
+    table = pl.read_csv(both.parent / "tables" / "association.csv", infer_schema_length=None)
+    of = {run: set(table.filter(run=run)["feature"]) for run in ("small/a", "more/a")}
+    assert "rips H0.total" in of["small/a"]
+    assert {feature.split()[0] for feature in of["more/a"]} <= {"neural_persistence", "log"}
+    text = read(both.read_text()).text()
+    assert "3 names of runs in more than one study: these runs are called study/run" in text
+    assert "toposcope study run small.toml --out small" in text
+    assert "toposcope report small more" in text
 
 
-def test_two_studies_on_the_same_axes(folder: Path, tmp_path: Path) -> None:
-    """Differences first: the loss, then what differs; both runs of a pair in one chart, and of probes what differs."""
-    other = tmp_path / "other.toml"
-    declared = DECLARATION.replace("text.txt", str(folder.parent / "text.txt")).replace("steps = 40", "steps = 44")
-    other.write_text(f'{declared}[[probes]]\nname = "neural_persistence"\n')
-    assert called("study", "run", other, "--out", tmp_path / "other", "--workers", "1").code == 0
-    page, verdicts = write_comparison(Study.load(folder), Study.load(tmp_path / "other"), tmp_path / "both")
-    assert re.match(r"Validation loss ends (lower|higher) in other than in out in \d of \d pairs", verdicts[0][1][0])
-    figures = [figure.attributes["id"] for figure in read(page.read_text()).all("figure")]
-    assert figures[0] == "figure-both-loss"
-    data = data_of(page)
-    rows = data["datasets"][data["charts"]["both-loss"]["datasets"][0]]
-    assert set(rows["series"]) == {"out", "other"}
-    fields = pl.read_csv(tmp_path / "both" / "tables" / "declarations.csv")
-    assert fields.filter(pl.col("field").str.starts_with("probe")).height == 3
-    assert ("training.steps", "40", "44") in fields.rows()
+def test_the_runs_of_two_studies_have_the_numbers_of_their_own_pages(folder: Path, both: Path) -> None:
+    alone = pl.read_csv(folder / "report" / "tables" / "moved.csv", infer_schema_length=None)
+    together = pl.read_csv(both.parent / "tables" / "moved.csv", infer_schema_length=None)
+    of_small = together.with_columns(pl.col("run").str.strip_prefix("small/")).filter(pl.col("run").is_in(list("abcd")))
+    assert of_small.equals(alone)
 
 
-def test_the_command_of_two(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_several(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.parent)
-    three = complaint_of("report", "out", "out", "out")
-    assert three == "Error: 3 studies given; give one, or two to see side by side"
-    assert complaint_of("report", "out", "out") == "Error: out: the same study is given twice; give two different ones"
-    assert "only for two studies" in complaint_of("report", "out", "--out", "x")
+    twice = "Error: out: the same study is given twice; give different ones"
+    assert complaint_of("report", "out", "out") == twice
+    assert "only for several studies" in complaint_of("report", "out", "--out", "x")
     empty = called("report", "out", tmp_path)
     assert empty.code == 2
     assert "no study here" in empty.err.splitlines()[-1]

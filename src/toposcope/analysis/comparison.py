@@ -1,10 +1,8 @@
-"""Comparing correlations: of two features with one target, and of independent runs (docs/methods/association.md)."""
-
-from typing import NamedTuple
+"""Comparing the correlations of two features with one target (docs/methods/association.md)."""
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtr
+from scipy.special import ndtr, stdtr
 
 from toposcope.analysis.association import RESAMPLES
 from toposcope.analysis.ranks import block_draws, block_length, correlate, dense_ranks, ranks
@@ -13,15 +11,6 @@ from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
 RANKED = 1.06  # variance of Fisher's z of ranks, times n - 3 (Fieller, Hartley & Pearson 1957)
-
-
-class Comparison(NamedTuple):
-    """Difference of two correlations, its 95% interval (NaN without one), and a two-sided p."""
-
-    difference: float
-    low: float
-    high: float
-    p: float
 
 
 def williams(with_first: Vector, with_second: Vector, between: Matrix, n: int) -> Matrix:
@@ -95,28 +84,3 @@ def _fisher(first: Vector, second: Vector, n: int) -> Matrix:
     defined = np.isfinite(z) & np.isfinite(z_others)
     statistic = np.subtract(z, z_others, out=np.zeros(defined.shape), where=defined) / np.sqrt(2 * RANKED / (n - 3))
     return np.where(defined, 2 * ndtr(-np.abs(statistic)), np.nan)
-
-
-def fisher_z(first: float, n_first: float, second: float, n_second: float) -> Comparison:
-    """Compare the correlations of two independent runs by Fisher's z.
-
-    Parameters
-    ----------
-    first, second : float
-        Spearman correlations.
-    n_first, n_second : float
-        Effective numbers of checkpoints, above 3 (`toposcope.analysis.ranks.effective_size`).
-
-    Returns
-    -------
-    Comparison
-        Of second - first; variances are 1.06 / (n - 3) for ranks (Fieller, Hartley & Pearson 1957). The interval is of
-        the difference of z, p NaN where an n is 3 or less or a correlation is 1.
-    """
-    difference = second - first
-    if min(n_first, n_second) <= 3 or max(abs(first), abs(second)) >= 1:
-        return Comparison(difference, np.nan, np.nan, np.nan)
-    z = np.arctanh(second) - np.arctanh(first)
-    error = np.sqrt(RANKED / (n_first - 3) + RANKED / (n_second - 3))
-    half_width = ndtri(0.975) * error
-    return Comparison(difference, float(z - half_width), float(z + half_width), float(2 * ndtr(-abs(z) / error)))

@@ -18,13 +18,6 @@ NOISE_ROUNDS = 2  # of estimating the noise about the breaks, and the breaks in 
 MIN_TURN_SHARE, MIN_TURN_NOISE = 0.2, 4.0  # distance of an extreme from both ends, in ranges and noise deviations
 MIN_MOVE_SHARE = 0.1  # a layer that moves less than this share of the most has no first move
 
-# First difference of two runs: chosen on pairs of noisy copies (docs/methods/association.md)
-TREND_WINDOW = 7  # checkpoints of the straight line that is the local trend
-N_LASTING = 3  # neighbouring checkpoints at which the difference is beyond the threshold, on one side
-NOISE_CORRELATIONS = (0.0, 0.6)  # of the noise of neighbouring checkpoints for which the level holds
-SIMULATION_MARGIN = 0.8  # share of the level that the simulated quantile uses up: 2,000 draws leave it uncertain
-TAIL_SHARE = 0.1  # share of the simulated statistics from which smaller probabilities are extrapolated
-
 # Associations
 MIN_VALIDATED_SHARE = 0.9  # share of the checkpoints with a loss that have a validation loss, for it to be the target
 POWER_DEGREE, CHECKPOINTS_PER_DEGREE = 6, 8  # of the polynomial in the log of the step that the loss follows

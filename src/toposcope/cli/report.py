@@ -26,8 +26,8 @@ REPORTED = "reported.sha256"  # in a study's folder: the digest of what its repo
 
 
 @click.command()
-@click.argument("directories", nargs=-1, required=True, metavar="DIRECTORY [DIRECTORY]", type=FOLDER)
-@click.option("--out", type=PLACE, help="Folder for the report of two studies (default: A-and-B).")
+@click.argument("directories", nargs=-1, required=True, metavar="DIRECTORY [DIRECTORY]...", type=FOLDER)
+@click.option("--out", type=PLACE, help="Folder for the report of several studies (default: A-and-B).")
 @choice_option(
     "--adjust", choices=["holm", "bonferroni", "bh"], help="How p-values are adjusted for the number of rows."
 )
@@ -35,7 +35,7 @@ REPORTED = "reported.sha256"  # in a study's folder: the digest of what its repo
     "--figures", "kinds", type=click.Choice(["png", "pdf"]), help="Further formats of the figures' files, besides SVG."
 )
 def report(directories: tuple[Path, ...], out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
-    """Write the report of a study, or of two side by side: a page, with its figures and tables as files.
+    """Write the report of a study, or of all runs of several: a page, with its figures and tables as files.
 
     The report of one study is written into its folder report/. The page is opened in the browser if the command is
     typed at a machine with a screen.
@@ -47,31 +47,41 @@ def report(directories: tuple[Path, ...], out: Path | None, adjust: Method, kind
       toposcope report paper replication --out both
     """
     kinds = ("svg", *kinds)
-    if len(directories) > 2:
-        raise BadUse(f"{len(directories)} studies given; give one, or two to see side by side")
-    if len(directories) == 2:
-        _write_comparison(*directories, out, adjust, kinds)
-        return
-    if out is not None:
-        raise BadUse(f"--out {out}: only for two studies; the report of one is written into its folder")
-    write_and_print(directories[0], adjust, kinds)
+    if len(directories) == 1 and out is not None:
+        raise BadUse(f"--out {out}: only for several studies; the report of one is written into its folder")
+    places = [directory.resolve() for directory in directories]
+    if twice := next((each for each in directories if places.count(each.resolve()) > 1), None):
+        raise BadUse(f"{twice}: the same study is given twice; give different ones")
+    if len(directories) > 1:
+        out = out or Path("-and-".join(place.name for place in places))
+        if (out / "study.toml").exists():
+            raise BadUse(f"--out {out}: the folder holds a study; choose another")
+    write_and_print(directories, adjust, kinds, out=out)
 
 
 def write_and_print(
-    directory: Path, adjust: Method = "holm", kinds: tuple[Kind, ...] = ("svg",), workers: int | None = None
+    directories: Sequence[Path],
+    adjust: Method = "holm",
+    kinds: tuple[Kind, ...] = ("svg",),
+    workers: int | None = None,
+    out: Path | None = None,
 ) -> None:
-    """Write a study's report; print its verdict and its path, and open it where there is a screen."""
+    """Write the report of studies; print the verdict and the path, and open the page where there is a screen."""
     from toposcope.cli.output import open_page, print_lines
     from toposcope.files import write_text
     from toposcope.report import write_report
     from toposcope.report.tuning import MAX_WORKERS
     from toposcope.study import Study
+    from toposcope.study.joined import JoinedStudy
 
-    study = Study.load(directory)
+    studies = [Study.load(directory) for directory in directories]
+    study = studies[0] if len(studies) == 1 else JoinedStudy(studies)
     gc.freeze()  # modules remain to the end: the collector need not look through them again and again
     with progress_bars() as progress:
-        page, answer = write_report(study, progress, adjust, kinds, workers or MAX_WORKERS)
-    write_text(directory / REPORTED, study.digest() if adjust == "holm" and kinds == ("svg",) else "")
+        page, answer = write_report(study, progress, adjust, kinds, workers or MAX_WORKERS, out)
+    if len(studies) == 1:
+        digest = study.digest() if adjust == "holm" and kinds == ("svg",) else ""
+        write_text(study.directory / REPORTED, digest)
     click.echo(answer.first)
     click.echo(answer.second)
     print_lines(in_two_columns(answer.findings[:MAX_FINDINGS]))
@@ -102,25 +112,3 @@ def is_up_to_date(study: Study) -> bool:
     """Return whether a study's report was written of all that the study holds now."""
     file = study.directory / REPORTED
     return report_of(study).is_file() and file.is_file() and file.read_text() == study.digest()
-
-
-def _write_comparison(first: Path, second: Path, out: Path | None, adjust: Method, kinds: tuple[Kind, ...]) -> None:
-    """Write the report of two studies; print how they differ, the first sentence of each, and the path; open it."""
-    from toposcope.cli.output import open_page
-    from toposcope.report import write_comparison
-    from toposcope.report.tuning import MAX_WORKERS
-    from toposcope.study import Study
-
-    if first.resolve() == second.resolve():
-        raise BadUse(f"{first}: the same study is given twice; give two different ones")
-    folder = out or Path(f"{first.resolve().name}-and-{second.resolve().name}")
-    if (folder / "study.toml").exists():
-        raise BadUse(f"--out {folder}: the folder holds a study; choose another")
-    with progress_bars() as progress:
-        page, verdicts = write_comparison(
-            Study.load(first), Study.load(second), folder, progress, adjust, kinds, MAX_WORKERS
-        )
-    for name, sentences in verdicts:
-        click.echo(f"{name}: {sentences[0]}" if name else " ".join(sentences))
-    click.echo(f"report: {page.resolve()}")
-    open_page(page)

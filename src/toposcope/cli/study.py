@@ -165,7 +165,7 @@ def run_and_report(
             click.echo("Nothing to do: all that can be measured is measured, and the report is up to date.")
             click.echo(f"report: {report_of(study).resolve()}")
         else:
-            write_and_print(directory, workers=workers)
+            write_and_print([directory], workers=workers)
         print_notes(study.notes())
         print_errors(errors, directory)
 

@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 from toposcope.lazy import lazy_imports
 
-__all__ = ["write_comparison", "write_report"]
+__all__ = ["write_report"]
 
 if TYPE_CHECKING:
-    from toposcope.report.comparison import write_comparison
     from toposcope.report.writing import write_report
 
 # Processes that only render figures do without what the analyses import.

@@ -40,6 +40,9 @@ class StudyData(ComputedOnce):
     Attributes
     ----------
     declaration : Declaration
+        Of all runs.
+    declarations : mapping of str to Declaration
+        Of each study, by its name.
     trajectories : list of Trajectory
         Of the runs with a measured checkpoint.
     cooled : list of Trajectory
@@ -87,6 +90,7 @@ class StudyData(ComputedOnce):
     forecasts: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=FORECAST_SCHEMA))
     population: pl.DataFrame = field(default_factory=pl.DataFrame)
     targets: pl.DataFrame = field(default_factory=pl.DataFrame)
+    declarations: Mapping[str, Declaration] = field(default_factory=dict)
     cooled: list[Trajectory] = field(default_factory=list)
     workers: int = 1
     progress: Progress = silent
@@ -96,7 +100,7 @@ class StudyData(ComputedOnce):
     def is_own_run(self) -> bool:
         """Whether it is somebody's own run: there is one, and it publishes no numbers to be examined."""
         published = self.declaration.published or any(series.features for series in self.declaration.series)
-        return len(self.runs) == 1 and not published
+        return len(self.runs) == 1 and len(self.declarations) < 2 and not published
 
     @classmethod
     def of(
@@ -120,6 +124,7 @@ class StudyData(ComputedOnce):
 
         data = cls(
             declaration=declared,
+            declarations=study.declarations(),
             trajectories=trajectories(
                 parts(),
                 labels,

@@ -46,6 +46,7 @@ def write_report(
     adjust: Method = "holm",
     kinds: Sequence[Kind] = ("svg",),
     workers: int = 1,
+    folder: Path | None = None,
 ) -> tuple[Path, Answer]:
     """Write ``report/`` of a study: ``index.html``, ``report.md``, ``figures/*.svg``, ``tables/*.csv``.
 
@@ -62,6 +63,8 @@ def write_report(
         As what the figures are written.
     workers : int
         Processes that render figures and fit nested models; with 1, this one does.
+    folder : Path, optional
+        Where it is written; by default ``report`` in the folder of the study.
 
     Returns
     -------
@@ -70,7 +73,7 @@ def write_report(
         The two sentences at the top of the page, and what each section found.
     """
     progress("report", 0, 2)
-    folder = study.directory / "report"
+    folder = folder or study.directory / "report"
     with rendering_engine(workers) as engine:
         page = study_page(study, adjust, workers, progress)
         composed = page.compose(kinds, engine, top_charts, meanwhile=_explorer)

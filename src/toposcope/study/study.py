@@ -87,7 +87,7 @@ class Study:
         return cls(directory, load_declaration(directory / "study.toml"))
 
     def __repr__(self) -> str:
-        return f"Study({self.declaration.name!r}, {len(self._run_names())} runs, in {str(self.directory)!r})"
+        return f"Study({self.declaration.name!r}, {len(self.run_names())} runs, in {str(self.directory)!r})"
 
     def frame(self) -> pl.DataFrame:
         """Return the features of the declared runs: by the declared probes, and published ones, in a fixed order.
@@ -112,7 +112,7 @@ class Study:
             "ORDER BY r.position, m.step, l.position IS NULL, l.position, m.layer, m.probe, m.options",
             _categorical("measurement, run, step, layer, role, probe, options, flag"),
         )
-        measured = measured.filter(pl.col("run").is_in(self._run_names()))
+        measured = measured.filter(pl.col("run").is_in(self.run_names()))
         labels = self.labels().with_columns(pl.all().cast(pl.Categorical()))
         measured = measured.join(labels, on=["probe", "options"], how="semi", maintain_order="left")
         features = self._query(
@@ -159,7 +159,7 @@ class Study:
             "(SELECT COUNT(*) FROM checkpoints c WHERE c.run = r.run) FROM runs r ORDER BY position",
             _schema("run, kind, n_parameters, status, last_step, n_checkpoints"),
         )
-        return frame.filter(pl.col("run").is_in(self._run_names()))
+        return frame.filter(pl.col("run").is_in(self.run_names()))
 
     def population(self) -> pl.DataFrame:
         """Return what the runs that are trained here were declared with, in the order declared.
@@ -257,11 +257,11 @@ class Study:
         """Return the rows of the declared runs in a table, in the order of the runs."""
         listed = ", ".join(f"t.{'check_name' if name == 'check' else name}" for name in schema)
         query = f"SELECT {listed} FROM {table} t JOIN runs r ON r.run = t.run ORDER BY r.position, t.{order}"
-        return self._query(query, schema).filter(pl.col("run").is_in(self._run_names()))
+        return self._query(query, schema).filter(pl.col("run").is_in(self.run_names()))
 
     def examined(self) -> list[str]:
         """Return the runs whose checkpoints the doctor examined when the study was last run."""
-        return [run for run in self._run_names() if int(self.meta(f"examined {run}") or 0)]
+        return [run for run in self.run_names() if int(self.meta(f"examined {run}") or 0)]
 
     def notes(self) -> list[str]:
         """Return what the study passed over without an error, one sentence each."""
@@ -277,9 +277,9 @@ class Study:
         notes += [f"{name}: no checkpoint at step {steps}" for name in series if (steps := self.meta(f"absent {name}"))]
         for kind in ("chosen", "remarks"):
             notes += [f"{name}: {remark}" for name in series for remark in self.meta(f"{kind} {name}").splitlines()]
-        notes += [f"{run}: {note}" for run in self._run_names() for note in self.meta(f"changes {run}").splitlines()]
+        notes += [f"{run}: {note}" for run in self.run_names() for note in self.meta(f"changes {run}").splitlines()]
         without: dict[str, list[str]] = {}
-        for run in self._run_names() if self.declaration.cooled else []:
+        for run in self.run_names() if self.declaration.cooled else []:
             without.setdefault(self.meta(f"no twin {run}"), []).append(run)
         notes += [f"no cooled twin of {examples(runs)}: {reason}" for reason, runs in without.items() if reason]
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
@@ -293,13 +293,17 @@ class Study:
 
     def coverage(self) -> str:
         """Return which share of the parameters was measured, of the run where it is least; empty if none was read."""
-        stored = {name: text for name in self._run_names() if (text := self.meta(f"coverage {name}"))}
+        stored = {name: text for name in self.run_names() if (text := self.meta(f"coverage {name}"))}
         known = {name: msgspec.json.decode(text, type=Coverage) for name, text in stored.items()}
         if not known:
             return ""
         least = min(known, key=lambda name: known[name].share)
         of_which = f"{least}, the least of {len(known)} runs: " if len(known) > 1 else ""
         return of_which + known[least].sentence()
+
+    def declarations(self) -> dict[str, Declaration]:
+        """Return the declaration by the name of the study."""
+        return {self.declaration.name: self.declaration}
 
     def meta(self, key: str) -> str:
         """Return one fact about the study, or an empty text."""
@@ -349,7 +353,7 @@ class Study:
 
     def _has_checkpoint(self, connection: sqlite3.Connection, run: str, step: int) -> bool:
         query = "SELECT 1 FROM checkpoints c JOIN runs r ON r.run = c.run WHERE (c.run, c.step) = (?, ?)"
-        return run in self._run_names() and connection.execute(query, (run, int(step))).fetchone() is not None
+        return run in self.run_names() and connection.execute(query, (run, int(step))).fetchone() is not None
 
     def _findings_file(self, run: str, step: int, probe: str) -> str:
         probes = {declared.label(): declared for declared in self.declaration.resolved_probes()}
@@ -357,7 +361,8 @@ class Study:
             raise ToposcopeError(f"{self.directory}: no probe {probe!r} in this study; {choices(probe, probes)}")
         return diagram_file(run, step, probes[probe])
 
-    def _run_names(self) -> list[str]:
+    def run_names(self) -> list[str]:
+        """Return the names of the declared runs, in that order."""
         names = [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
         return [name + self._suffix for name in names]
 

@@ -5,8 +5,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
-from toposcope.extend import BEYOND, UNDETERMINED, fisher_z, sign_flip
+from toposcope.extend import BEYOND, UNDETERMINED, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
     FALLS,
@@ -25,6 +26,7 @@ from toposcope_experiments.published_study.case import (
 )  # fmt: skip
 from toposcope_experiments.published_study.findings import BATCH_LOSS
 
+RANKED = 1.06  # variance of Fisher's z of ranks, times n - 3
 MIN_TRACE_STEPS = 3  # checkpoints that a trace needs for its trend to be tested
 MAX_EQUAL_DIFFERENCE = 0.05  # largest difference between two rank correlations that count as equally large
 
@@ -136,20 +138,32 @@ def _with_size(case: StudyEvidence, quantity: str, direction: int) -> tuple[str,
     noisy = np.abs([row.get("rho", np.nan) for row in batch])
     change, step_change, noisy_change = (direction * (v[-1] - v[0]) for v in (strength, step, noisy))
     rank, _ = trend([case.sizes[row["run"]] for row in rows], strength)
-    ends = fisher_z(strength[0], rows[0]["n_eff"], strength[-1], rows[-1]["n_eff"])
+    p = fisher_p(strength[0], rows[0]["n_eff"], strength[-1], rows[-1]["n_eff"])
     why = (
         f"From the smallest to the largest size |rho| is {plain(strength)} with the {target_name(case)} "
         f"(the step: {plain(step)}) and {plain(noisy)} with one batch's loss. The ends have "
         f"{rows[0]['n_eff']:.1f} and {rows[-1]['n_eff']:.1f} effective checkpoints, "
     )
-    why += f"p {ends.p:.2g} by Fisher's z." if np.isfinite(ends.p) else "too few, or a rho too near 1, for Fisher's z."
+    why += f"p {p:.2g} by Fisher's z." if np.isfinite(p) else "too few, or a rho too near 1, for Fisher's z."
     why += _of_one_cloud(case, quantity, [row["run"] for row in rows])
     if not direction * rank > 0 or change <= 0 or change < noisy_change / 2:
         return FALLS, why
-    if not ends.p < LEVEL:
+    if not p < LEVEL:
         return UNDETERMINED, why
     explained = step_change >= change / 2 and np.median(strength - step) <= MAX_EQUAL_DIFFERENCE
     return EXPLAINED if explained else STANDS, why
+
+
+def fisher_p(first: float, n_first: float, second: float, n_second: float) -> float:
+    """Return the two-sided p of two runs' Spearman correlations being equal, by Fisher's z.
+
+    With the variance 1.06 / (n - 3) of ranks (Fieller, Hartley & Pearson 1957) of the effective numbers of checkpoints;
+    NaN where one is 3 or less, or a correlation is 1.
+    """
+    if min(n_first, n_second) <= 3 or max(abs(first), abs(second)) >= 1:
+        return float("nan")
+    error = np.sqrt(RANKED / (n_first - 3) + RANKED / (n_second - 3))
+    return float(2 * ndtr(-abs(np.arctanh(second) - np.arctanh(first)) / error))
 
 
 def _of_one_cloud(case: StudyEvidence, quantity: str, runs: Sequence[str]) -> str:

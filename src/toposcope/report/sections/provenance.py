@@ -10,6 +10,7 @@ from toposcope.report.document import Block, Code, Picture, details, paragraph
 from toposcope.report.document import Preformatted as Lines
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
+from toposcope.wording import joined
 
 PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", "altair")
 
@@ -31,15 +32,29 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
             paragraph(f"Seeds of training: {by_run}."),
             paragraph("SHA-256 of the corpus: ", Code(corpus), ".") if corpus else None,
         ]
-    name = declaration.name
+    declarations = data.declarations or {declaration.name: declaration}
+    names = [each.name for each in declarations.values()]
+    commands = [
+        *(f"toposcope study run {name}.toml --out {name}" for name in names),
+        f"toposcope report {' '.join(names)}",
+    ]
+    files = joined([f"{name}.toml" for name in names])
+    what = "study, save the declaration" if len(names) == 1 else "studies, save the declarations"
     return (
         paragraph(f"Made with {', '.join(f'{package} {version}' for package, version in versions().items())}."),
         *trained,
         paragraph(f"Every random choice of the statistics is derived by name from the seed {SEED}."),
-        paragraph("To reproduce the study, save the declaration below as ", Code(f"{name}.toml"), " and run:"),
-        Lines(f"toposcope study run {name}.toml --out {name}\ntoposcope report {name}", "Commands"),
-        details("The declaration, with every default written out", Lines(declaration.to_toml(), "Declaration")),
+        paragraph(f"To reproduce the {what} below as ", Code(files), " and run:"),
+        Lines("\n".join(commands), "Commands"),
+        *(
+            details(_declared(title, len(names)), Lines(each.to_toml(), "Declaration"))
+            for title, each in declarations.items()
+        ),
     )
+
+
+def _declared(title: str, n_studies: int) -> str:
+    return f"The declaration{f' of {title}' if n_studies > 1 else ''}, with every default written out"
 
 
 SECTION = ReportSection(anchor="provenance", title="Provenance", position=930, blocks=_blocks)
