@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from bench import Column, command, milliseconds, ratio, show, write
 from result_files import Spread
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.forecasters.multi_power_law import MultiPowerLaw, fit_multi_power, summed_rate
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Log
+from toposcope_experiments.multi_power.law import MultiPowerLaw, fit_multi_power, summed_rate
 
 Vector = NDArray[np.float64]
 Row = dict[str, object]

@@ -1,7 +1,7 @@
 """Where to find what this distribution does not hold: commands, probes, forecasters, options and names of functions."""
 
 PACKAGES = {
-    "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import",
+    "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import multi_power",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {

@@ -30,6 +30,8 @@ __all__ += ["RawEvaluations", "EvaluationFile", "as_raw"]
 __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "LoggedRun", "RefusedError", "Schedule"]
 __all__ += ["window", "usable_siblings", "cached", "complete_runs", "siblings_in_split", "run_forecasters", "planned"]
 __all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median", "COOLDOWN", "STACKED_LAWS", "stack_features"]
+__all__ += ["fit_power_law", "MIN_POINTS", "LATE_SHARE", "SIBLING_SHARE", "least_squares", "huber_weights"]
+__all__ += ["HUBER", "NORMAL"]
 # a sink, and the noise model of the alerts
 __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted", "Tail", "FALSE_ALARM_RATE"]
 # an analysis of a study
@@ -105,11 +107,13 @@ if TYPE_CHECKING:
     from toposcope.forecasting.forecaster_set import run_forecasters
     from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
     from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, Median
-    from toposcope.forecasting.forecasters.power_law_fit import window
+    from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
     from toposcope.forecasting.forecasters.stack import STACKED_LAWS, fit_ridge, stack_features
+    from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights, least_squares
     from toposcope.forecasting.schedules.planned import known_schedule, planned
     from toposcope.forecasting.schedules.schedule import Schedule
     from toposcope.forecasting.siblings import complete_runs, usable_siblings
+    from toposcope.forecasting.tuning import LATE_SHARE, SIBLING_SHARE
     from toposcope.homology.arrays import as_float_matrix
     from toposcope.homology.diagram import Diagram
     from toposcope.kernels.compiled import compiled

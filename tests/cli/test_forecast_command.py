@@ -88,7 +88,7 @@ def test_words_first_then_the_forecasters_side_by_side(runs: Path) -> None:
     assert read.startswith("read: 80 losses from 'loss' in nats, steps 10 to 800, 100M parameters; ")
     assert plan.startswith("plan: 2,000 steps, 40% seen; learning rate at its peak, 0.001, at step ")
     rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
-    assert {"last", "power_law", "s1", "median", "multi_power", "template", "stack"} <= set(rows)
+    assert {"last", "power_law", "s1", "median", "template", "stack"} <= set(rows)
     assert "default" not in rows
     assert "needs at least 4" in rows["template"]
     notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
@@ -110,7 +110,7 @@ def test_programs_are_told_everything(runs: Path) -> None:
     assert (steps[0], steps[-1]) == (800, STEPS)
     assert len(steps) == len(curve["loss"]) == len(curve["low"]) == len(curve["high"])
     assert (curve["low"][-1] / curve["loss"][-1]) == pytest.approx(default["low"] / default["loss"])
-    assert {"multi_power", "template", "stack"} <= set(found["refused"])
+    assert {"template", "stack"} <= set(found["refused"])
     assert (found["complete"], found["final_loss"], found["fraction_seen"]) == (False, None, 0.4)
 
 

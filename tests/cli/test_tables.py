@@ -19,7 +19,7 @@ TABLES: dict[str, tuple[tuple[str, ...], list[tuple[object, ...]]]] = {
         ("statistic", "mean", "sd over planes", "change at half resolution"),
         [("saddle-minimum distance", 0.123456789, None, 2.5)],
     ),
-    "forecast": (("forecaster", "no forecast because"), [("multi_power", PROSE), ("stack", f"{PROSE}; {LAYER}")]),
+    "forecast": (("forecaster", "no forecast because"), [("template", PROSE), ("stack", f"{PROSE}; {LAYER}")]),
     "measure": (("run", "step", "rips H0.total", "rips H1.max"), [("wide-model-with-a-long-name", 1000, 1.5, None)]),
     "script": (("run", "说明"), [("一个很长的名字没有空格", "每个词 都完整 " * 12)]),
     "empty": (("run", "step"), []),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from made_up_runs import LAWS, Truth, annealed, copied, flattened, made_up_family, made_up_run, rates, seen
 from property_examples import examples
 
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError
+from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecasters.baseline_laws import (
     Last,
     LawForecaster,
@@ -25,7 +25,6 @@ from toposcope.forecasting.forecasters.cooldown_laws import (
     Median,
     delayed_decay,
 )
-from toposcope.forecasting.forecasters.multi_power import MultiPower
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.tuning import COOLDOWN_DELAY, COOLDOWN_EXPONENT, PRIOR
 
@@ -293,12 +292,3 @@ def test_a_sibling_is_forecast_without_its_own_size() -> None:
     # 0.6 nats of the gain were not foreseen, of a loss near 2.1
     assert found.errors[-4:].min() > 0.1
     assert np.abs(found.errors[:6]).max() < 0.01
-
-
-def test_multi_power_refuses_fewer_than_three_schedules() -> None:
-    run = made_up_run("run", size=1e9)
-    two = [made_up_run(f"{kind} {size:g}", kind, size=size) for kind in ("cosine", "wsd") for size in (1e7, 1e8)]
-    with pytest.raises(RefusedError, match="three different schedules"):
-        MultiPower().fit(seen(run, 0.3), run.schedule, two)
-    three = [*two, made_up_run("third", "constant", size=1e7)]
-    assert MultiPower().fit(seen(run, 0.3), run.schedule, three).loss == pytest.approx(run.final(), rel=0.05)

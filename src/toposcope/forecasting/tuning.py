@@ -19,7 +19,6 @@ SIBLING_SHARE = 0.9  # late share of a complete sibling that its own coefficient
 MIN_DECAY = 0.5  # share of the peak: a sibling whose rate falls by less holds no information on c
 MIN_SEEN, MIN_DECAY_SEEN = 0.5, 0.5  # shares of the run and of the decay of its rate from which c is fitted
 COOLDOWN_DELAY, COOLDOWN_EXPONENT = 0.03, 1.0  # d and b; best of five pairs at 20 and 30% of published runs
-MIN_LOG_LIKELIHOOD_RATIO = 2.0  # by which the siblings' best gain must beat the smallest one
 MAX_SHAPE_DIFFERENCE = 0.05  # mean difference, over the peak, of two schedules that count as the same
 MIN_LEVEL_SPREAD = 0.02  # of the siblings' ln L(f); with less the slope of the template is 1
 

@@ -15,11 +15,21 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, window
-from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights, least_squares
-from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.typing import Indices, Matrix, Steps, Vector
+from toposcope.extend import (
+    HUBER,
+    MIN_POINTS,
+    NORMAL,
+    Indices,
+    LoggedRun,
+    Matrix,
+    RefusedError,
+    Schedule,
+    Steps,
+    Vector,
+    huber_weights,
+    least_squares,
+    window,
+)
 
 MAX_GROUP_DECAY = 1 / 128  # share of the peak rate; neighbouring decays that add up to more are not grouped
 MAX_GROUP_PROGRESS = 1 / 64  # share of the run's summed rate; decays further apart are not grouped

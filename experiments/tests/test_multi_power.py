@@ -5,12 +5,16 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up_runs import made_up_run, seen
 from numpy.typing import NDArray
 from property_examples import examples
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.multi_power import CELLS, GAIN_SIZES, MultiPower, best_shared, likelihoods
-from toposcope.forecasting.forecasters.multi_power_law import (
+from toposcope.forecasting.schedules.planned import planned
+from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs import Log
+from toposcope_experiments.multi_power.forecaster import CELLS, GAIN_SIZES, MultiPower, best_shared, likelihoods
+from toposcope_experiments.multi_power.law import (
     Curve,
     LeastSquaresProblem,
     MultiPowerLaw,
@@ -18,9 +22,6 @@ from toposcope.forecasting.forecasters.multi_power_law import (
     lr_decay_terms,
     summed_rate,
 )
-from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
 
 Vector = NDArray[np.float64]
 
@@ -247,6 +248,15 @@ def test_runs_without_points_after_warm_up_are_refused() -> None:
         fit_multi_power(short)
     with pytest.raises(RefusedError, match="after its warm-up"):
         MultiPower().fit(run("wsd", size=1e7).log, Schedule(rates("wsd")), short)
+
+
+def test_a_third_schedule_is_enough() -> None:
+    target = made_up_run("run", size=1e9)
+    two = [made_up_run(f"{kind} {size:g}", kind, size=size) for kind in ("cosine", "wsd") for size in (1e7, 1e8)]
+    with pytest.raises(RefusedError, match="three different schedules"):
+        MultiPower().fit(seen(target, 0.3), target.schedule, two)
+    three = [*two, made_up_run("third", "constant", size=1e7)]
+    assert MultiPower().fit(seen(target, 0.3), target.schedule, three).loss == pytest.approx(target.final(), rel=0.05)
 
 
 @pytest.mark.reference

@@ -14,9 +14,28 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError, cached
-from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
-from toposcope.forecasting.forecasters.multi_power_law import (
+from toposcope.extend import (
+    HUBER,
+    LATE_SHARE,
+    MIN_POINTS,
+    NORMAL,
+    SIBLING_SHARE,
+    FittedLossCurve,
+    LawForecaster,
+    Log,
+    LoggedRun,
+    Matrix,
+    RefusedError,
+    Schedule,
+    Steps,
+    Vector,
+    cached,
+    fit_power_law,
+    huber_weights,
+    usable_siblings,
+    window,
+)
+from toposcope_experiments.multi_power.law import (
     MIN_CURVE_POINTS,
     MIN_RESIDUAL_SCALE,
     Curve,
@@ -27,19 +46,13 @@ from toposcope.forecasting.forecasters.multi_power_law import (
     lr_decay_terms,
     summed_rate,
 )
-from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
-from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
-from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.forecasting.siblings import usable_siblings
-from toposcope.forecasting.tuning import LATE_SHARE, MIN_LOG_LIKELIHOOD_RATIO, SIBLING_SHARE
-from toposcope.logs import Log
-from toposcope.typing import Matrix, Steps, Vector
 
 CELLS = tuple(product(np.geomspace(1e-4, 1, 9), (0.2, 0.4, 0.7, 1.2, 2.0), (0.2, 0.5, 0.8, 1.2)))
 """C, b and g, rates in units of the peak."""
 GAIN_SIZES = np.geomspace(0.01, 2, 48)  # B, in the unit of the loss: the gain from a decay of the whole peak
 EXPONENTS = np.geomspace(0.08, 1.4, 14)
 MAX_RUNS_OF_A_MODEL = 6  # runs of one model that the shared parameters are fitted to
+MIN_LOG_LIKELIHOOD_RATIO = 2.0  # by which the siblings' best gain must beat the smallest one; by looking at runs
 
 
 class SharedDecay(NamedTuple):

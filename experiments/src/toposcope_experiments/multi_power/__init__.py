@@ -1,0 +1,1 @@
+"""The multi-power law: a forecaster that borrows the gain of a decay from siblings under three schedules."""
