@@ -14,20 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import RESULTS, Column, show, write
-from toposcope.forecasting.decision.calibration import Calibration, calibration_of
-from toposcope.forecasting.decision.decision import TOKENS_PER_PARAMETER
-from toposcope.forecasting.decision.equal_flop_pairs import (
+from equal_flop_pairs import (
     MAX_POINTS_OF_RUN,
     N_FOLDS,
     Judged,
+    brier_score,
     calibrated_out_of_fold,
+    calibration_error,
+    dealt_folds,
     equal_flop_pairs,
     joined,
     judge,
+    log_score,
+    reliability,
     thinned,
 )
+from toposcope.forecasting.decision.calibration import Calibration, calibration_of
+from toposcope.forecasting.decision.decision import TOKENS_PER_PARAMETER
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.held_out import brier_score, calibration_error, dealt_folds, log_score, reliability
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
@@ -36,8 +40,6 @@ POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points
 RESAMPLES = 200
 FIRST = 8e9
 """Tokens before which Gemstones are left out: no power law describes the beginning of training."""
-SPAN = np.log(1.25)
-"""Of log D, over which the slope of a loss is taken."""
 NEAR = 0.2
 """Largest sunk share of a pair that counts as of near-equal compute."""
 LEVELS = (2e8, 8e8, 1.5e9)
@@ -60,18 +62,18 @@ def main(quick: bool, points: Path, out: Path) -> None:
     fit = partial(scaling_law, resamples=resamples)
     tables: dict[str, tuple[list[dict[str, Any]], list[Column]]] = {}
     for name, each in collections.items():
-        judged, probability, slopes, offset = judged_by_run(each, fit, deals)
-        tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability, slopes, offset))
+        judged, probability, offset = judged_by_run(each, fit, deals)
+        tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability, offset))
         if (by_size := judged_by_size(each, fit)) is not None:
             sizes, probability = by_size
-            tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability, None, None))
+            tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability, None))
     scatters = {name: calibration_of(fit(each)).scatter for name, each in collections.items()}
     facts = {
         "Gemstones": f"{len(collections['Gemstones'])} points of 22 runs, {MAX_POINTS_OF_RUN} a run from {FIRST:.0e} "
         "tokens on; at constant learning rate, no cool-down on either arm",
         "Chinchilla": f"{len(collections['Chinchilla'])} runs of one point, the five of highest loss left out",
-        "held out": f"by runs: {N_FOLDS} folds, {deals} deals; law, calibration and the slope's threshold know other "
-        "folds only; by sizes: law and calibration know neither size of the pair",
+        "held out": f"by runs: {N_FOLDS} folds, {deals} deals; law and calibration know other folds only; "
+        "by sizes: law and calibration know neither size of the pair",
         "weights": "every two runs count as one; intervals: 90% of 1000 resamples of runs",
         "scatter of runs, nats": ", ".join(f"{name} {scatter:.4f}" for name, scatter in scatters.items()),
     }
@@ -91,14 +93,12 @@ def chinchilla(points: Points) -> Points:
     return of_it.where(of_it.loss < np.sort(of_it.loss)[-5])
 
 
-def judged_by_run(
-    points: Points, fit: Callable[..., Any], deals: int
-) -> tuple[Judged, Vector, Flags | None, Vector | None]:
+def judged_by_run(points: Points, fit: Callable[..., Any], deals: int) -> tuple[Judged, Vector, Vector | None]:
     """Judge pairs by laws without their runs, over several deals of the folds.
 
-    Also returned: what the slope of the loss says, and how far the run was off the law at the decision.
+    Also returned: how far the run was off the law at the decision.
     """
-    sets, probabilities, slopes, offsets = [], [], [], []
+    sets, probabilities, offsets = [], [], []
     along = len(np.unique(points.run)) < len(points)
     for seed in range(deals):
         folds = dealt_folds(points.run, points.N, N_FOLDS, seed)
@@ -106,14 +106,8 @@ def judged_by_run(
         sets.append(judged)
         probabilities.append(probability)
         if along:
-            slopes.append(by_slope(points, folds, judged, seed))
             offsets.append(offset_of(points, folds, judged, fit))
-    judged = joined(sets)
-    return (
-        judged,
-        np.concatenate(probabilities),
-        *((np.concatenate(slopes), np.concatenate(offsets)) if along else (None, None)),
-    )
+    return joined(sets), np.concatenate(probabilities), np.concatenate(offsets) if along else None
 
 
 def judged_by_size(points: Points, fit: Callable[..., Any]) -> tuple[Judged, Vector] | None:
@@ -148,26 +142,6 @@ def at(points: Points, run: str, tokens: float) -> float:
     return float(np.interp(np.log(tokens), np.log(points.D[of_it][order]), points.loss[of_it][order]))
 
 
-def slope_of(points: Points, judged: Judged) -> Vector:
-    """Return how fast the loss of the run fell before the decision, nats by unit of log D."""
-    asked = zip(judged.pairs.run.tolist(), judged.pairs.D0.tolist(), strict=True)
-    return np.array([(at(points, run, D0 / np.exp(SPAN)) - at(points, run, D0)) / SPAN for run, D0 in asked])
-
-
-def by_slope(points: Points, folds: NDArray[np.int64], judged: Judged, seed: int) -> Flags:
-    """Scale where the loss falls slower than a threshold, the best one on the pairs of other folds."""
-    slope = slope_of(points, judged)
-    fold = dict(zip(points.run.tolist(), folds.tolist(), strict=True))
-    of_pair = np.array([fold[run] for run in judged.pairs.run.tolist()])
-    scale = np.zeros(len(judged), dtype=bool)
-    for number in np.unique(of_pair):
-        rest = of_pair != number
-        tried = np.quantile(slope[rest], np.linspace(0, 1, 101))
-        right = [np.average((slope[rest] < t) == judged.won[rest], weights=judged.pairs.weight[rest]) for t in tried]
-        scale[~rest] = slope[~rest] < tried[int(np.argmax(right))]
-    return scale
-
-
 def offset_of(points: Points, folds: NDArray[np.int64], judged: Judged, fit: Callable[..., Any]) -> Vector:
     """Return by how much the run lay above the law, which does not know it, at the decision."""
     fold = dict(zip(points.run.tolist(), folds.tolist(), strict=True))
@@ -186,27 +160,16 @@ def share_of(judged: Judged) -> Vector:
     return Calibration(0.0).probability(judged.margins)
 
 
-def choices(judged: Judged, probability: Vector, slopes: Flags | None, offset: Vector | None) -> dict[str, Flags]:
+def choices(judged: Judged, probability: Vector, offset: Vector | None) -> dict[str, Flags]:
     """Return what each rule chooses: True to scale."""
     pairs = judged.pairs
-    ratio, end, other = (
-        np.log(D / N / TOKENS_PER_PARAMETER)
-        for D, N in (
-            (np.maximum(pairs.D0, 1.0), pairs.N0),
-            (pairs.D, pairs.N0),
-            (pairs.D1, pairs.N1),
-        )
-    )
     found = {
         "sunk-cost rule": judged.margin > 0,
         "probability above 50%": probability > 0.5,
-        "D/N = 20: past it at the decision": ratio >= 0,
-        "D/N = 20: nearer to it at the end": np.abs(other) < np.abs(end),
+        "D/N = 20: past it at the decision": np.maximum(pairs.D0, 1.0) / pairs.N0 >= TOKENS_PER_PARAMETER,
         "always continue": np.zeros(len(pairs), dtype=bool),
         "always scale": np.ones(len(pairs), dtype=bool),
     }
-    if slopes is not None:
-        found["slope of the loss, threshold learnt"] = slopes
     if offset is not None:
         found["sunk-cost rule from the run's own loss"] = judged.margin + offset > 0
     return found

@@ -13,10 +13,9 @@ import polars as pl
 from numpy.typing import NDArray
 
 from bench import RESULTS, Column, show, write
+from equal_flop_pairs import equal_flop_pairs, judge, log_score, reliability, thinned
 from toposcope.forecasting.decision.calibration import Calibration, calibration_of
-from toposcope.forecasting.decision.equal_flop_pairs import equal_flop_pairs, judge, thinned
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.held_out import log_score, reliability
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw, scaling_law
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE

@@ -7,6 +7,10 @@ PACKAGES = {
 INSTEAD: dict[str, str] = {
     "write_comparison": "toposcope report A B writes one page of all runs of both studies",
     "first_differences": "toposcope report A B draws the runs of both studies in the same charts",
+    "overtrain": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
+    "over_train": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
+    "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
+    "inference_tokens": "inference is no longer planned; plan the training alone",
 }
 """Of what no distribution holds any more: what to use in its place, as the end of a sentence."""
 

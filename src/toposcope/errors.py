@@ -41,7 +41,6 @@ SYNONYMS = {
     "probes": "probe metrics features statistics",
     "parameters": "n_params num_params n_parameters params N",
     "tokens": "n_tokens num_tokens D",
-    "over_train": "overtrain",
     "siblings": "runs earlier_runs",
     "text": "texts dataset corpus",
     "series": "checkpoints path",

@@ -68,15 +68,6 @@ def test_a_budget_is_planned(points: Path) -> None:
     assert found["decision"] is None
 
 
-def test_wishes_are_told(points: Path) -> None:
-    extra = ("--overtrain", 3, "--unique-tokens", 1e10, "--inference-tokens", 1e13)
-    done = run("--points", points, "--budget", 1e21, *extra)
-    for word in ("Over-trained", "unique tokens", "inference takes"):
-        assert word in done.stdout
-    found = answer("--points", points, "--budget", 1e21, *extra)
-    assert all(isinstance(found[name], dict) for name in ("over_training", "repeated", "inference"))
-
-
 def test_a_run_in_progress(points: Path) -> None:
     run_in_progress = ("--points", points, "--parameters", 1e8, "--tokens", 1e10, "--extra")
     done = run(*run_in_progress, 1e17)
@@ -87,7 +78,7 @@ def test_a_run_in_progress(points: Path) -> None:
         "continue the run",
         "best fresh run",
     ]
-    assert rest[-1] == "The law, break-even budgets and the calibration: --out FOLDER writes them as a page."
+    assert rest[-1] == "The law and break-even budgets: --out FOLDER writes them as a page."
     decision = answer(*run_in_progress, 1e24)["decision"]
     assert isinstance(decision, dict)
     assert decision["answer"] == "scale"
@@ -165,8 +156,7 @@ def test_the_page_is_written(points: Path, tmp_path: Path) -> None:
         (("--points", "POINTS", "--budget", "1e21", "--extra", "1e20"), "either a budget"),
         (("--points", "POINTS", "--budget", "-1"), "budget -1: expected"),
         (("--points", "POINTS", "--budget", "nan"), "budget nan: expected"),
-        (("--points", "POINTS", "--budget", "1e21", "--overtrain", "0"), "expected a number above 0"),
-        (("--points", "POINTS", "--budget", "1e21", "--unique-tokens", "-5"), "unique tokens"),
+        (("--points", "POINTS", "--budget", "1e21", "--unique-tokens", "1e9"), "repeated data are no longer planned"),
         (("--points", "POINTS", "--budget", "1e21", "--tokens", "5"), "tokens: it belongs to a run in progress"),
         (("--points", "POINTS", "--extra", "1e20", "--tokens", "1e9"), "parameters of the run in progress missing"),
         (("--points", "POINTS", "--extra", "1e20", "--parameters", "1e9"), "tokens of the run in progress missing"),

@@ -7,12 +7,13 @@ import pytest
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import beyond_plan, cool_down_of, decide, run_of_log
+from toposcope.forecasting.decision.calibration import calibration_of
 from toposcope.forecasting.decision.decision import COOL_DOWN, RunInProgress
-from toposcope.forecasting.scaling.planner import best_for_budget, optimal_split, over_training, plan, plan_repeated
+from toposcope.forecasting.scaling.planner import optimal_split, plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.logs import Log
-from toposcope.report.decision import brief, caveats
+from toposcope.report.decision import brief
 from toposcope.wording import short
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
@@ -77,26 +78,14 @@ def test_a_budget_beyond_the_plan_is_told() -> None:
 
 
 def test_every_part_is_of_the_fitted_law() -> None:
-    found = decide(
-        points(),
-        extra=1e20,
-        parameters=1e8,
-        tokens=1e10,
-        inference_tokens=1e12,
-        unique_tokens=1e10,
-        over_train=2.0,
-        resamples=30,
-    )
-    law = found.fitted.law
+    found = decide(points(), extra=1e20, parameters=1e8, tokens=1e10, resamples=30)
     assert found.plan.N == plan(found.fitted, 1e20).N
-    assert found.over_training == over_training(law, 1e20, 2.0)
-    assert found.repeated == plan_repeated(law, 1e20, 1e10)
-    assert found.inference == best_for_budget(law, 1e20, 1e12)
     assert "each point is the end of a run" in found.notes[0]
     assert found.decision is not None
-    assert found.checked is not None
-    assert found.checked.remark in found.notes
-    assert found.decision.scaled.loss == pytest.approx(found.repeated.loss)
+    assert found.calibration == calibration_of(found.fitted)
+    scatter = f"{found.calibration.scatter:.3f} nats, as the residuals of 40 runs show"
+    assert f"single runs scatter about the law by {scatter}; probabilities allow for it" in found.notes
+    assert found.decision.scaled.loss == pytest.approx(found.plan.loss.value)
 
 
 def isoflop_points(a: float) -> Points:
@@ -116,7 +105,6 @@ def test_an_answer_warns_where_law_and_parabolas_part() -> None:
     (warning,) = found.warnings
     assert warning.startswith("Law and parabolas part: ")
     assert "\n" not in warning
-    assert warning in caveats(found)
     assert f"N* ~ C^{law.a.value:.2f}" in warning
 
 

@@ -20,7 +20,6 @@ from toposcope.forecasting.decision.decision import (
     scaled,
     signals,
 )
-from toposcope.forecasting.scaling.planner import plan_repeated, repeated_loss
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 
 LAW = ScalingLaw(E=1.8172, A=477.8, B=2143.0, alpha=0.3473, beta=0.3672)
@@ -157,19 +156,6 @@ def test_a_cool_down_counts_half_of_its_tokens_on_both_arms() -> None:
     assert continued(LAW, short).loss == pytest.approx(float(LAW.loss(1e9, 10.5e9)))
 
 
-def test_repeated_tokens_count_less_on_both_arms() -> None:
-    run = RunInProgress(1e9, 10e9, 6e20, unique_tokens=5e9)
-    fresh = RunInProgress(1e9, 10e9, 6e20)
-    assert continued(LAW, run).loss == pytest.approx(repeated_loss(LAW, 1e9, 110e9, 5e9))
-    assert continued(LAW, run).loss > continued(LAW, fresh).loss
-    assert scaled(LAW, run).loss == pytest.approx(plan_repeated(LAW, 6e20, 5e9).loss)
-    assert floor(LAW, run) > floor(LAW, fresh)
-    enough = RunInProgress(1e9, 10e9, 6e20, unique_tokens=1e13)
-    assert continue_or_scale(LAW, (LAW, LAW), enough).margin == pytest.approx(
-        continue_or_scale(LAW, (LAW, LAW), fresh).margin
-    )
-
-
 def test_between_20_and_80_percent_it_is_undecided() -> None:
     run = RunInProgress(1e9, 20e9, break_even(LAW, RunInProgress(1e9, 20e9, 1e20))[0])
     decision = continue_or_scale(LAW, (LAW, LAW), run, Calibration(0.05))
@@ -184,7 +170,6 @@ def test_between_20_and_80_percent_it_is_undecided() -> None:
         ((1e9, -1, 1e20), "tokens"),
         ((1e9, 1e9, float("nan")), "budget"),
         ((1e9, 1e9, 1e20, 1.0), "cool-down"),
-        ((1e9, 1e9, 1e20, 0.0, -1.0), "unique tokens"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(arguments: tuple[float, ...], told: str) -> None:

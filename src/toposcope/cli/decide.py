@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from toposcope.forecasting.decision.advice import Advice
     from toposcope.forecasting.downstream.in_scores import AdviceInTasks
 
-ALTERNATIVES = ("over_training", "repeated", "inference")
-"""Plans of an advice that are there where they were asked for."""
-
 
 @click.command()
 @click.option("--points", type=EXISTING, help="Table of earlier runs: columns N, D, loss, optionally run and family.")
@@ -44,13 +41,6 @@ ALTERNATIVES = ("over_training", "repeated", "inference")
     help="Share of the steps spent on cool-down (default 0.2 for points along runs, else 0).",
 )
 @click.option("--measured", type=FILE, help="What `toposcope cooldown --json` wrote: weigh cooling down now too.")
-@click.option(
-    "--overtrain", "over_train", type=float, metavar="K", help="Compare with a model K times smaller than the best."
-)
-@click.option(
-    "--unique-tokens", type=float, metavar="D", help="Tokens in the data set; beyond them, data are repeated."
-)
-@click.option("--inference-tokens", type=float, metavar="D", help="Tokens of inference, paid for from the budget.")
 @click.option(
     "--tasks", "evaluations", type=EXISTING, help="Evaluations of earlier runs: the answer in scores of tasks too."
 )
@@ -142,13 +132,13 @@ def _sizes(option: str, texts: tuple[str, ...]) -> tuple[float | None, dict[str,
 
 def _print(advice: Advice, scores: AdviceInTasks | None, *, page: bool) -> None:
     from toposcope.forecasting.downstream.score_link import score_sentences
-    from toposcope.report.decision import brief, brief_table, caveats
+    from toposcope.report.decision import brief, brief_table
 
     print_lines(brief(advice))
     print_table(*brief_table(advice), "by the scaling law of these runs")
-    print_lines((*caveats(advice), *(score_sentences(scores.tasks) if scores is not None else ())))
+    print_lines((*advice.warnings, *(score_sentences(scores.tasks) if scores is not None else ())))
     if not page:
-        click.echo("The law, break-even budgets and the calibration: --out FOLDER writes them as a page.")
+        click.echo("The law and break-even budgets: --out FOLDER writes them as a page.")
     print_notes((*advice.notes, *(scores.remarks if scores is not None else ())))
 
 
@@ -156,7 +146,7 @@ def _as_dict(advice: Advice, scores: AdviceInTasks | None) -> dict[str, Any]:
     from toposcope.forecasting.decision.decision import reasons
     from toposcope.forecasting.downstream.score_link import scores_dicts
 
-    fitted, checked, decision = advice.fitted, advice.checked, advice.decision
+    fitted, calibration, decision = advice.fitted, advice.calibration, advice.decision
     return {
         "law": asdict(fitted.law),
         "standard_errors": fitted.standard_errors,
@@ -172,8 +162,7 @@ def _as_dict(advice: Advice, scores: AdviceInTasks | None) -> dict[str, Any]:
         },
         "warnings": advice.warnings,
         "decision": None if decision is None else {**asdict(decision), "reasons": reasons(decision)},
-        "calibration": None if checked is None else asdict(checked.calibration),
-        **{name: plan and asdict(plan) for name in ALTERNATIVES for plan in [getattr(advice, name)]},
+        "calibration": None if calibration is None else asdict(calibration),
         "tasks": None if scores is None else scores_dicts(scores.tasks),
         "notes": (*advice.notes, *(scores.remarks if scores is not None else ())),
     }

@@ -13,7 +13,6 @@ from toposcope.forecasting.schedules.planned import known_schedule
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.tuning import MIN_FOLD_SHARE, MIN_GAIN, MIN_OWN_GAIN
 from toposcope.logs import Log
-from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Vector
 
 Mask = NDArray[np.bool_]
@@ -28,8 +27,6 @@ COMPUTE_GAP = 4.0  # models of this many times the compute are predicted from th
 SAME_LEVEL = 1.1  # numbers within this ratio are one level
 MAX_LEVELS = 3  # largest sizes, or longest trainings, that are held out together
 MIN_FOLDS = 4  # folds, of all tasks, below which no method is chosen by their errors
-N_BINS = 10
-MIN_LOG_PROBABILITY = 1e-3  # distance of a probability from 0 and 1 in a log score
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,19 +53,6 @@ def group_folds(groups: Sequence[Hashable] | Indices) -> list[Fold]:
     names = sorted(set(groups), key=str)
     masks = [np.array([group == name for group in groups], dtype=bool) for name in names]
     return [Fold(str(name), ~mask, mask) for name, mask in zip(names, masks, strict=True)]
-
-
-def dealt_folds(runs: NDArray[np.str_], N: Vector, n_folds: int, seed: int = 0) -> Indices:
-    """Return the fold of each point, shape (n,): whole runs, and in every fold runs of all sizes.
-
-    Runs are dealt out in the order of their size, `n_folds` of them at a time, in random order.
-    """
-    names, first = np.unique(runs, return_index=True)
-    draw = np.random.default_rng(derive_seed(seed, "folds", n_folds))
-    by_size = names[np.lexsort((draw.random(len(names)), N[first]))]
-    dealt = np.concatenate([draw.permutation(n_folds) for _ in range(-(-len(names) // n_folds))])
-    fold = dict(zip(by_size.tolist(), dealt.tolist(), strict=False))
-    return np.array([fold[name] for name in runs.tolist()], dtype=np.int64)
 
 
 def extrapolating_folds(N: Vector, D: Vector) -> tuple[Fold, ...]:
@@ -230,44 +214,3 @@ def weights_of(errors: Mapping[str, Mapping[str, Vector]]) -> dict[str, float]:
             found[name] = size, float(np.mean([len(each) for each in judged]))
     best = min((size for size, _ in found.values()), default=0.0)
     return {name: float(np.exp(-(size - best) * folds / 2)) for name, (size, folds) in found.items()}
-
-
-def log_score(probability: Vector, won: Mask, weight: Vector) -> float:
-    """Return the mean of -ln of the probability given to what came true; the lower the better."""
-    p = np.clip(probability, MIN_LOG_PROBABILITY, 1 - MIN_LOG_PROBABILITY)
-    return float(np.average(-np.log(np.where(won, p, 1 - p)), weights=weight))
-
-
-def brier_score(probability: Vector, won: Mask | Vector, weight: Vector) -> float:
-    """Return the mean squared difference of the probability and what came true (Brier 1950); the lower the better."""
-    return float(np.average((probability - won) ** 2, weights=weight))
-
-
-class Bin(NamedTuple):
-    """Pairs of about the same probability: its range, their number, mean predicted and true shares, and weight."""
-
-    low: float
-    high: float
-    n: int
-    said: float
-    came: float
-    weight: float
-
-
-def reliability(probability: Vector, won: Mask | Vector, weight: Vector) -> list[Bin]:
-    """Return what came true among pairs of about the same probability, for bins of equal width that hold any."""
-    edges = np.linspace(0, 1, N_BINS + 1)
-    place = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, N_BINS - 1)
-    found = []
-    for i in np.unique(place).tolist():
-        inside = place == i
-        w = weight[inside]
-        said, came = np.average(probability[inside], weights=w), np.average(won[inside], weights=w)
-        share = float(w.sum() / weight.sum())
-        found.append(Bin(float(edges[i]), float(edges[i + 1]), int(inside.sum()), float(said), float(came), share))
-    return found
-
-
-def calibration_error(bins: list[Bin]) -> float:
-    """Return the mean absolute difference of what was predicted and what came true, over bins by their weight."""
-    return float(sum(each.weight * abs(each.said - each.came) for each in bins))

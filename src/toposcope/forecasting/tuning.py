@@ -81,7 +81,6 @@ MAX_EXTRAPOLATION = 10.0  # times the compute of the points; beyond, the form of
 MAX_SIZE_SPAN = 30.0  # ends of the interval of the best size over each other; beyond, the points do not determine it
 MAX_SIZE_RATIO = 1.5  # of the best sizes by two approaches, beyond which they part
 CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8  # probabilities that scaling wins; undecided between them
-MIN_SIZE_RATIO, MAX_SUNK_SHARE = 1.3, 0.95  # of a pair of runs: closer sizes, or less to spend, leave little to decide
 
 # Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
 SCORE_ERROR, LOSS_ERROR = 0.01, 0.01  # what a law misses a score, and ln of a loss, by: the unit of its residuals

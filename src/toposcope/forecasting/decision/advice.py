@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown
-from toposcope.forecasting.decision.calibration import calibration_of
+from toposcope.forecasting.decision.calibration import Calibration, calibration_of
 from toposcope.forecasting.decision.decision import (
     COOL_DOWN,
     Decision,
@@ -17,18 +17,8 @@ from toposcope.forecasting.decision.decision import (
     continue_or_scale,
     with_cool_down,
 )
-from toposcope.forecasting.decision.equal_flop_pairs import CheckedCalibration, checked_calibration
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
-from toposcope.forecasting.scaling.planner import (
-    InferencePlan,
-    OverTraining,
-    Plan,
-    RepeatedPlan,
-    best_for_budget,
-    over_training,
-    plan,
-    plan_repeated,
-)
+from toposcope.forecasting.scaling.planner import Plan, plan
 from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
@@ -46,10 +36,7 @@ class Advice:
     fitted: FittedScalingLaw
     plan: Plan  # the best fresh run of the budget
     decision: Decision | None  # none without a run in progress
-    checked: CheckedCalibration | None  # how the probability of the decision was calibrated; None without one
-    over_training: OverTraining | None  # what was asked for; else None
-    repeated: RepeatedPlan | None  # what was asked for; else None
-    inference: InferencePlan | None  # what was asked for; else None
+    calibration: Calibration | None  # of the probability of the decision; none without one
     # how N* grows with compute, by each approach of Hoffmann et al. 2022 that these points allow, the law first
     frontiers: list[Frontier]
     # where the best size is not identifiable, or another approach gives one far from the law's; a sentence each
@@ -74,9 +61,6 @@ def decide(
     cool_down: float | None = None,
     measured: Sequence[CoolDown] | str | Path = (),
     family: str | None = None,
-    over_train: float | None = None,
-    unique_tokens: float | None = None,
-    inference_tokens: float | None = None,
     resamples: int = RESAMPLES,
     seed: int = 0,
     progress: Progress = silent,
@@ -105,12 +89,6 @@ def decide(
         ``toposcope cooldown --json`` wrote. To cool down now is then a third way to spend the extra compute.
     family : str, optional
         Whose points to fit, where they are of several.
-    over_train : float, optional
-        Compare with a model this many times smaller than the compute-optimal one.
-    unique_tokens : float, optional
-        Of the data; more tokens are repetitions.
-    inference_tokens : float, optional
-        Over the model's life, paid from the same budget.
     resamples, seed : int
         Of the bootstrap.
     progress : callable
@@ -166,36 +144,35 @@ def decide(
             N0, D0, known = run_of_log(log, points, parameters, tokens)
             assumed = [known, *log.remarks]
         share, reason = cool_down_of(points, log, cool_down)
-        run = RunInProgress(N0, D0, extra, share, inf if unique_tokens is None else unique_tokens)
+        run = RunInProgress(N0, D0, extra, share)
         stale = _not_measured_now(cool_downs[0], points, log) if cool_downs else ""
         assumed += [reason, *(beyond_plan(log, run) if log is not None else ())]
     flops = extra if extra is not None else float(budget or 0)
     fitted = scaling_law(points, resamples=resamples, seed=seed, progress=progress)
     law, best = fitted.law, plan(fitted, flops)
-    decision = checked = None
+    decision = calibration = None
     if run is not None:
-        decision = continue_or_scale(law, fitted.bootstrap, run, calibration_of(fitted))
-        checked = checked_calibration(fitted, seed)
+        calibration = calibration_of(fitted)
+        decision = continue_or_scale(law, fitted.bootstrap, run, calibration)
         if cool_downs and not stale:
             try:
                 decision = with_cool_down(decision, law, cool_downs)
             except ToposcopeError as error:
                 stale = str(error)
         assumed += [f"the measured cool-down is not weighed: {stale}"] if stale else []
-    repeated = plan_repeated(law, flops, unique_tokens) if unique_tokens is not None else None
-    notes = [*assumed, *points.remarks, *fitted.remarks, *best.remarks, *(repeated.remarks if repeated else ())]
-    if checked is not None:
-        notes.append(checked.remark)
+    notes = [*assumed, *points.remarks, *fitted.remarks, *best.remarks]
+    if calibration is not None:
+        notes.append(
+            f"single runs scatter about the law by {calibration.scatter:.3f} nats, as the residuals of "
+            f"{len(np.unique(points.run))} runs show; probabilities allow for it"
+        )
     frontiers, refused = approaches(fitted, seed=seed)
     notes += [f"no cross-check by {name}: {reason}" for name, reason in refused.items()]
     return Advice(
         fitted=fitted,
         plan=best,
         decision=decision,
-        checked=checked,
-        over_training=over_training(law, flops, over_train) if over_train is not None else None,
-        repeated=repeated,
-        inference=best_for_budget(law, flops, inference_tokens) if inference_tokens is not None else None,
+        calibration=calibration,
         frontiers=frontiers,
         warnings=(*([best.undetermined] if best.undetermined else ()), *_disagreements(frontiers, best)),
         notes=tuple(dict.fromkeys(notes)),

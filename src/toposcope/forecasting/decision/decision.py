@@ -9,7 +9,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import MEAN_RATES, CoolDown
 from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
 from toposcope.forecasting.decision.cooled_now import CooledNow, affordable, cooled_sentences
-from toposcope.forecasting.scaling.planner import check_positive, optimal_split, plan_repeated, repeated_loss
+from toposcope.forecasting.scaling.planner import check_positive, optimal_split
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.wording import short
@@ -32,13 +32,10 @@ class RunInProgress:
     tokens: float
     budget: float
     cool_down: float = 0.0
-    unique_tokens: float = np.inf
 
     def __post_init__(self) -> None:
         for name in ("parameters", "tokens", "budget"):
             check_positive(name, getattr(self, name))
-        if not self.unique_tokens > 0:
-            raise ToposcopeError(f"unique tokens: {self.unique_tokens:g} given; expected a number above 0")
         if not 0 <= self.cool_down < 1:
             raise ToposcopeError(
                 f"cool-down: {self.cool_down:g} given; expected a share of the steps, from 0 to below 1"
@@ -158,7 +155,7 @@ def with_cool_down(decision: Decision, law: ScalingLaw, cool_downs: Sequence[Coo
     measured, tokens = affordable(cool_downs, run.tokens, run.tokens_if_continued - run.tokens)
     counted = tokens * (MEAN_RATES[measured.decay] if run.cool_down > 0 else 1.0)
     budget = min(6 * run.parameters * tokens, run.budget)
-    loss = _loss(law, run, run.parameters, run.tokens + counted)
+    loss = float(law.loss(run.parameters, run.tokens + counted))
     cooled = CooledNow(
         measured=measured,
         parameters=run.parameters,
@@ -192,8 +189,8 @@ def scaled(law: ScalingLaw, run: RunInProgress) -> Arm:
 
 
 def floor(law: ScalingLaw, run: RunInProgress) -> float:
-    """Return E + A N0^-alpha, nats: what the run never gets below; more where its data end."""
-    return _loss(law, run, run.parameters, np.inf)
+    """Return E + A N0^-alpha, nats: what the run never gets below."""
+    return float(law.loss(run.parameters, np.inf))
 
 
 def break_even(law: ScalingLaw, run: RunInProgress) -> tuple[float, ...]:
@@ -219,7 +216,6 @@ def signals(law: ScalingLaw, run: RunInProgress) -> tuple[Signal, ...]:
 
     The score is 0 where a 1% larger model would bring as much as 1% more tokens. The marginal price is what the last
     FLOP of the best fresh run of all the compute, 6 N0 D0 + dC, brings: a run that brings less for a FLOP is past it.
-    All of them take tokens to be fresh.
     """
     N = run.parameters
     whole = run.spent + run.budget
@@ -232,9 +228,9 @@ def signals(law: ScalingLaw, run: RunInProgress) -> tuple[Signal, ...]:
         "marginal price": float((6 * N * price / (law.beta * law.B)) ** (-1 / (law.beta + 1))),
     }
     end = run.tokens_if_continued
-    ended = _loss(law, run, N, end)
+    ended = float(law.loss(N, end))
     return tuple(
-        Signal(name, tokens, 1 - min(tokens, end) / end, _loss(law, run, N, min(tokens, end)) - ended)
+        Signal(name, tokens, 1 - min(tokens, end) / end, float(law.loss(N, min(tokens, end))) - ended)
         for name, tokens in moments.items()
     )
 
@@ -248,24 +244,15 @@ def _continued_loss(law: ScalingLaw, run: RunInProgress, budget: float) -> float
     """Return the loss of the continued run; a token counts half where the learning rate falls."""
     new = budget / (6 * run.parameters)
     cooling = min(new, run.cool_down * (run.tokens + new))
-    return _loss(law, run, run.parameters, run.tokens + new - cooling / 2)
+    return float(law.loss(run.parameters, run.tokens + new - cooling / 2))
 
 
 def _best(law: ScalingLaw, run: RunInProgress, budget: float) -> tuple[float, float, float]:
     """Return N, D and loss of the best fresh run of a budget."""
     # By the law in all of its tokens, of which those of the cool-down count half.
     cooled = replace(law, B=law.B * (1 - run.cool_down / 2) ** -law.beta)
-    if np.isfinite(run.unique_tokens):
-        plan = plan_repeated(cooled, budget, run.unique_tokens)
-        return plan.N, plan.D, plan.loss
     N, D = optimal_split(cooled, budget)
     return N, D, float(cooled.loss(N, D))
-
-
-def _loss(law: ScalingLaw, run: RunInProgress, N: float, D: float) -> float:
-    if np.isfinite(run.unique_tokens):
-        return repeated_loss(law, N, D, run.unique_tokens)
-    return float(law.loss(N, D))
 
 
 def _marginal(loss: Callable[[float], float], budget: float) -> float:

@@ -1,19 +1,18 @@
-"""Pairs of runs that show which was better at equal compute, to continue or to scale."""
+"""Pairs of runs that show which was better at equal compute, to continue or to scale, and scores of probabilities."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.decision.calibration import Calibration, calibration_of
+from toposcope.forecasting.decision.calibration import calibration_of
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.held_out import dealt_folds, group_folds
+from toposcope.forecasting.held_out import group_folds
 from toposcope.forecasting.scaling.points import Points
-from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw, scaling_law
-from toposcope.forecasting.tuning import MAX_SUNK_SHARE, MIN_SIZE_RATIO
+from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -22,8 +21,9 @@ Fit = Callable[[Points], FittedScalingLaw]
 
 MAX_POINTS_OF_RUN = 24  # neighbours on a curve add little information
 N_FOLDS = 4
-MIN_RUNS = 8  # with fewer, folds hold no two runs of different size, or leave too few to fit a law to
-RESAMPLES = 100  # of the bootstrap of each law that judges pairs
+MIN_SIZE_RATIO, MAX_SUNK_SHARE = 1.3, 0.95  # of a pair of runs: closer sizes, or less to spend, leave little to decide
+N_BINS = 10
+MIN_LOG_PROBABILITY = 1e-3  # distance of a probability from 0 and 1 in a log score
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Pairs:
         return 6 * self.N1 * self.D1
 
     @property
-    def D0(self) -> Vector:  # noqa: N802
+    def D0(self) -> Vector:
         """Tokens of the run at the decision, shape (n,); 0 where both begin."""
         return np.maximum(self.D - self.budget / (6 * self.N0), 0.0)
 
@@ -97,48 +97,6 @@ class Judged:
     def n_runs(self) -> int:
         """Different runs among the pairs."""
         return len({*self.pairs.run.tolist(), *self.pairs.other.tolist()})
-
-    def where(self, kept: NDArray[np.bool_]) -> "Judged":
-        """Return some of the pairs."""
-        return Judged(self.pairs.where(kept), self.margin[kept], self.margins[kept])
-
-
-@dataclass(frozen=True, eq=False)
-class CheckedCalibration:
-    """A calibration, and pairs of held-out runs that show whether such probabilities hold."""
-
-    calibration: Calibration
-    judged: Judged | None  # none where there are too few runs for a check
-    probability: Vector  # shape (n,); that scaling wins each pair, by law and calibration without its runs
-    remark: str
-
-
-def checked_calibration(fitted: FittedScalingLaw, seed: int = 0) -> CheckedCalibration:
-    """Calibrate the probabilities of decisions by a law, and check such probabilities on pairs of its own runs.
-
-    Where the runs are too few for the check, or determine no law when some are held out, a remark says so.
-    """
-    calibration = calibration_of(fitted)
-    judged, probability, n_runs = None, np.empty(0), len(np.unique(fitted.points.run))
-    problem = f"there are {n_runs}, and at least {MIN_RUNS} are needed" if n_runs < MIN_RUNS else ""
-    remark = (
-        f"single runs scatter about the law by {calibration.scatter:.3f} nats, as the residuals of "
-        f"{n_runs} runs show; probabilities allow for it"
-    )
-    if not problem:
-        points = thinned(fitted.points)
-        fit = partial(scaling_law, resamples=RESAMPLES, seed=seed)
-        try:
-            judged, probability = calibrated_out_of_fold(
-                points, dealt_folds(points.run, points.N, N_FOLDS, seed), fit, seed
-            )
-        except RefusedError as error:
-            problem = str(error)
-        else:
-            remark += f", and were checked on {len(judged):,} pairs of {judged.n_runs} of these runs, held out"
-    if problem:
-        remark += f"; they cannot be checked on held-out runs: {problem}"
-    return CheckedCalibration(calibration, judged, probability, remark)
 
 
 def thinned(points: Points, most: int = MAX_POINTS_OF_RUN) -> Points:
@@ -214,3 +172,57 @@ def joined(judged: Sequence[Judged]) -> Judged:
         np.concatenate([each.margin for each in judged]),
         np.concatenate([each.margins[:, :k] for each in judged]),
     )
+
+
+def dealt_folds(runs: NDArray[np.str_], N: Vector, n_folds: int, seed: int = 0) -> Indices:
+    """Return the fold of each point, shape (n,): whole runs, and in every fold runs of all sizes.
+
+    Runs are dealt out in the order of their size, `n_folds` of them at a time, in random order.
+    """
+    names, first = np.unique(runs, return_index=True)
+    draw = np.random.default_rng(derive_seed(seed, "folds", n_folds))
+    by_size = names[np.lexsort((draw.random(len(names)), N[first]))]
+    dealt = np.concatenate([draw.permutation(n_folds) for _ in range(-(-len(names) // n_folds))])
+    fold = dict(zip(by_size.tolist(), dealt.tolist(), strict=False))
+    return np.array([fold[name] for name in runs.tolist()], dtype=np.int64)
+
+
+def log_score(probability: Vector, won: NDArray[np.bool_], weight: Vector) -> float:
+    """Return the mean of -ln of the probability given to what came true; the lower the better."""
+    p = np.clip(probability, MIN_LOG_PROBABILITY, 1 - MIN_LOG_PROBABILITY)
+    return float(np.average(-np.log(np.where(won, p, 1 - p)), weights=weight))
+
+
+def brier_score(probability: Vector, won: NDArray[np.bool_], weight: Vector) -> float:
+    """Return the mean squared difference of the probability and what came true (Brier 1950); the lower the better."""
+    return float(np.average((probability - won) ** 2, weights=weight))
+
+
+class Bin(NamedTuple):
+    """Pairs of about the same probability: its range, their number, mean predicted and true shares, and weight."""
+
+    low: float
+    high: float
+    n: int
+    said: float
+    came: float
+    weight: float
+
+
+def reliability(probability: Vector, won: NDArray[np.bool_], weight: Vector) -> list[Bin]:
+    """Return what came true among pairs of about the same probability, for bins of equal width that hold any."""
+    edges = np.linspace(0, 1, N_BINS + 1)
+    place = np.clip(np.searchsorted(edges, probability, side="right") - 1, 0, N_BINS - 1)
+    found = []
+    for i in np.unique(place).tolist():
+        inside = place == i
+        w = weight[inside]
+        said, came = np.average(probability[inside], weights=w), np.average(won[inside], weights=w)
+        share = float(w.sum() / weight.sum())
+        found.append(Bin(float(edges[i]), float(edges[i + 1]), int(inside.sum()), float(said), float(came), share))
+    return found
+
+
+def calibration_error(bins: list[Bin]) -> float:
+    """Return the mean absolute difference of what was predicted and what came true, over bins by their weight."""
+    return float(sum(each.weight * abs(each.said - each.came) for each in bins))
