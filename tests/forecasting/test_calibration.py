@@ -122,11 +122,8 @@ def test_probabilities_hold_on_runs_that_were_not_seen(n: int, scatter: float) -
         seen = np.arange(len(points)) < n
         fitted = scaling_law(points.where(seen), resamples=60)
         others = points.where(~seen)
-        one, other = np.nonzero(
-            (others.N >= 1.3 * others.N[:, None])
-            & (others.C <= others.C[:, None])
-            & (others.C >= others.C[:, None] / 20)
-        )
+        size, compute = others.N / others.N[:, None], others.C / others.C[:, None]
+        one, other = np.nonzero((size >= 1.3) & (compute <= 1) & (compute >= 0.05))
         losses = np.stack([law.loss(others.N, others.D) for law in fitted.bootstrap], axis=1)
         won = others.loss[one] > others.loss[other]
         sets.append((calibration_of(fitted).probability(losses[one] - losses[other]), won))
