@@ -18,6 +18,7 @@ from toposcope.report.sections import methods
 from toposcope.study import Declaration
 
 COMMANDS = {
+    "study cool": ["--help", "--workers", "-h", "directory"],
     "study import": ["--help", "--out", "--workers", "-h", "folder"],
     "early-warnings": ["--help", "--json", "--out", "--quick", "--workers", "-h"],
     "grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],

@@ -1,10 +1,11 @@
 """Where to find what this distribution does not hold: commands, probes, forecasters, options and names of functions."""
 
 PACKAGES = {
-    "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import multi_power",
+    "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import multi_power cool",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {
+    "cooled": "leave it out: toposcope study cool DIR, of toposcope-experiments, measures the cooled twins",
     "write_comparison": "toposcope report A B writes one page of all runs of both studies",
     "first_differences": "toposcope report A B draws the runs of both studies in the same charts",
     "overtrain": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",

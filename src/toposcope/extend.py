@@ -39,6 +39,7 @@ __all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feat
 __all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation"]
 __all__ += ["sign_flip", "correlate_across_runs", "adjusted", "PSEUDO_LAYERS", "STATES"]
 __all__ += ["verdict_sentence", "BEYOND", "UNDETERMINED", "TREND", "NONE", "LEVEL"]
+__all__ += ["associate", "AssociationTask", "FeatureSeries", "StudyCorpora", "OtherCorporaTask", "other_corpora_task"]
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
 # a published study
 __all__ += ["Published", "PublishedRun", "Trace", "Law", "PUBLISHED", "PUBLISHED_CLOUD", "SPECTRAL_QUANTITIES"]
@@ -49,7 +50,7 @@ __all__ += ["ReportData", "StudyData", "BacktestData", "paragraph", "csv_link"]
 __all__ += ["sentence", "details", "folded", "Table", "Column", "Spec", "table", "text_of", "number_of"]
 __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
-__all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "Page", "makers_of", "write_page"]
+__all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "linked", "numbers", "Page", "makers_of", "write_page"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
 __all__ += ["direction", "first_last", "cloud_charts"]
@@ -59,6 +60,7 @@ __all__ += ["Opening", "run_and_report"]
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import adjusted
+    from toposcope.analysis.association import AssociationTask, FeatureSeries, associate
     from toposcope.analysis.change_points import ChangePoint, change_points
     from toposcope.analysis.groups import scale_free
     from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
@@ -145,7 +147,7 @@ if TYPE_CHECKING:
     from toposcope.report.charts.series import choose_runs, direction, first_last, run_names, runs_of, spread
     from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
-    from toposcope.report.document import Block, Picture, csv_link, details, folded, paragraph
+    from toposcope.report.document import Block, Picture, csv_link, details, folded, linked, paragraph
     from toposcope.report.formats import missing, p_value, plain, share, signed, whole, word
     from toposcope.report.headline import (
         CLOUD_STATISTICS,
@@ -165,12 +167,14 @@ if TYPE_CHECKING:
         feature_of,
         interval_of,
         number_of,
+        numbers,
         percent_of,
         table,
         text_of,
     )
     from toposcope.report.writing import write_page
     from toposcope.seeds import derive_seed
+    from toposcope.study.corpora import OtherCorporaTask, StudyCorpora, other_corpora_task
     from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, DeclaredSeries, check_declaration
     from toposcope.study.feature_file import PublishedRun, canonical_name, parse_features, read_json
     from toposcope.study.kinds import PUBLISHED, feature_named

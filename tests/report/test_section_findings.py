@@ -12,7 +12,6 @@ from made_up_material import material
 from made_up_states import with_states
 from section_tools import CORE, with_tables
 
-from toposcope.analysis.cooled import SCHEMA as COOLED
 from toposcope.analysis.table import association_table
 from toposcope.report.composing import Page
 from toposcope.report.document import paragraph
@@ -121,19 +120,3 @@ def test_a_table_that_nobody_would_scroll_through_is_only_beside_the_page(monkey
     assert "association" in tables()
     monkeypatch.setattr("toposcope.report.sections.association.MAX_TABLE_ROWS", 2)
     assert "association" not in tables()
-
-
-@pytest.mark.parametrize(
-    ("n_runs", "cooled", "text"),
-    [
-        (1, 0.9, "1 run is too little to tell whether merged weights say more of it than raw ones"),
-        (5, 0.9, "5 runs are too few to tell whether merged weights say more of it than raw ones"),
-        (8, 0.9, "1 of 1 topological features say more of it in merged weights than in raw ones"),
-        (8, -0.1, "None of 1 topological features say more of it in merged weights than in raw ones"),
-        (8, float("nan"), "None of 1 topological features say more of it in merged weights than in raw ones"),
-    ],
-)
-def test_the_cooled_loss_says_what_merging_adds(n_runs: int, cooled: float, text: str) -> None:
-    rows = [("r", "l", "rips H0.total", "topology", 20, -1.0, 0.1, 0.0, -1.0, cooled, 0.0)] * n_runs
-    frame = pl.DataFrame(rows, schema=COOLED, orient="row")
-    assert finding("cooled", with_tables(material(1, 3), {"cooled": frame})) == text

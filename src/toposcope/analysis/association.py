@@ -93,11 +93,14 @@ class AssociationResult:
     # shape (f, o); the same of the changes from checkpoint to checkpoint, given the covariates of this run
     change_pairings: Matrix
 
+    def column(self, name: str) -> Vector:
+        """Return one of `COLUMNS`, shape (f,)."""
+        return self.table[:, COLUMNS.index(name)]
+
     def with_own(self, here: int) -> tuple[Matrix, Matrix]:
         """Return `pairings` and `change_pairings` with this run's own strengths as column `here`, shape (f, o + 1)."""
         own, own_changes = (
-            np.nan_to_num(np.abs(self.table[:, COLUMNS.index(f"rho_{name}")]))
-            for name in ("given_step", "differences_given_all")
+            np.nan_to_num(np.abs(self.column(f"rho_{name}"))) for name in ("given_step", "differences_given_all")
         )
         return np.insert(self.pairings, here, own, axis=1), np.insert(self.change_pairings, here, own_changes, axis=1)
 

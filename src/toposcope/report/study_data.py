@@ -1,7 +1,8 @@
 """The data of a report: a study, read once, and the tables computed from it."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from toposcope.report.section import ComputedOnce, ReportSection, Tables, makers
 from toposcope.report.tuning import MANY_CHECKPOINTS
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
-from toposcope.study.kinds import COOLED_SUFFIX
 from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA, TIME_SCHEMA
 
 ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
@@ -43,10 +43,10 @@ class StudyData(ComputedOnce):
         Of all runs.
     declarations : mapping of str to Declaration
         Of each study, by its name.
+    directory : Path, optional
+        Of the study; none of several.
     trajectories : list of Trajectory
         Of the runs with a measured checkpoint.
-    cooled : list of Trajectory
-        The cooled twins of runs at constant learning rate, each under the name of its run.
     frame, labels, log, runs, findings, errors, alerts, times, forecasts, population, targets : polars.DataFrame
         From the methods of `Study` of those names; `frame` without the probes `ONLY_SERIES`.
     diagrams : callable
@@ -91,7 +91,7 @@ class StudyData(ComputedOnce):
     population: pl.DataFrame = field(default_factory=pl.DataFrame)
     targets: pl.DataFrame = field(default_factory=pl.DataFrame)
     declarations: Mapping[str, Declaration] = field(default_factory=dict)
-    cooled: list[Trajectory] = field(default_factory=list)
+    directory: Path | None = None
     workers: int = 1
     progress: Progress = silent
     _computed: dict[str, Any] = field(default_factory=dict, init=False)
@@ -125,6 +125,7 @@ class StudyData(ComputedOnce):
         data = cls(
             declaration=declared,
             declarations=study.declarations(),
+            directory=study.directory if len(study.declarations()) == 1 else None,
             trajectories=trajectories(
                 parts(),
                 labels,
@@ -141,17 +142,9 @@ class StudyData(ComputedOnce):
             notes=[*study.notes(), *filter(None, [study.coverage()])],
             corpus=study.meta("corpus_sha256"),
             adjust=adjust,
-            cooled=_twins(study) if declared.cooled else [],
             **{name: getattr(study, name)() for name in READ},
             workers=workers,
             progress=progress,
         )
         object.__setattr__(data, "tables", Tables(data, makers_of(sections)))
         return data
-
-
-def _twins(study: Study) -> list[Trajectory]:
-    """Return the cooled twins under the names of their runs."""
-    twins = study.cooled()
-    found = trajectories(twins.frames(), study.labels(), twins.log())
-    return [replace(twin, run=twin.run.removesuffix(COOLED_SUFFIX)) for twin in found]

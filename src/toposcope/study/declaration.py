@@ -26,7 +26,6 @@ from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, declarations, make_probes
 from toposcope.probes.needs import needs_of
 from toposcope.study.declared_runs import DeclaredRun, Population, expanded, is_pattern, readable
-from toposcope.study.kinds import COOLED_SUFFIX
 from toposcope.study.published import Published
 from toposcope.version import __version__
 
@@ -171,8 +170,6 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         study.
     published : Published, optional
         Published numbers of these runs.
-    cooled : bool
-        Whether runs at constant learning rate get cooled twins: averages of their last checkpoints, measured too.
     toposcope : str
         Version that ran the study; filled in by the runner.
     """
@@ -187,7 +184,6 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     probes: list[dict[str, Any]] | None = None
     protocol: Literal["exact", "published"] = "exact"
     published: Published | None = None
-    cooled: bool = False
     toposcope: str = __version__
 
     def __post_init__(self) -> None:
@@ -246,6 +242,8 @@ def load_declaration(path: str | Path) -> Declaration:
         _refuse_credentials(content)
         if isinstance(content.get("probes"), str | dict | list):
             content["probes"] = declarations(content["probes"])
+        if content.get("cooled") is False:  # as older versions wrote it out
+            del content["cooled"]
         declaration = msgspec.convert(content, Declaration)
         declaration = _anchored(declaration, path.resolve().parent)
         check_declaration(declaration)
@@ -268,10 +266,6 @@ def check_declaration(declaration: Declaration) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise ToposcopeError(f"{count} runs or series are called {name!r}; give each a name of its own")
-    if declaration.cooled and (taken := next((n for n in names if n + COOLED_SUFFIX in names), "")):
-        raise ToposcopeError(
-            f"{taken + COOLED_SUFFIX!r} is the name of the cooled twin of {taken!r}; give another name"
-        )
     for name in [declaration.name, *(run.name for run in declaration.resolved_runs())]:
         _check_length(name)
         if not _SAFE_NAME.fullmatch(name):

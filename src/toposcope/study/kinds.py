@@ -6,7 +6,6 @@ from toposcope.probes.point_clouds import kind_of_cloud
 
 PUBLISHED = "published"
 """In place of a probe: numbers that were published with a run; they need no checkpoint."""
-COOLED, COOLED_SUFFIX = "cooled", "-cooled"  # the kind of the cooled twin of a run, and what ends its name
 LOG = "log"  # in place of a probe: numbers from the training log
 
 

@@ -27,12 +27,11 @@ from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.progress import Progress, silent
-from toposcope.study.cooled import cooled_twins, measure_losses
 from toposcope.study.corpora import STAGE as OTHER_CORPORA
 from toposcope.study.corpora import StudyCorpora, measure_missing, stored_losses
 from toposcope.study.declaration import Declaration, DeclaredSeries, check_declaration, load_declaration
 from toposcope.study.feature_file import PublishedRun, features_of_run, read_features
-from toposcope.study.kinds import COOLED, PUBLISHED
+from toposcope.study.kinds import PUBLISHED
 from toposcope.study.store import Store
 from toposcope.study.survey import Survey
 from toposcope.study.tables import Unit
@@ -189,7 +188,6 @@ class _Runner:
     errors: dict[Unit, str] = field(default_factory=dict)
     checkpoints: dict[str, dict[int, Checkpoint]] = field(default_factory=dict)
     series: dict[str, Series] = field(default_factory=dict)  # in which they are
-    twins: dict[str, str] = field(default_factory=dict)  # the run that each cooled twin is of
     logs: dict[str, LogTable | None] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     text_sha256: str = ""
@@ -212,8 +210,6 @@ class _Runner:
         self._train()
         self._find_series()
         self._measure_on_other_corpora()
-        if self.declaration.cooled:
-            self._add_twins()
         self._save_text()
         self._survey()
         self.store.drop_unused_diagrams()
@@ -248,16 +244,6 @@ class _Runner:
                 self._fail(name, OTHER_CORPORA, error)
             else:
                 self._put_log(name, self.logs[name], None)
-
-    def _add_twins(self) -> None:
-        """Add the cooled twins to what is measured."""
-        names = [*self.runs, *self.declaration.named_series()]
-        found = cooled_twins(self.series, self.logs, names, self.store)
-        for twin in found:
-            self.twins[twin.name] = twin.run
-            self.checkpoints[twin.name], self.origins[twin.name] = twin.checkpoints, self.origins[twin.run]
-        for name, error in measure_losses(found, self.runs, self.corpora, self.store, self.pool, self.progress):
-            self._fail(name, COOLED, error)
 
     def _save_text(self) -> None:
         """Save the text that models read; if it cannot be read, use the saved copy of the same text."""
@@ -399,13 +385,12 @@ class _Runner:
         self.errors.update(survey.go())
 
     def _context(self, name: str) -> RunContext:
-        of = self.twins.get(name, name)
-        run = self.runs.get(of)
+        run = self.runs.get(name)
         return RunContext(
             origin=self.origins[name],
             text=partial(read_saved_text, self.text_path),
             text_sha256=self.text_sha256,
-            directory=self.run_directory(of) if run else None,
+            directory=self.run_directory(name) if run else None,
             corpus_sha256=self.corpora.sha256.get(run.corpus, "") if run else "",
         )
 
@@ -430,7 +415,7 @@ class _Runner:
     def _examine_tasks(self, keys: dict[str, str]) -> Iterator[ExamineTask]:
         """Yield the series whose findings are not those that are stored; add what they follow from to `keys`."""
         declared = self.declaration.named_series()
-        for name in self.series:  # the twins are averages of what is examined
+        for name in self.series:
             evidence = self.store.evidence(name)
             if name in declared and evidence:
                 self._put_n_parameters(name, evidence)

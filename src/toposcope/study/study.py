@@ -25,10 +25,9 @@ from toposcope.progress import Progress, silent
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states, stored_diagrams
-from toposcope.study.kinds import COOLED_SUFFIX, PUBLISHED
+from toposcope.study.kinds import PUBLISHED
 from toposcope.study.tuning import MAX_MEASUREMENTS, ROWS_READ
 from toposcope.version import __version__
-from toposcope.wording import examples
 
 Schema = dict[str, type[pl.DataType] | pl.DataType]
 _TYPES: Schema = {
@@ -66,7 +65,6 @@ class Study:
     def __init__(self, directory: Path, declaration: Declaration) -> None:
         self.directory = directory
         self.declaration = declaration
-        self._suffix = ""
         self._verified: tuple[tuple[int, int], ...] = ()
 
     @classmethod
@@ -131,15 +129,6 @@ class Study:
             rows = rows.with_columns(pl.col(pl.Categorical).cast(pl.String))
             yield rows.join(kinds, on=["probe", "statistic"], how="left", maintain_order="left").select(*FRAME_SCHEMA)
         progress("load", len(measured), len(measured) or 1)
-
-    def cooled(self) -> "Study":
-        """Return the study of the cooled twins, whose names are those of their runs with ``-cooled``.
-
-        Its `log` holds their validation loss. The study itself has no row of them: they are no runs more.
-        """
-        twins = Study(self.directory, self.declaration)
-        twins._suffix = COOLED_SUFFIX
-        return twins
 
     def labels(self) -> pl.DataFrame:
         """Return ``probe, options, label`` of the declared probes; a label is the form the command line takes.
@@ -278,10 +267,6 @@ class Study:
         for kind in ("chosen", "remarks"):
             notes += [f"{name}: {remark}" for name in series for remark in self.meta(f"{kind} {name}").splitlines()]
         notes += [f"{run}: {note}" for run in self.run_names() for note in self.meta(f"changes {run}").splitlines()]
-        without: dict[str, list[str]] = {}
-        for run in self.run_names() if self.declaration.cooled else []:
-            without.setdefault(self.meta(f"no twin {run}"), []).append(run)
-        notes += [f"no cooled twin of {examples(runs)}: {reason}" for reason, runs in without.items() if reason]
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
         for probe in self.declaration.resolved_probes() if reached else []:
             lacking = [need.name for need in needs_of(probe) if need.trained_here]
@@ -363,8 +348,7 @@ class Study:
 
     def run_names(self) -> list[str]:
         """Return the names of the declared runs, in that order."""
-        names = [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
-        return [name + self._suffix for name in names]
+        return [run.name for run in self.declaration.resolved_runs()] + list(self.declaration.named_series())
 
     def _query(self, query: str, schema: Schema) -> pl.DataFrame:
         parts = [pl.DataFrame(schema=schema)]

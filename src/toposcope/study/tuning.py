@@ -25,9 +25,3 @@ MAX_OPEN_CHECKPOINTS = 64  # checkpoints whose headers a process keeps
 MAX_ROW_BYTES = 1 << 16  # a diagram file up to this size is a row, which SQLite writes sooner than the system a file
 ROWS_READ = 1 << 16  # rows that are Python objects at a time, as SQLite hands them out
 MAX_MEASUREMENTS = 1 << 13  # measurements of a part of a frame, each with about ten statistics
-
-# cooled twins: the choices of docs/methods/cool-down.md, which were measured on hundreds of real cool-downs
-COOLED_WINDOW = 0.1  # of the steps so far, that are averaged
-MIN_MERGED = 3  # checkpoints in it
-MAX_RATE_CHANGE = 0.05  # of the learning rate within it
-MIN_WARM_UPS = 10  # steps so far, in warm-ups

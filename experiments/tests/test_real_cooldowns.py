@@ -2,14 +2,18 @@
 
 import msgspec
 import numpy as np
+import polars as pl
 import pytest
+from made_up_material import material
 from scipy.stats import spearmanr
+from section_tools import with_tables
 
 from toposcope.analysis import Trajectory
-from toposcope.analysis.cooled import cooled_table
-from toposcope.analysis.real_cooldowns import real_cool_downs, real_table, stand_in_table
 from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
 from toposcope.probes import Feature
+from toposcope_experiments.cooled_twins.association import SCHEMA, cooled_table
+from toposcope_experiments.cooled_twins.real_cooldowns import real_cool_downs, real_table, stand_in_table
+from toposcope_experiments.cooled_twins.section import SECTION
 
 H0 = Feature("rips", "", "H0.total", "topology")
 SIZE = ModelSize(hidden=8, layers=1, heads=1)
@@ -85,3 +89,19 @@ def test_association_with_the_cooled_loss() -> None:
     assert control["rho_raw"] == pytest.approx(spearmanr(own, loss)[0])
     assert h0["rho_raw"] == pytest.approx(spearmanr(raw, loss)[0])
     assert h0["rho_cooled"] == pytest.approx(spearmanr(merged, loss)[0])
+
+
+@pytest.mark.parametrize(
+    ("n_runs", "cooled", "text"),
+    [
+        (1, 0.9, "1 run is too little to tell whether merged weights say more of it than raw ones"),
+        (5, 0.9, "5 runs are too few to tell whether merged weights say more of it than raw ones"),
+        (8, 0.9, "1 of 1 topological features say more of it in merged weights than in raw ones"),
+        (8, -0.1, "None of 1 topological features say more of it in merged weights than in raw ones"),
+        (8, float("nan"), "None of 1 topological features say more of it in merged weights than in raw ones"),
+    ],
+)
+def test_the_cooled_loss_says_what_merging_adds(n_runs: int, cooled: float, text: str) -> None:
+    rows = [("r", "l", "rips H0.total", "topology", 20, -1.0, 0.1, 0.0, -1.0, cooled, 0.0)] * n_runs
+    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
+    assert SECTION.finding(with_tables(material(1, 3), {"cooled": frame})) == text

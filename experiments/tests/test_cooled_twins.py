@@ -20,12 +20,11 @@ from toposcope.forecasting import tuning as forecasting_tuning
 from toposcope.logs import LogTable
 from toposcope.report.live import cool_down as live_cool_down
 from toposcope.study import Study, load_declaration
-from toposcope.study import tuning as study_tuning
-from toposcope.study.cooled import NEVER, NO_RATES, REMOTE, cooled_twin
+from toposcope_experiments.cooled_twins import twins as cooled_twins
+from toposcope_experiments.cooled_twins.twins import NEVER, NO_RATES, cooled_twin
 
 TOML = """
 name = "small"
-cooled = true
 corpus = { source = "prose.txt" }
 training = { steps = 120, batch_size = 4, warmup_steps = 4, schedule = "constant", checkpoint_every = 4 }
 probes = [{ name = "neural_persistence" }, { name = "controls" }]
@@ -47,8 +46,15 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     (folder / "small.toml").write_text(TOML)
     done = called("study", "run", folder / "small.toml", "--out", folder / "study", "--workers", "1")
     assert done.code == 0, done.err
-    assert "no cooled twin of ended: at no checkpoint was the learning rate constant" in done.out + done.err
+    done = called("study", "cool", folder / "study", "--workers", "1")
+    assert done.code == 0, done.err
+    assert "no cooled twin of ended: at no checkpoint was the learning rate constant" in done.err
+    assert called("report", folder / "study").code == 0
     return Study.load(folder / "study")
+
+
+def of_twins(study: Study) -> Study:
+    return Study.load(study.directory / "cooled")
 
 
 def averaged(study: Study) -> dict[str, torch.Tensor]:
@@ -62,10 +68,10 @@ def averaged(study: Study) -> dict[str, torch.Tensor]:
 
 @pytest.mark.slow
 def test_a_twin_is_the_measured_average_of_the_checkpoints_before(study: Study) -> None:
-    twins = study.cooled().frame().filter(step=STEP, layer="network")
+    twins = of_twins(study).frame().filter(step=STEP, layer="network")
     place = study.directory / "runs" / "held"
     by_hand = ts.measure(f"merged:{place}@{min(MEMBERS)}..{STEP}", probes=["neural_persistence"])
-    assert set(twins["run"]) == {"held-cooled"}
+    assert set(twins["run"]) == {"held"}
     np_mean = by_hand.filter(layer="network", statistic="np_mean")["value"].item()
     assert twins.filter(statistic="np_mean")["value"].item() == np_mean
     assert study.frame().filter(run="held", step=STEP, layer="network", statistic="np_mean")["value"].item() != np_mean
@@ -78,7 +84,7 @@ def test_its_loss_is_that_of_the_averaged_model(study: Study) -> None:
     model.load_state_dict(averaged(study))
     sequences = validation_sequences(run, corpora.load(study.directory / "corpus.safetensors"))
     expected = mean_loss(model, sequences, run.training.batch_size)
-    found = study.cooled().log().filter(step=STEP)["validation_loss"].item()
+    found = of_twins(study).log().filter(step=STEP)["validation_loss"].item()
     assert found == pytest.approx(expected, abs=1e-6)
 
 
@@ -102,15 +108,15 @@ def test_real_cool_downs_stand_beside_it(study: Study) -> None:
     assert loss["raw"] == log.filter(run="held", step=80)["validation_loss"].item()
     assert loss["held"] == log.filter(run="held", step=100)["validation_loss"].item()
     assert loss["real"] == log.filter(run="ended", step=100)["validation_loss"].item()
-    assert loss["merged_end"] == study.cooled().log().filter(step=100)["validation_loss"].item()
+    assert loss["merged_end"] == of_twins(study).log().filter(step=100)["validation_loss"].item()
 
 
 @pytest.mark.slow
 def test_nothing_is_measured_again(study: Study) -> None:
-    before = study.digest()
-    done = called("study", "run", study.directory.parent / "small.toml", "--out", study.directory, "--workers", "1")
+    before = of_twins(study).digest()
+    done = called("study", "cool", study.directory, "--workers", "1")
     assert done.code == 0, done.err
-    assert Study.load(study.directory).digest() == before
+    assert of_twins(study).digest() == before
     assert "cooled losses" not in done.err
 
 
@@ -148,18 +154,21 @@ def test_why_there_is_none(tmp_path: Path) -> None:
     found = series_of(tmp_path, [90, 95, 100])
     assert cooled_twin("x", found, None).reason == NO_RATES
     assert cooled_twin("x", found, LogTable.from_rows({100: {"loss": 3.0}})).reason == NO_RATES
-    assert cooled_twin("x", Series("x", "hf:owner/x@step*", found.checkpoints), log_of(HELD)).reason == REMOTE
     assert cooled_twin("x", found[1:], log_of(HELD)).reason == NEVER
 
 
-def test_a_run_cannot_have_the_name_of_a_twin(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(TOML.replace('"ended"', '"held-cooled"'))
-    with pytest.raises(ToposcopeError, match=r"'held-cooled' is the name of the cooled twin of 'held'"):
+@pytest.mark.parametrize(("written", "refused"), [("true", True), ("false", False)])
+def test_a_declaration_that_names_them_says_where_they_went(tmp_path: Path, written: str, refused: bool) -> None:
+    (tmp_path / "study.toml").write_text(TOML.replace("corpus = ", f"cooled = {written}\ncorpus = "))
+    if not refused:  # stored studies of older versions have it written out
+        assert load_declaration(tmp_path / "study.toml").name == "small"
+        return
+    with pytest.raises(ToposcopeError, match="leave it out: toposcope study cool DIR, of toposcope-experiments"):
         load_declaration(tmp_path / "study.toml")
 
 
-def test_rooms_that_may_not_import_the_rule_have_its_bounds() -> None:
-    assert study_tuning.MIN_MERGED == live_cool_down.MIN_SAVED == rule.MIN_MERGED
-    assert study_tuning.MIN_WARM_UPS == rule.MIN_WARM_UPS
-    assert study_tuning.MAX_RATE_CHANGE == live_cool_down.MAX_CHANGE == forecasting_tuning.MAX_RATE_CHANGE
+def test_they_have_the_bounds_of_the_rule_of_cool_downs() -> None:
+    assert cooled_twins.MIN_MERGED == live_cool_down.MIN_SAVED == rule.MIN_MERGED
+    assert cooled_twins.MIN_WARM_UPS == rule.MIN_WARM_UPS
+    assert cooled_twins.MAX_RATE_CHANGE == live_cool_down.MAX_CHANGE == forecasting_tuning.MAX_RATE_CHANGE
     assert live_cool_down.WINDOW == forecasting_tuning.MAX_COOL_DOWN

@@ -9,13 +9,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import polars as pl
 
-from toposcope.analysis import tuning
-from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, AssociationTask, FeatureSeries, associate
-from toposcope.analysis.phases import phase_table
-from toposcope.analysis.trajectories import Trajectory
-from toposcope.seeds import derive_seed
-from toposcope.typing import Matrix, Steps, Vector
+from toposcope.analysis import Trajectory, phase_table
+from toposcope.extend import AssociationTask, FeatureSeries, Matrix, Steps, Vector, associate, derive_seed
 
+MIN_CHECKPOINTS = 5  # an association is measured on at least this many checkpoints
 TAKEN = ("rho", "rho_given_step", "rho_differences_given_step")
 """Of the columns of an association, those that are compared."""
 SIDES = ("raw", "cooled")
@@ -70,8 +67,8 @@ def _rows(run: Trajectory, twin: Trajectory) -> Iterator[tuple[str | int | float
 def _against(run: str, steps: Steps, features: Matrix, loss: Vector) -> tuple[Steps, Matrix]:
     """Return for each feature the checkpoints where it is known, and the statistics `TAKEN`, shape (f, 3)."""
     task = AssociationTask(FeatureSeries(steps, features), loss, {"step": steps.astype(np.float64)})
-    result = associate(task, derive_seed(tuning.SEED, "cooled", run), resampled=False)
-    return result.n, result.table[:, [COLUMNS.index(name) for name in TAKEN]]
+    result = associate(task, derive_seed(0, "cooled", run), resampled=False)
+    return result.n, np.column_stack([result.column(name) for name in TAKEN])
 
 
 def cooled_phase_table(runs: Sequence[Trajectory], twins: Sequence[Trajectory]) -> pl.DataFrame:

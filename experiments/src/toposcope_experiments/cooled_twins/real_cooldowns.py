@@ -11,10 +11,9 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.permutations import correlate_across_runs
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis import Trajectory
+from toposcope.extend import Vector, correlate_across_runs
 from toposcope.family import Run
-from toposcope.typing import Vector
 
 LOSS = "loss"
 SCHEMA = {

@@ -6,23 +6,39 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.adjustment import adjusted
-from toposcope.analysis.cooled import cooled_phase_table, cooled_table
-from toposcope.analysis.permutations import sign_flip
-from toposcope.analysis.real_cooldowns import LOSS, real_cool_downs, real_table, stand_in_table
-from toposcope.analysis.trajectories import WEIGHT_NORM
-from toposcope.analysis.verdict import LEVEL
-from toposcope.probes.feature import TOPOLOGY
-from toposcope.report.document import Block, Picture, folded, linked, paragraph
-from toposcope.report.formats import p_value, whole
-from toposcope.report.headline import H0, NP, named, uncapitalised
-from toposcope.report.section import ReportSection
-from toposcope.report.study_data import StudyData
-from toposcope.report.tables import Spec, feature_of, number_of, numbers, table, text_of
-from toposcope.study.kinds import feature_named
-from toposcope.wording import counted
+from toposcope.analysis import Trajectory
+from toposcope.extend import (
+    LEVEL,
+    NP,
+    TOPOLOGY,
+    WEIGHT_NORM,
+    Block,
+    Picture,
+    ReportSection,
+    Spec,
+    StudyData,
+    adjusted,
+    counted,
+    feature_named,
+    feature_of,
+    folded,
+    linked,
+    named,
+    number_of,
+    numbers,
+    p_value,
+    paragraph,
+    sign_flip,
+    table,
+    text_of,
+    uncapitalised,
+    whole,
+)
+from toposcope_experiments.cooled_twins.association import cooled_phase_table, cooled_table
+from toposcope_experiments.cooled_twins.real_cooldowns import LOSS, real_cool_downs, real_table, stand_in_table
+from toposcope_experiments.cooled_twins.twins import trajectories_of_twins
 
-SHOWN = {(feature.probe, feature.statistic) for feature in (NP.feature, H0.feature, WEIGHT_NORM)}
+SHOWN = {(feature.probe, feature.statistic) for feature in (NP.feature, feature_named("rips H0.total"), WEIGHT_NORM)}
 COMPARED = "rho_given_step"
 MIN_RUNS = 6  # flipped signs of fewer differences have no p below .05
 
@@ -133,18 +149,33 @@ def _finding(data: StudyData) -> str:
     return f"{more or 'None'} of {len(rows)} topological features say more of it in merged weights than in raw ones"
 
 
+def _twins(data: StudyData) -> list[Trajectory]:
+    return data.once("cooled twins", lambda: trajectories_of_twins(data.directory))
+
+
+def _association(data: StudyData) -> pl.DataFrame:
+    return cooled_table(data.trajectories, twins) if (twins := _twins(data)) else pl.DataFrame()
+
+
+def _phases(data: StudyData) -> pl.DataFrame:
+    return cooled_phase_table(data.trajectories, twins) if (twins := _twins(data)) else pl.DataFrame()
+
+
+def _real(data: StudyData) -> pl.DataFrame:
+    if not (twins := _twins(data)):
+        return pl.DataFrame()
+    return real_table(real_cool_downs(data.declaration.resolved_runs()), data.trajectories, twins)
+
+
+def _stand_ins(data: StudyData) -> pl.DataFrame:
+    return stand_in_table(data.tables["real_cooldowns"]) if _twins(data) else pl.DataFrame()
+
+
 SECTION = ReportSection(
     anchor="cooled",
     title="The cooled loss",
     position=92,
-    tables={
-        "cooled": lambda data: cooled_table(data.trajectories, data.cooled),
-        "cooled_phases": lambda data: cooled_phase_table(data.trajectories, data.cooled),
-        "real_cooldowns": lambda data: real_table(
-            real_cool_downs(data.declaration.resolved_runs()) if data.cooled else [], data.trajectories, data.cooled
-        ),
-        "stand_ins": lambda data: stand_in_table(data.tables["real_cooldowns"]),
-    },
+    tables={"cooled": _association, "cooled_phases": _phases, "real_cooldowns": _real, "stand_ins": _stand_ins},
     blocks=_blocks,
     finding=_finding,
 )
