@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import polars as pl
 
-import toposcope
-from toposcope.checkpoints import Checkpoint, Series
+from toposcope import merge
+from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.engine import TaskFailure, Workers, processors
 from toposcope.extend import (
     DeclaredSeries,
@@ -76,7 +76,7 @@ def cooled_twin(run: str, series: Series, log: LogTable | None) -> Twin:
     for step in series.steps:
         inside = [each for each in series.steps if step - WINDOW * step <= each <= step]
         if len(inside) >= MIN_MERGED and _is_held(steps, rates, inside[0], step):
-            found[step] = toposcope.merge(series, window=(inside[0], step))
+            found[step] = merge(series, window=(inside[0], step))
     return Twin(run, found, "" if found else NEVER)
 
 
@@ -130,8 +130,8 @@ def _place(study: Study, run: str) -> Path:
 
 
 def _twin_of(study: Study, run: str) -> Twin:
-    series = toposcope.series(_place(study, run))
-    return cooled_twin(run, series, find_log(series.source) if series.source else None)
+    opened = series(_place(study, run))
+    return cooled_twin(run, opened, find_log(opened.source) if opened.source else None)
 
 
 def _log_file(folder: Path, run: str) -> Path:
