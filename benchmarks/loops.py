@@ -25,7 +25,6 @@ from bench import Column, alone, command, distance_pass, show, with_memory, writ
 from other_tools import use
 from rips_engines import (
     ALL,
-    BY_MATRIX,
     COLUMNS,
     GIOTTO,
     GUDHI,
@@ -40,7 +39,6 @@ from rips_engines import (
     contest,
     normal,
     of_matrix,
-    of_points,
 )
 from toposcope.homology import farthest_points, h1_births
 from toposcope.kernels.pairwise import distance_matrix
@@ -77,14 +75,12 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         h1 += on_matrices(SMALL, 1, named_all, repeats) + on_circle(1000, named_all, repeats)
         h1 += on_matrices(WIDE, 1, [name for name in named_all if name in (OURS, REDZED, GUDHI)], repeats)
         h1 += on_matrices(LARGE, 1, fast, 1)
-    plane = on_points(quick, [OURS, BY_MATRIX, *(name for name in installed if name == REDZED)], repeats)
     voids = on_spheres((50,) if quick else (300, 500, 1000), named_all, repeats)
     gaussian = [(60, 3, 0)] if quick else [(300, 3, 0), (500, 3, 0), (1000, 3, 0), (500, 20, 0)]
     voids += on_matrices(gaussian, 2, [name for name in named_all if name in (OURS, REDZED, GUDHI)], repeats)
     largest = [(2000, 50)] if quick else [(20_000, 50), (50_000, 512)]
     tables = {
         "H1 of a matrix of distances": (h1, COLUMNS),
-        "H1 of the plane and space, from the points": (plane, COLUMNS),
         "H2 of a matrix of distances": (voids, COLUMNS),
         "Births without distances": ([alone(births, n, d) for n, d in largest], BIRTHS),
     }
@@ -93,10 +89,10 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     facts = {
         "samples": f"{repeats} of each contestant in turn, 1 beyond {SLOW:g} s and of the largest clouds; median "
         "(lowest-highest)",
-        "clouds": "standard normal points; landmarks are farthest points of such a cloud; spheres, circle and squares "
-        "are uniform, the circle with 5% noise",
-        "engines": "one thread each, given the full matrix of distances or the points; field of two elements; GUDHI's "
-        "is the engine of its scikit-learn interface; RedZeD, tda, ripser and giotto-ph compute in float32",
+        "clouds": "standard normal points; landmarks are farthest points of such a cloud; spheres and circle are "
+        "uniform, the circle with 5% noise",
+        "engines": "one thread each, given the full matrix of distances; field of two elements; GUDHI's is "
+        "the engine of its scikit-learn interface; RedZeD, tda, ripser and giotto-ph compute in float32",
         "memory": "growth of the resident set, each contestant in a process of its own, the input not counted",
         "left out": f"beyond {MAX_SECONDS} s or {MAX_BYTES >> 30} GB; on the largest clouds those that would be",
         "pass": "all squared distances in float32 by BLAS, 512 rows at a time, nothing else done with them",
@@ -128,27 +124,6 @@ def on_spheres(sizes: tuple[int, ...], names: list[str], repeats: int) -> list[R
         chosen = names if n < 100 else [name for name in names if name in (OURS, REDZED, GUDHI)]
         rows += on(f"sphere, {n}", np.asarray(cdist(points, points)), of_matrix(2, chosen), repeats)
     return rows
-
-
-def on_points(quick: bool, names: list[str], repeats: int) -> list[Row]:
-    """Time what takes points: all of them, and the matrix where it fits."""
-    random = np.random.default_rng(0)
-    if quick:
-        return on("2000 x 2", normal(2000, 2), of_points(names), repeats)
-    centres = 1000.0 * random.integers(0, 10, (10_000, 2))
-    small = {
-        "10,000 x 2": normal(10_000, 2),
-        "10,000 x 3": normal(10_000, 3),
-        "noisy circle, 4,000": circle(4000),
-        "100 clusters far apart, 10,000 x 2": normal(10_000, 2) + centres,
-    }
-    rows = [row for cloud, points in small.items() for row in on(cloud, points, of_points(names), repeats)]
-    large = {
-        "100,000 x 2": normal(100_000, 2),
-        "100,000 x 3": normal(100_000, 3),
-        "square, 1,000,000": random.uniform(size=(1_000_000, 2)),
-    }
-    return rows + [row for cloud, points in large.items() for row in on(cloud, points, of_points([OURS]), 1)]
 
 
 def on(cloud: str, given: Vector, engines: dict[str, Engine], repeats: int) -> list[Row]:

@@ -27,15 +27,7 @@ Vector = NDArray[np.float64]
 Row = dict[str, object]
 Engine = Callable[[Vector], Vector]
 
-OURS, BY_MATRIX, GUDHI, RIPSER, REDZED, TDA, GIOTTO = (
-    "toposcope",
-    "toposcope by the matrix",
-    "GUDHI",
-    "ripser",
-    "redzed-tda",
-    "tda",
-    "giotto-ph",
-)
+OURS, GUDHI, RIPSER, REDZED, TDA, GIOTTO = "toposcope", "GUDHI", "ripser", "redzed-tda", "tda", "giotto-ph"
 ALL = (OURS, REDZED, GUDHI, TDA, RIPSER, GIOTTO)
 MAX_SECONDS, MAX_BYTES = 60, 8 << 30
 """Of one computation: processor time, and memory beside the matrix."""
@@ -52,10 +44,6 @@ COLUMNS = (
     Column("time / toposcope", "ratio"),
     Column("peak memory, MB", "megabytes"),
 )
-
-
-class LeftOutError(Exception):
-    """What keeps a contestant from a result, in a few words."""
 
 
 def contest(cloud: str, file: Path, engines: dict[str, Engine], repeats: int) -> list[Row]:
@@ -80,7 +68,7 @@ def contest(cloud: str, file: Path, engines: dict[str, Engine], repeats: int) ->
                     faults[name] = "its process died" if in_time else f"more than {MAX_SECONDS} s"
                 except MemoryError:
                     faults[name] = f"more than {MAX_BYTES >> 30} GB"
-                except (LeftOutError, ToposcopeError) as fault:
+                except ToposcopeError as fault:
                     faults[name] = str(fault)
                 else:
                     seconds[name].append(taken)
@@ -112,7 +100,7 @@ def relative(theirs: list[float], ours: list[float]) -> Spread | None:
 
 def agrees(names: set[str], found: Vector, exact: Vector) -> bool:
     """Tell whether lengths of bars are the same, in float32 by their sum."""
-    if names <= {OURS, BY_MATRIX, GUDHI}:
+    if names <= {OURS, GUDHI}:
         return np.array_equal(found, exact)
     return bool(abs(found.sum() - exact.sum()) <= SINGLE * exact.sum())
 
@@ -121,7 +109,7 @@ def measured(run: Engine, file: str) -> tuple[float, float, Vector]:
     """Return processor seconds, growth of the resident set in MB, and the lengths of the bars."""
     given = np.load(file)
     limit()
-    run(small_like(given))
+    run(small_matrix())
     spent: list[float] = []
 
     def timed() -> Vector:
@@ -134,10 +122,8 @@ def measured(run: Engine, file: str) -> tuple[float, float, Vector]:
     return spent[0], megabytes, lengths_of(bars)
 
 
-def small_like(given: Vector) -> Vector:
-    """Return a small cloud, or its matrix, for what an engine does the first time."""
-    if given.shape[0] != given.shape[1]:
-        return normal(2100, given.shape[1])  # as many as go without a matrix
+def small_matrix() -> Vector:
+    """Return the distances of a small cloud, for what an engine does the first time."""
     points = normal(200, 3)
     distances: Vector = np.sqrt(((points[:, None] - points) ** 2).sum(axis=-1))
     return distances
@@ -174,12 +160,6 @@ def of_matrix(dimension: int, names: Sequence[str]) -> dict[str, Engine]:
         GIOTTO: giotto_bars,
     }
     return {name: partial(run[name], dimension) for name in names}
-
-
-def of_points(names: Sequence[str]) -> dict[str, Engine]:
-    """Return engines that take points and return the bars of H1."""
-    run = {OURS: our_bars_of_points, BY_MATRIX: our_bars_by_matrix, REDZED: redzed_bars_of_points}
-    return {name: run[name] for name in names}
 
 
 def our_bars(dimension: int, matrix: Vector) -> Vector:
@@ -233,34 +213,6 @@ def giotto_bars(dimension: int, matrix: Vector) -> Vector:
     from gph import ripser_parallel
 
     return np.asarray(ripser_parallel(matrix, maxdim=dimension, metric="precomputed", n_threads=1)["dgms"][dimension])
-
-
-def our_bars_of_points(points: Vector) -> Vector:
-    """H0 and H1 by what `rips` chooses, of all points."""
-    from toposcope.homology import rips
-
-    diagram = rips(points)[1]
-    if diagram.cover_radius:
-        raise LeftOutError("of landmarks only")
-    return diagram.pairs
-
-
-def our_bars_by_matrix(points: Vector) -> Vector:
-    """H1 by the distances of all points and the engine that takes them."""
-    from toposcope.homology.loops import loop_diagram
-    from toposcope.kernels.pairwise import distance_matrix
-
-    return loop_diagram(distance_matrix(points)).pairs
-
-
-def redzed_bars_of_points(points: Vector) -> Vector:
-    """H1 by the distances of SciPy and RedZeD."""
-    from scipy.spatial.distance import pdist
-
-    use(REDZED)
-    import redzed_tda
-
-    return np.asarray(redzed_tda.rips(pdist(points))[1])
 
 
 def normal(n: int, d: int) -> Vector:

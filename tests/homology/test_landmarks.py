@@ -2,6 +2,8 @@
 
 import math
 import re
+import warnings
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from toposcope.homology import (
     rtd,
     two_nn,
 )
+
+rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
 thorough = examples(200)
 moderate = examples(100)
@@ -115,6 +119,29 @@ def test_landmarks_of_ones_own(points: Array, data: st.DataObject) -> None:
     assert_array_equal(h1.pairs, rips(points[chosen])[1].pairs)
     assert h1.cover_radius == pytest.approx(apart[:, chosen].min(axis=1).max(), rel=1e-14, abs=0)
     assert exact_bottleneck(h1.pairs, whole[1].pairs) <= 2 * h1.cover_radius + 1e-14 * np.abs(points).max()
+
+
+@pytest.mark.parametrize(
+    ("d", "advice"), [(2, "geoph computes H1 of all points of a plane"), (3, "geoph's Delaunay-Rips and GUDHI's alpha")]
+)
+def test_flat_clouds_beyond_the_matrix_are_landmarks_and_name_other_tools(
+    d: int, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = np.random.default_rng(0).normal(size=(200, d))
+    whole = rips(points)
+    monkeypatch.setattr(rips_module, "MAX_POINTS", 199)
+    monkeypatch.setattr(rips_module, "DEFAULT_LANDMARKS", 80)
+    with pytest.warns(UserWarning, match=rf"H1 is of 80 landmarks of the 200 points, .* cover_radius, .*{advice}"):
+        h0, h1 = rips(points)
+    assert_array_equal(h0.pairs, whole[0].pairs)
+    assert h1.births is not None
+    assert_array_equal(h1.births, np.sort(whole[1].pairs[:, 0]))
+    assert h1.cover_radius == farthest_points(points, 80)[1][-1]
+    assert exact_bottleneck(h1.pairs, whole[1].pairs) <= 2 * h1.cover_radius
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rips(points, max_points=80)  # as asked for
+        rips(np.hstack([points, points]))  # of more dimensions
 
 
 def test_every_kind_of_landmarks() -> None:

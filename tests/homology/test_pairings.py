@@ -21,7 +21,6 @@ from toposcope.homology import (
     neural_persistence,
     neural_persistence_pairing,
     neural_persistence_pairing_batch,
-    plane_loops,
     rips,
     rips_pairings,
     rips_pairings_batch,
@@ -111,19 +110,6 @@ def test_trees_of_middle_sized_clouds(kind: str) -> None:
         assert is_tree(ends, n)
         deaths = rips(points, max_dimension=0)[0].pairs[:, 1]
         assert_allclose(lengths_of(points, ends, "euclidean"), deaths, rtol=1e-13, atol=0)
-
-
-def test_clouds_of_the_plane_need_no_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plane_loops, "MIN_TREE_POINTS", 50)
-    points = np.random.default_rng(0).integers(0, 9, (150, 2)) / 4
-    assert rips(points)[1].engine == "boxes"
-    (h0, h1), (pairs0, pairs1) = rips_pairings(points), rips(points)
-    assert is_tree(h0, 150)
-    assert_array_equal(lengths_of(points, h0, "euclidean"), pairs0.pairs[:, 1])
-    for ends, values in ((h1[:, :2], pairs1.pairs[:, 0]), (h1[:, 2:], pairs1.pairs[:, 1])):
-        assert_array_equal(lengths_of(points, ends, "euclidean"), values)
-    monkeypatch.setattr(plane_loops, "MAX_VISITS_PER_PAIR", 0)
-    assert_array_equal(lengths_of(points, rips_pairings(points)[1][:, 2:], "euclidean"), pairs1.pairs[:, 1])
 
 
 def test_float32_far_from_the_origin() -> None:

@@ -47,8 +47,8 @@ class Diagram:
         0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
         distance 2r of the exact one. nan if the points that were left out are not available.
     engine : str
-        The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``lunes``, ``boxes``,
-        ``gudhi``. It does not change the diagram, and is not stored in a study.
+        The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``lunes``, ``gudhi``. It does
+        not change the diagram, and is not stored in a study.
     births : ndarray, shape (b,), float64, or None
         Where the diagram is of landmarks: the births of all bars of positive length of all points, ascending, exact.
     """
@@ -208,12 +208,6 @@ def as_diagram(value: Any, name: str) -> Diagram:
 def sorted_pairs(pairs: Matrix) -> Matrix:
     """Sort points by birth, then death, so that equal diagrams are equal arrays."""
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
-
-
-def bar_order(pairs: Matrix) -> NDArray[np.int64]:
-    """Return which points are of positive length, in the order of `sorted_pairs`."""
-    positive = np.flatnonzero(pairs[:, 1] > pairs[:, 0])
-    return positive[np.lexsort((pairs[positive, 1], pairs[positive, 0]))]
 
 
 def betti_curve(diagram: Diagram, at: ArrayLike) -> NDArray[np.int64]:

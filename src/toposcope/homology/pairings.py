@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,10 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_magnitudes, not_finite
 from toposcope.homology.loops import LoopFiltration, check_loops_fit
-from toposcope.homology.plane_loops import is_plane, plane_bars
 from toposcope.homology.point_cloud import (
     Cloud,
-    Euclidean,
     Metric,
     as_cloud,
     check_metric,
@@ -21,7 +19,6 @@ from toposcope.homology.point_cloud import (
     outlasts_rounding,
     spanning_trees,
 )
-from toposcope.homology.rips import points_for_loops
 from toposcope.typing import Indices
 
 FILL = -1  # in place of a point or entry where a cloud of a batch has fewer bars than another
@@ -56,8 +53,7 @@ def rips_pairings(points: ArrayLike | Any, *, max_dimension: int = 1, metric: Me
     Where lengths are equal, several pairings are valid, and this is one of them, the same at every call. Lengths that
     are computed from the points anew, in another order of sums, agree with the diagram's up to rounding.
 
-    H0: O(n^2 d) time, O(nd) memory. H1: as of `rips`, with the n x n distances unless the points are of the plane or
-    space.
+    H0: O(n^2 d) time, O(nd) memory. H1: as of `rips`, with the n x n distances.
 
     Examples
     --------
@@ -73,11 +69,6 @@ def _pairings(points: ArrayLike | Any, name: str, max_dimension: int, metric: Me
     cloud = as_cloud(points, metric, name)
     if max_dimension == 0:
         return [cloud.tree_edges()]
-    if is_plane(cloud):
-        plane = cast(Euclidean, cloud)
-        found = plane_bars(plane, np.inf, matrix_fits=points_for_loops(len(plane.points)) == len(plane.points))
-        if found is not None:
-            return [found.tree_edges, found.h1_edges]
     hint = "take fewer points, or max_dimension=0 for H0 alone"
     check_loops_fit(cloud.shape[0], name, hint, allocated=cloud.distance_bytes)
     return [cloud.tree_edges(), _loops(cloud)]

@@ -1,19 +1,18 @@
 """Vietoris-Rips persistence of a point cloud: H0, H1 and H2 by engines of its own, H3 and up through GUDHI."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from toposcope.errors import ToposcopeError
+from toposcope.errors import ToposcopeError, warn_caller
 from toposcope.extras import require
 from toposcope.homology.arrays import as_count, as_indices, as_number, warn_without_gradient
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram, without_death
 from toposcope.homology.memory import check_fits, may_not_fit, total_memory
-from toposcope.homology.plane_loops import is_plane, plane_bars
 from toposcope.homology.point_cloud import (
     Cloud,
     DeviceEuclidean,
@@ -24,9 +23,15 @@ from toposcope.homology.point_cloud import (
     outlasts_rounding,
     trees_batch,
 )
-from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE, MIN_TREE_POINTS
+from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE
 from toposcope.homology.voids import void_diagram
 from toposcope.typing import Indices, Matrix, Vector
+
+OTHER_TOOLS = {
+    2: "geoph computes H1 of all points of a plane",
+    3: "for all points of space there are geoph's Delaunay-Rips and GUDHI's alpha filtration, which differ from Rips",
+}
+"""By the number of coordinates: what takes flat clouds of more points than the matrix of distances has room for."""
 
 
 def rips(
@@ -56,10 +61,9 @@ def rips(
     max_points : int, optional
         Dimensions 1 and up use all points if n is at most this, else that many farthest-point landmarks; their
         diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points (unless they need all
-        distances, as for many equal ones and for precomputed ones). If left out, H1 uses all points of the
-        plane and space, and of other clouds as long as that takes at most half of the machine's memory (22,000
-        points in 24 GB), and H2 and up use at most
-        2,000 landmarks. H0 always uses all points.
+        distances, as for many equal ones and for precomputed ones). If left out, H1 uses all points as long as
+        that takes at most half of the machine's memory (22,000 points in 24 GB), else 2,000 landmarks, and H2 and up
+        use at most 2,000 landmarks. H0 always uses all points.
     landmarks : array-like of int, optional
         Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
         `farthest_points` returned for this cloud or a like one.
@@ -82,9 +86,6 @@ def rips(
 
     Notes
     -----
-    Clouds of the plane and space need no matrix of distances: a million points take a minute and 1 GB, unless a hole
-    is so large that the matrix is quicker (or, where there is no room for it, landmarks are taken).
-
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.boruvka`. H1: O(n^2 d) time for the
     distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are counted on; see
     `toposcope.homology.loops`. H2: 48 n^2 bytes and those of the cocycles; see `toposcope.homology.voids`. H2 and up
@@ -113,23 +114,20 @@ def rips(
             require("gudhi.sklearn", f"max_dimension={max_dimension}")
         hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
-    in_plane = chosen is None and max_dimension > 0 and (max_points is None or max_points >= n) and is_plane(cloud)
-    found = None
-    if in_plane:
-        found = plane_bars(cast(Euclidean, cloud), threshold, matrix_fits=points_for_loops(n) == n)
-    if max_dimension > 0 and found is None:
+    if max_dimension > 0:
         hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
         check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
     lengths, births = None, None
-    if found is None and max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
+    if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
         lengths, births = tree_and_births(cloud) or (None, None)
-    diagrams = [
-        _component_diagram(found.lengths, threshold, "boxes") if found else _components(cloud, lengths, threshold)
-    ]
-    if found:
-        diagrams.append(found.h1)
-    elif max_dimension > 0:
+    diagrams = [_components(cloud, lengths, threshold)]
+    if max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
+        if for_loops < n and max_points is None and isinstance(cloud, Euclidean) and cloud.shape[1] in OTHER_TOOLS:
+            warn_caller(
+                f"points: H1 is of {for_loops} landmarks of the {n} points, exact within twice its cover_radius, "
+                f"{diagrams[1].cover_radius:.3g}; {OTHER_TOOLS[cloud.shape[1]]}"
+            )
     if max_dimension > 1:
         diagrams += _higher(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
     return diagrams
@@ -154,8 +152,6 @@ def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int 
     if max_dimension == 0:
         return 2e-11 * n * n * d + 5e-9 * n * n
     m = points_for_loops(n, max_points)
-    if d in (2, 3) and n >= MIN_TREE_POINTS and m == n:
-        return 6e-5 * n
     loops = 6e-11 * m * m * d + 1.5e-8 * m * m + 1e-12 * m**3
     return loops if m == n else loops + 3e-10 * n * m * d + (1.2e-11 * d + 8e-9) * n * n
 

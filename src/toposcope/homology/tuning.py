@@ -19,11 +19,6 @@ ENGINE_BYTES = 48
 EDGES_AT_ONCE = 4096  # of those that open and close voids; a few seconds where they take longest
 # where the user sets no number of points: the share of the machine's memory that H1 may take, and the landmarks beyond
 MAX_MEMORY_SHARE, DEFAULT_LANDMARKS = 0.5, 2000
-# loops of the plane and space: from so many points, a tree of boxes is quicker than the matrix of distances; boxes and
-# points that it may visit, for each pair where there is room for the matrix (200 to 600 for each point in random
-# clouds; the matrix's engine takes as long as .2 visits of every pair), and for each point where there is none
-MIN_TREE_POINTS, MAX_VISITS_PER_PAIR, MAX_VISITS_PER_POINT = 2000, 0.5, 2000
-VISITS_AT_ONCE = 1 << 24  # a second or two
 MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
 # births of loops: pivots, as many as dimensions within these, half of them central and half random, and how many are
 # tried in a row; bytes of the bounds held at once; points whose nearest neighbours decide the precision of the bounds;

@@ -170,10 +170,10 @@ def _is_room(count: Indices, needed: int) -> bool:
 
 
 @compiled_within
-def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
-    """Open a loop with an edge, which alone has it in its vector; return its id, and what `activate` does."""
+def open_loop(state: Annotations, u: int, v: int) -> int:
+    """Open a loop with an edge, which alone has it in its vector; return its id."""
     if not _is_room(state.counters, 1):
-        return NO_ROOM, NONE
+        return NO_ROOM
     loop = state.counters[N_LOOPS]
     state.births[loop, 0], state.births[loop, 1] = u, v
     state.deaths[loop, 0] = state.deaths[loop, 1] = NONE
@@ -183,12 +183,13 @@ def open_loop(state: Annotations, u: int, v: int) -> tuple[int, int]:
     vector = np.empty(1, np.int32)
     vector[0] = loop
     number = _id_of(state, vector)
-    return number, activate(state, u, v, number)
+    activate(state, u, v, number)
+    return int(number)
 
 
 @compiled_within
-def activate(state: Annotations, u: int, v: int, number: int) -> int:
-    """Give an edge an id, that `agree` returned; return its place in `edges`."""
+def activate(state: Annotations, u: int, v: int, number: int) -> None:
+    """Give an edge an id, that `agree` returned."""
     count, ids, edges = state.counters, state.ids, state.edges
     edge = count[FREE_EDGE]
     if edge != NONE:
@@ -200,7 +201,6 @@ def activate(state: Annotations, u: int, v: int, number: int) -> int:
     if ids[number, FIRST] == NONE:
         ids[number, LAST] = edge
     ids[number, FIRST] = edge
-    return int(edge)
 
 
 @compiled_within

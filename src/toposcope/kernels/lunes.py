@@ -98,7 +98,7 @@ def enter(keys: NDArray[np.uint64], place: int, graph: Graph, state: Annotations
             graph.joins[graph.n_joins[0], 0], graph.joins[graph.n_joins[0], 1] = u, v
             graph.n_joins[0] += 1
         else:
-            number, _ = open_loop(state, u, v)
+            number = open_loop(state, u, v)
             if number == NO_ROOM:
                 return place
             set_active(graph.active, u, v, number)

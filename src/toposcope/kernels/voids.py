@@ -60,7 +60,7 @@ def enter_with_voids(ends: Numbers, place: int, graph: Graph, loops: Annotations
             some |= lune.points[i]
         if not some:
             if not join(graph.parent, u, v):
-                number, _ = open_loop(loops, u, v)
+                number = open_loop(loops, u, v)
                 if number == NO_ROOM:
                     return place
                 set_active(active, u, v, number)
