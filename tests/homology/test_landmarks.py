@@ -131,7 +131,7 @@ def test_flat_clouds_beyond_the_matrix_are_landmarks_and_name_other_tools(
     whole = rips(points)
     monkeypatch.setattr(rips_module, "MAX_POINTS", 199)
     monkeypatch.setattr(rips_module, "DEFAULT_LANDMARKS", 80)
-    with pytest.warns(UserWarning, match=rf"H1 is of 80 landmarks of the 200 points, .* cover_radius, .*{advice}"):
+    with pytest.warns(UserWarning, match=rf"H1 is of 80 landmarks of the 200 points, .* cover_radius; .*{advice}"):
         h0, h1 = rips(points)
     assert_array_equal(h0.pairs, whole[0].pairs)
     assert h1.births is not None

@@ -335,7 +335,7 @@ def test_where_the_filtration_is_capped_landmarks_have_no_births() -> None:
 
 
 def test_all_points_are_used_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = np.random.default_rng(14).normal(size=(60, 3))
+    points = np.random.default_rng(14).normal(size=(60, 4))
     monkeypatch.setattr(rips_module, "total_memory", lambda: 48 * 60**2)
     assert rips(points)[1].cover_radius == 0
     monkeypatch.setattr(rips_module, "total_memory", lambda: 48 * 60**2 - 1)

@@ -117,17 +117,17 @@ def rips(
     if max_dimension > 0:
         hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
         check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
+        if for_loops < n and max_points is None and isinstance(cloud, Euclidean) and cloud.shape[1] in OTHER_TOOLS:
+            warn_caller(
+                f"points: H1 is of {for_loops} landmarks of the {n} points, exact within twice its cover_radius; "
+                f"{OTHER_TOOLS[cloud.shape[1]]}"
+            )
     lengths, births = None, None
     if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
         lengths, births = tree_and_births(cloud) or (None, None)
     diagrams = [_components(cloud, lengths, threshold)]
     if max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
-        if for_loops < n and max_points is None and isinstance(cloud, Euclidean) and cloud.shape[1] in OTHER_TOOLS:
-            warn_caller(
-                f"points: H1 is of {for_loops} landmarks of the {n} points, exact within twice its cover_radius, "
-                f"{diagrams[1].cover_radius:.3g}; {OTHER_TOOLS[cloud.shape[1]]}"
-            )
     if max_dimension > 1:
         diagrams += _higher(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
     return diagrams
