@@ -11,12 +11,16 @@ SINCE ?= HEAD
 # of another's when it is done.
 PARALLEL := -n auto --dist worksteal
 
+# The other distributions, and all code.
+OTHERS := experiments downstream
+CODE := src tests benchmarks $(OTHERS:%=%/src) $(OTHERS:%=%/tests)
+
 # What has examples. Pytest imports every module it is given; these need nothing that is optional.
-EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs experiments/src experiments/docs --include='*.py' --include='*.md')
+EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs $(OTHERS:%=%/src) $(OTHERS:%=%/docs) --include='*.py' --include='*.md')
 
 # Only files with slow tests, or with properties, are imported.
-SLOW = $(shell grep -rlE 'mark\.slow' tests experiments/tests --include='test_*.py')
-PROPERTIES = $(shell grep -rlE '@given' tests experiments/tests --include='test_*.py')
+SLOW = $(shell grep -rlE 'mark\.slow' tests $(OTHERS:%=%/tests) --include='test_*.py')
+PROPERTIES = $(shell grep -rlE '@given' tests $(OTHERS:%=%/tests) --include='test_*.py')
 
 # What docs/speed.md shows, and what the pages of methods cite.
 SPEED := neural_persistence point_clouds intrinsic_dimension loops gradients curvature whole_model models hidden_states checkpoints \
@@ -34,13 +38,13 @@ help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # Made anew when the dependencies change.
-$(INSTALLED): pyproject.toml experiments/pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[torch]' -e experiments
+	$(PIP) -e '.[torch]' $(OTHERS:%=-e %)
 	touch $(INSTALLED)
 
 $(READY): $(INSTALLED)
-	$(PIP) -e '.[dev]' -e experiments
+	$(PIP) -e '.[dev]' $(OTHERS:%=-e %)
 	touch $(READY)
 
 demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report (two minutes)
@@ -65,22 +69,22 @@ doctest: $(READY) toposcope-demo  ## the examples of docstrings and pages
 toposcope-demo: | $(READY)
 	$(BIN)/toposcope demo --out $@
 
-wheel: $(READY)  ## build both wheels and try them in an empty environment, without extras
+wheel: $(READY)  ## build the wheels and try them in an empty environment, without extras
 	.ci/wheel $(BIN)/python
 
 extras: $(READY)  ## the tests of each extra, as if no other were installed
 	.ci/extras $(BIN)/python
 
 check: $(READY)  ## format, lint, types, import rules, public names
-	$(BIN)/ruff format --check src tests benchmarks experiments/src experiments/tests
-	$(BIN)/ruff check src tests benchmarks experiments/src experiments/tests
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/cli/test_surface.py experiments/tests/test_experiment_commands.py
 
 format: $(READY)  ## format the code in place
-	$(BIN)/ruff format src tests benchmarks experiments/src experiments/tests
-	$(BIN)/ruff check --fix src tests benchmarks experiments/src experiments/tests
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
 
 # Those that cannot run here, for want of published data or a library, stop no other; Ctrl-C stops all.
 define measure

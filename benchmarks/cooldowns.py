@@ -20,7 +20,7 @@ from cooldown_trainings import DENSE, PACKS, RAW, Pack, linear_weights, rate_at,
 from toposcope.forecasting import tuning
 from toposcope.forecasting.cooldown import Course, Merged, cool_down_forecast, windows
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.held_out import each_out, quantile
+from toposcope.forecasting.held_out import quantile
 from toposcope.logs.table import ByStep
 from toposcope.typing import Vector
 
@@ -219,8 +219,8 @@ def held_out(answers: Sequence[Answer]) -> Iterator[Row]:
     found = [each for each in answers if not each.refused]
     for what in ("size", "rate"):
         groups = {str(value): [e for e in found if e.run[what] == value] for value in {e.run[what]: 0 for e in found}}
-        for name, own, others in each_out(groups):
-            rest = [each for group in others for each in group]
+        for name, own in groups.items():
+            rest = [each for other, group in groups.items() if other != name for each in group]
             growth = min(GROWTHS, key=lambda growth: mean_error(rest, growth))
             error = np.array([each.error_with(growth) for each in own])
             factor = quantile(np.array([abs(each.error_with(growth)) / each.half_width for each in rest]))

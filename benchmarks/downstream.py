@@ -17,11 +17,11 @@ import numpy as np
 import polars as pl
 
 from bench import Column, command, show, write
-from toposcope.forecasting.downstream.predicted import HeldOutScore, Model, TaskPrediction
-from toposcope.forecasting.downstream.prediction import METHODS, DownstreamReport, downstream
-from toposcope.logs.evaluations import read_evaluations
+from toposcope_downstream import read_evaluations
+from toposcope_downstream.predicted import HeldOutScore, Model, TaskPrediction
+from toposcope_downstream.prediction import METHODS, DownstreamReport, downstream
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "downstream" / "tests" / "support"))
 from made_ladders import Truth, made_evaluations, sigmoid_of_loss
 
 LADDER = Path(__file__).parents[2] / "shared" / "data" / "olmo-ladder" / "tasks.parquet"

@@ -54,9 +54,8 @@ napoleon_use_ivar = True
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments" / "docs"
-PAGES = Path(__file__).parent / "experiments"
-"""Where the pages of the experiments stand while the documentation is built."""
+OTHERS = ("experiments", "downstream")
+"""Other distributions; their pages stand in folders of these names here while the documentation is built."""
 
 TABLES = Path(__file__).parent / "benchmarks"
 """Where the tables of the benchmarks stand, made from `benchmarks/results/*.csv`, for pages to include."""
@@ -86,9 +85,9 @@ def _split_attributes(_app: Any, _what: str, _name: str, _object: Any, _options:
     lines[:] = split
 
 
-def _link_experiments(_app: Any, _docname: str, source: list[str]) -> None:
-    """Turn links to the pages of the experiments, as they are in the repository, to where those pages stand here."""
-    source[0] = re.sub(r"\]\(\.\./((?:\.\./)*)experiments/docs/", r"](\1experiments/", source[0])
+def _link_others(_app: Any, _docname: str, source: list[str]) -> None:
+    """Turn links to the pages of other distributions, as they are in the repository, to where they stand here."""
+    source[0] = re.sub(rf"\]\(\.\./((?:\.\./)*)({'|'.join(OTHERS)})/docs/", r"](\1\2/", source[0])
 
 
 def _make_tables() -> None:
@@ -99,16 +98,19 @@ def _make_tables() -> None:
 
 
 def _remove_made(_app: Any, _error: Exception | None) -> None:
-    """Remove the pages of the experiments and the tables of the benchmarks from here."""
-    shutil.rmtree(PAGES)
+    """Remove the pages of other distributions and the tables of the benchmarks from here."""
+    for name in OTHERS:
+        shutil.rmtree(Path(__file__).parent / name)
     shutil.rmtree(TABLES)
 
 
 def setup(app: Any) -> None:
-    """Bring in the pages of the experiments and the tables of the benchmarks, and connect the handlers above."""
+    """Bring in the pages of other distributions and the tables of the benchmarks, and connect the handlers above."""
     _make_tables()
-    shutil.copytree(EXPERIMENTS, PAGES, dirs_exist_ok=True)
-    app.connect("source-read", _link_experiments)
+    here = Path(__file__).parent
+    for name in OTHERS:
+        shutil.copytree(here.parent / name / "docs", here / name, dirs_exist_ok=True)
+    app.connect("source-read", _link_others)
     app.connect("build-finished", _remove_made)
     app.connect("autodoc-process-signature", _short_types)
     app.connect("autodoc-process-docstring", _split_attributes, priority=900)

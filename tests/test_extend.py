@@ -28,7 +28,6 @@ from toposcope.cli import _all_commands, toposcope
 from toposcope.extend import NETWORK, Entry, Failure, Measurement, each_layer, stacked
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.logs import formats as log_formats
-from toposcope.logs.evaluations import reading as evaluation_reading
 from toposcope.monitor.events import Alert
 from toposcope.monitor.sinks.opening import open_sinks, sink_makers
 from toposcope.probes import probe_types
@@ -47,7 +46,7 @@ def weights(step: int) -> np.ndarray:
 def clear_registries() -> None:
     for registry in (
         *(probe_types, needs, checkpoint_formats._formats, sources._kinds, log_formats._formats),
-        *(evaluation_reading._formats, forecasters, sink_makers, report_sections, backtest_sections),
+        *(forecasters, sink_makers, report_sections, backtest_sections),
     ):
         registry.cache_clear()
     toposcope.commands.clear()
@@ -96,10 +95,6 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines = [f"iter {t}: loss {value:.5f}, time 1.00ms\n" for t, value in zip(T, loss, strict=True)]
         (tmp_path / f"logs/run-{k}.nanogpt").write_text("".join(lines))
     (tmp_path / "train.nanogpt").write_text("compiling\n" + "".join(lines[:50]) + "iter 51")
-    with (tmp_path / "plain.csv").open("w") as scores:
-        for N, D in [(N, D) for N in (1e8, 2e8, 4e8, 8e8) for D in (1e10, 3e10, 1e11)]:
-            score = 0.5 + 0.5 * np.exp(-1 * (N / 1e8) ** -0.3 - 1 * (D / 1e10) ** -0.35)
-            scores.write(f"{N:g}-{D:g} {N} {D} piqa {score}\n")
     declared = '[[series]]\npath = "checkpoints"\n[[probes]]\nname = "small_weights"\n[[probes]]\nname = "controls"\n'
     (tmp_path / "study.toml").write_text(f'name = "study"\n{declared}')
     monkeypatch.chdir(tmp_path)
@@ -177,12 +172,6 @@ def test_a_source() -> None:
 def test_a_log_format_and_a_forecaster() -> None:
     found = json.loads(run("forecast train.nanogpt", "--json"))
     assert found["forecasts"]["no_floor"]["loss"] < 3.9
-
-
-@pytest.mark.usefixtures("installed", "work")
-def test_an_evaluation_format() -> None:
-    (row,) = json.loads(run("downstream plain.csv", "--json"))["predictions"]
-    assert 0.7 < row["score"] < 1
 
 
 @pytest.mark.usefixtures("installed")
@@ -284,7 +273,6 @@ def test_processes_of_a_pool_know_the_package(site: Path, work: Path) -> None:
         ("formats", "1 / 0", ("measure", "checkpoints"), "ZeroDivisionError"),
         ("sources", "1 / 0", ("measure", "checkpoints"), "ZeroDivisionError"),
         ("logs", "claims = runs = None\nraise OSError('gone')", ("forecast", "train.nanogpt"), "OSError: gone"),
-        ("evaluations", "1 / 0", ("downstream", "plain.csv", "--model", "N=3B,D=1T"), "ZeroDivisionError"),
         ("forecasters", "def", ("forecast", "a.csv", "--schedule", "cosine:steps=9"), "SyntaxError"),
         ("sections", "1 / 0", ("study", "run", "checkpoints", "--out", "study"), "ZeroDivisionError"),
         ("commands", "heaviest = print", ("layers", "checkpoints"), "holds nothing to add"),

@@ -13,7 +13,6 @@ __all__ = [
     "cooldown",
     "decide",
     "doctor",
-    "downstream",
     "forecast",
     "homology",
     "landscape",
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from toposcope.errors import ToposcopeError
     from toposcope.forecasting import decide, forecast
     from toposcope.forecasting.cooldown_reading import cooldown
-    from toposcope.forecasting.downstream import downstream
     from toposcope.homology import neural_persistence, rips
     from toposcope.integrity import doctor
     from toposcope.monitor.monitor import Monitor

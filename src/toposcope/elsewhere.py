@@ -1,10 +1,15 @@
 """Where to find what this distribution does not hold: commands, probes, forecasters, options and names of functions."""
 
 PACKAGES = {
+    "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
     "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import multi_power cool",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {
+    "tasks": "scores of tasks are given by toposcope decide-tasks; pip install toposcope-downstream",
+    "task": "scores of tasks are given by toposcope decide-tasks and forecast-tasks; pip install toposcope-downstream",
+    "to": "losses of a new recipe are no longer predicted from those of others; fit its own law: toposcope decide",
+    "ladder": "scores of tasks are given by toposcope forecast-tasks; pip install toposcope-downstream",
     "cooled": "leave it out: toposcope study cool DIR, of toposcope-experiments, measures the cooled twins",
     "write_comparison": "toposcope report A B writes one page of all runs of both studies",
     "first_differences": "toposcope report A B draws the runs of both studies in the same charts",

@@ -10,7 +10,7 @@ from toposcope.lazy import lazy_imports
 
 # anything: errors, seeds, types of arrays, files
 __all__ = ["ToposcopeError", "derive_seed", "Progress", "silent", "Vector", "Matrix", "Indices", "Steps"]
-__all__ += ["write_bytes", "to_csv", "compiled"]
+__all__ += ["write_bytes", "to_csv", "compiled", "choices", "message_of", "lazy_imports", "collect_modules", "short"]
 # a probe
 __all__ += ["Probe", "ProbeInput", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value"]
 __all__ += ["NETWORK", "POOLED"]
@@ -24,8 +24,18 @@ __all__ += ["Source", "StoredFile", "Files", "Bytes", "Access", "LocalSource", "
 __all__ += ["without_credentials"]
 # a log format
 __all__ += ["RawLog", "Log"]
-# an evaluation format
-__all__ += ["RawEvaluations", "EvaluationFile", "as_raw"]
+# files and tables of any tool, and names of columns in them
+__all__ += ["existing", "search_folder", "refuse_link", "refusing", "nothing_read", "format_of", "read_raw"]
+__all__ += ["read_logs"]
+__all__ += ["parse_table", "parse_json_rows", "table_of_rows", "values_of_lines", "NO_VALUE", "parse_numbers"]
+__all__ += ["size_of"]
+__all__ += ["MULTIPLES", "join_names", "plural", "one_line", "LogTable", "sources", "Target", "target_of", "ACCURACY"]
+__all__ += ["identify_columns", "COLUMN_NAMES", "NAME_PREFIXES", "AUXILIARY_WORDS"]
+# a scaling law, a decision, and what is fitted by least squares
+__all__ += ["Points", "ScalingLaw", "FittedScalingLaw", "scaling_law", "EXPONENT_PRIOR", "MIN_INDEPENDENT_SPREAD"]
+__all__ += ["MIN_LARGEST"]
+__all__ += ["Advice", "advice_options", "calibration_of", "continued", "scaled", "complex_step", "Fold"]
+__all__ += ["NORMAL_WIDTH", "ForecastReport"]
 # a forecaster, and what compares forecasters
 __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "LoggedRun", "RefusedError", "Schedule"]
 __all__ += ["window", "usable_siblings", "cached", "complete_runs", "siblings_in_split", "run_forecasters", "planned"]
@@ -51,12 +61,16 @@ __all__ += ["sentence", "details", "folded", "Table", "Column", "Spec", "table",
 __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "linked", "numbers", "Page", "makers_of", "write_page"]
+__all__ += ["linked", "Row", "UNDEFINED", "remarks_section", "write_sections", "cannot_be_told"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
-__all__ += ["direction", "first_last", "cloud_charts"]
+__all__ += ["direction", "first_last", "cloud_charts", "panels", "diagonal", "budget_axis", "with_field"]
+__all__ += ["MUTED", "RUNS"]
 # a command
 __all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
-__all__ += ["Opening", "run_and_report"]
+__all__ += ["Opening", "run_and_report", "EXISTING", "FILE", "COUNT", "repeated_option", "defaulted_option"]
+__all__ += ["column_option", "columns_of", "json_option", "page_option", "page_or_figure_option", "print_lines"]
+__all__ += ["print_notes", "print_report", "write_out"]
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import adjusted
@@ -77,10 +91,13 @@ if TYPE_CHECKING:
         cloud_feature,
         trajectories,
     )
-    from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
+    from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, cannot_be_told, verdict_sentence
+    from toposcope.charts.axes import budget_axis, with_field
     from toposcope.charts.chart import Chart
+    from toposcope.charts.panels import panels
+    from toposcope.charts.theme import MUTED, RUNS
     from toposcope.charts.training import step_axis, training_lines
-    from toposcope.charts.zero import zero_line
+    from toposcope.charts.zero import diagonal, zero_line
     from toposcope.checkpoints.checkpoint import Checkpoint
     from toposcope.checkpoints.formats import is_checkpoint
     from toposcope.checkpoints.formats.contents import Inside, Key
@@ -97,36 +114,81 @@ if TYPE_CHECKING:
         StoredFile,
         check_range,
     )
-    from toposcope.cli.options import BadUse, Opening, bad_use, series_options, workers_option
-    from toposcope.cli.output import print_json, print_table
+    from toposcope.cli.decide import advice_options
+    from toposcope.cli.options import (
+        COUNT,
+        EXISTING,
+        FILE,
+        BadUse,
+        Opening,
+        bad_use,
+        column_option,
+        columns_of,
+        defaulted_option,
+        json_option,
+        page_option,
+        page_or_figure_option,
+        repeated_option,
+        series_options,
+        workers_option,
+    )
+    from toposcope.cli.output import print_json, print_lines, print_notes, print_report, print_table, write_out
     from toposcope.cli.progress_bars import progress_bars
     from toposcope.cli.study import run_and_report
     from toposcope.csv_file import to_csv
-    from toposcope.errors import ToposcopeError
-    from toposcope.files import write_bytes
+    from toposcope.errors import ToposcopeError, choices, message_of
+    from toposcope.files import refuse_link, write_bytes
     from toposcope.forecasting.backtesting import SKILLS, siblings_in_split, skills
+    from toposcope.forecasting.decision.advice import Advice
+    from toposcope.forecasting.decision.calibration import calibration_of
+    from toposcope.forecasting.decision.decision import continued, scaled
+    from toposcope.forecasting.forecast_report import ForecastReport
     from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, cached
     from toposcope.forecasting.forecaster_set import run_forecasters
     from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
     from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, Median
     from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
     from toposcope.forecasting.forecasters.stack import STACKED_LAWS, fit_ridge, stack_features
-    from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights, least_squares
+    from toposcope.forecasting.held_out import NORMAL_WIDTH, Fold
+    from toposcope.forecasting.least_squares import HUBER, NORMAL, complex_step, huber_weights, least_squares
+    from toposcope.forecasting.scaling.points import Points
+    from toposcope.forecasting.scaling.scaling_law import (
+        MIN_INDEPENDENT_SPREAD,
+        FittedScalingLaw,
+        ScalingLaw,
+        scaling_law,
+    )
     from toposcope.forecasting.schedules.planned import known_schedule, planned
     from toposcope.forecasting.schedules.schedule import Schedule
     from toposcope.forecasting.siblings import complete_runs, usable_siblings
-    from toposcope.forecasting.tuning import LATE_SHARE, SIBLING_SHARE
+    from toposcope.forecasting.tuning import EXPONENT_PRIOR, LATE_SHARE, SIBLING_SHARE
     from toposcope.homology.arrays import as_float_matrix
     from toposcope.homology.diagram import Diagram
     from toposcope.kernels.compiled import compiled
-    from toposcope.logs.evaluations.file import EvaluationFile, RawEvaluations, as_raw
+    from toposcope.logs.cleaning import size_of
+    from toposcope.logs.columns import (
+        ACCURACY,
+        AUXILIARY_WORDS,
+        COLUMN_NAMES,
+        NAME_PREFIXES,
+        Target,
+        identify_columns,
+        target_of,
+    )
+    from toposcope.logs.formats import existing, format_of, nothing_read, read_raw, refusing, search_folder
+    from toposcope.logs.formats.json_rows import parse_json_rows, table_of_rows
+    from toposcope.logs.formats.tables import parse_table
     from toposcope.logs.log import Log
-    from toposcope.logs.raw import RawLog
-    from toposcope.logs.tuning import FALSE_ALARM_RATE
+    from toposcope.logs.raw import MULTIPLES, RawLog, join_names, one_line, parse_numbers, plural
+    from toposcope.logs.reading import read_logs
+    from toposcope.logs.table import LogTable, sources
+    from toposcope.logs.texts import NO_VALUE, values_of_lines
+    from toposcope.logs.tuning import FALSE_ALARM_RATE, MIN_LARGEST
     from toposcope.models.origin import Origin
     from toposcope.monitor.alerts.noise import Tail
     from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
     from toposcope.monitor.sinks.sink import Sink
+    from toposcope.plugins import collect_modules
     from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature, Kind
     from toposcope.probes.needs import Input, RunContext
     from toposcope.probes.probe import (
@@ -148,7 +210,7 @@ if TYPE_CHECKING:
     from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
     from toposcope.report.document import Block, Picture, csv_link, details, folded, linked, paragraph
-    from toposcope.report.formats import missing, p_value, plain, share, signed, whole, word
+    from toposcope.report.formats import UNDEFINED, missing, p_value, plain, share, signed, whole, word
     from toposcope.report.headline import (
         CLOUD_STATISTICS,
         NP,
@@ -158,10 +220,11 @@ if TYPE_CHECKING:
         named,
         uncapitalised,
     )
-    from toposcope.report.section import MaterialType, ReportData, ReportSection, Tables, makers_of
+    from toposcope.report.section import MaterialType, ReportData, ReportSection, Tables, makers_of, remarks_section
     from toposcope.report.study_data import StudyData
     from toposcope.report.tables import (
         Column,
+        Row,
         Spec,
         Table,
         feature_of,
@@ -172,7 +235,7 @@ if TYPE_CHECKING:
         table,
         text_of,
     )
-    from toposcope.report.writing import write_page
+    from toposcope.report.writing import write_page, write_sections
     from toposcope.seeds import derive_seed
     from toposcope.study.corpora import OtherCorporaTask, StudyCorpora, other_corpora_task
     from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, DeclaredSeries, check_declaration
@@ -181,7 +244,7 @@ if TYPE_CHECKING:
     from toposcope.study.published import SPECTRAL_QUANTITIES, Law, Published, Trace, is_quantity
     from toposcope.study.study import Study
     from toposcope.typing import Indices, Matrix, Steps, Vector
-    from toposcope.wording import counted, examples, joined, sentence
+    from toposcope.wording import counted, examples, joined, sentence, short
 
 # So that a package that adds one small thing does not import torch, numba or altair for all others.
 __getattr__, __dir__ = lazy_imports(__name__, __file__)

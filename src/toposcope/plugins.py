@@ -46,7 +46,7 @@ def _contributions(
 ) -> Iterator[tuple[str, Mapping[str, Item]]]:
     """Yield the owner and the items of each module."""
     for name in _modules_of(package):
-        yield "toposcope", items_of(import_module(name))
+        yield package.partition(".")[0], items_of(import_module(name))
     for entry in sorted(entry_points(group=group), key=lambda e: (e.name, e.value)):
         owner = _owner(entry)
         try:

@@ -157,8 +157,6 @@ SIDE_FILES: dict[str, tuple[str, list[str]]] = {
     "training_log.json": (json.dumps(STATE["log_history"]), ["forecast", "doctor"]),
     "log.csv": (table(), ["forecast", "doctor"]),
     "run.json": (json.dumps({"run": {"training": {"steps": 9}}}), ["study import"]),
-    "results.json": (json.dumps({"results": {"piqa": {"acc,none": 0.5}}, "n-samples": {}}), ["downstream"]),
-    "scores.csv": ("run,N,D,task,metric,value\na,1e8,2e9,piqa,acc,61\n", ["downstream"]),
     "study.toml": ('name = "x"\n[[series]]\nname = "a"\npath = "."\n', ["study run", "report"]),
 }
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
@@ -185,7 +183,7 @@ def test_damaged_files_beside_checkpoints(name: str, tmp_path: Path) -> None:
         save_file(weights, (run / name).parent / "model.safetensors")
         (run / name).write_bytes(damage(content.encode()))
         for command in commands:
-            options = {"forecast": ["--steps", "1000"], "downstream": ["--model", "a"]}.get(command, [])
+            options = {"forecast": ["--steps", "1000"]}.get(command, [])
             if command.startswith("study"):
                 options = ["--out", str(tmp_path / f"{k} study"), "--workers", "1"]
             printed = invoke(*command.split(), str(run), *options)
@@ -207,7 +205,6 @@ LINKED = {
     "metrics.jsonl": (["forecast", "--steps", "1000"], json.dumps({"step": 1, "loss": 2.0})),
     "sub/log.csv": (["forecast", "--steps", "1000"], table()),
     "trainer_state.json": (["forecast", "--steps", "1000"], json.dumps({"log_history": [{"step": 1, "loss": 2.0}]})),
-    "results.json": (["downstream", "--model", "a"], json.dumps({"results": {}})),
     "tokenizer.json": (["measure", "--workers", "1", "--probe", "language_modelling", "--text"], "{}"),
 }
 

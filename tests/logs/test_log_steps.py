@@ -9,7 +9,7 @@ import pytest
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import Log, read_log, read_logs
-from toposcope.logs.raw import numbers
+from toposcope.logs.raw import parse_numbers
 
 STEPS = np.arange(50, 8001, 50)
 LOSS = 2.5 + 18 * STEPS**-0.5 + np.random.default_rng(0).normal(0, 0.01, len(STEPS))
@@ -169,7 +169,7 @@ def test_a_comma_is_judged_by_its_column() -> None:
     import polars as pl
 
     def read(*texts: str) -> list[float]:
-        return [float(value) for value in numbers(pl.Series("x", texts)).values]
+        return [float(value) for value in parse_numbers(pl.Series("x", texts)).values]
 
     assert read("950", "1,000", "1,050") == [950, 1000, 1050]
     assert read("1,000", "2,000", "12,000") == [1000, 2000, 12000]

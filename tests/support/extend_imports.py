@@ -31,12 +31,16 @@ def main() -> None:
         for name in set(defined(path)) if path != DOOR else ():
             homes[name].append(module)
     text = DOOR.read_text(encoding="utf-8")
-    nodes = list(ast.walk(ast.parse(text)))
+    tree = ast.parse(text)
+    nodes, at_once = (
+        list(ast.walk(tree)),
+        {n.name for node in tree.body if isinstance(node, ast.ImportFrom) for n in node.names},
+    )
     before = {name.name: str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) for name in node.names}
     lists = [node.value for node in nodes if isinstance(node, ast.Assign | ast.AugAssign)]
     names = [name for value in lists if isinstance(value, ast.List) for name in ast.literal_eval(value)]
     imports = defaultdict(list)
-    for name in names:
+    for name in (name for name in names if name not in at_once):
         was = before.get(name, "")
         room = ".".join(was.split(".")[:2])
         found = [home for home in homes[name] if home == was] or [

@@ -2,66 +2,92 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import EXISTING, FILE, BadUse, bad_use, json_option, page_option, repeated_option
+from toposcope.cli.options import EXISTING, FILE, BadUse, Command, bad_use, json_option, page_option, repeated_option
 from toposcope.cli.output import print_lines, print_notes, print_report, print_table
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     from toposcope.forecasting.decision.advice import Advice
-    from toposcope.forecasting.downstream.in_scores import AdviceInTasks
+
+
+def advice_options(command: Command) -> Command:
+    """Add the options of a scaling law and of a run in progress; the command takes ``advise``, which reads and fits."""
+
+    @click.option(
+        "--points", type=EXISTING, help="Table of earlier runs: columns N, D, loss, optionally run and family."
+    )
+    @click.option(
+        "--siblings", type=EXISTING, help="Folder of logs instead of --points; the end of each log is a point."
+    )
+    @click.option("--family", metavar="NAME", help="Use only the points of this family.")
+    @click.option("--budget", type=float, metavar="FLOP", help="Compute for training one model.")
+    @click.option("--log", type=EXISTING, help="Log of a run in progress.")
+    @repeated_option(
+        "--parameters",
+        metavar="[RUN=]N",
+        help="Its number of parameters, or that of a sibling, if neither log nor checkpoint states it.",
+    )
+    @repeated_option(
+        "--tokens",
+        metavar="[RUN=]D",
+        help="Tokens it has seen so far, or a sibling in all, if neither log nor configuration states them.",
+    )
+    @click.option("--extra", type=float, metavar="FLOP", help="Extra compute, for this run or a new one.")
+    @click.option(
+        "--cool-down",
+        type=float,
+        metavar="SHARE",
+        help="Share of the steps spent on cool-down (default 0.2 for points along runs, else 0).",
+    )
+    @click.option("--measured", type=FILE, help="What `toposcope cooldown --json` wrote: weigh cooling down now too.")
+    @functools.wraps(command)
+    def with_advice(
+        *arguments: Any,
+        points: Path | None,
+        siblings: Path | None,
+        family: str | None,
+        parameters: tuple[str, ...],
+        tokens: tuple[str, ...],
+        measured: Path | None,
+        **options: Any,
+    ) -> None:
+        own = {name: options.pop(name) for name in ("budget", "log", "extra", "cool_down")}
+
+        def advise() -> Advice:
+            from toposcope.forecasting import decide as advise
+            from toposcope.forecasting.scaling.points import points_of_runs
+
+            if (points is None) == (siblings is None):
+                raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")
+            own_parameters, parameters_by_run = _sizes("--parameters", parameters)
+            own_tokens, tokens_by_run = _sizes("--tokens", tokens)
+            if siblings is None and (given := {**tokens_by_run, **parameters_by_run}):
+                raise BadUse(
+                    f"{next(iter(given))}=...: sizes of siblings go with --siblings FOLDER; a table states its own"
+                )
+            with bad_use(), progress_bars() as progress:
+                earlier = points or points_of_runs(siblings or Path(), family, parameters_by_run, tokens_by_run)
+                sizes: dict[str, Any] = {"parameters": own_parameters, "tokens": own_tokens}
+                return advise(earlier, family=family, measured=measured or (), progress=progress, **own, **sizes)
+
+        command(*arguments, advise=advise, **options)
+
+    return with_advice
 
 
 @click.command()
-@click.option("--points", type=EXISTING, help="Table of earlier runs: columns N, D, loss, optionally run and family.")
-@click.option("--siblings", type=EXISTING, help="Folder of logs instead of --points; the end of each log is a point.")
-@click.option("--family", metavar="NAME", help="Use only the points of this family.")
-@click.option("--budget", type=float, metavar="FLOP", help="Compute for training one model.")
-@click.option("--log", type=EXISTING, help="Log of a run in progress.")
-@repeated_option(
-    "--parameters",
-    metavar="[RUN=]N",
-    help="Its number of parameters, or that of a sibling, if neither log nor checkpoint states it.",
-)
-@repeated_option(
-    "--tokens",
-    metavar="[RUN=]D",
-    help="Tokens it has seen so far, or a sibling in all, if neither log nor configuration states them.",
-)
-@click.option("--extra", type=float, metavar="FLOP", help="Extra compute, for this run or a new one.")
-@click.option(
-    "--cool-down",
-    type=float,
-    metavar="SHARE",
-    help="Share of the steps spent on cool-down (default 0.2 for points along runs, else 0).",
-)
-@click.option("--measured", type=FILE, help="What `toposcope cooldown --json` wrote: weigh cooling down now too.")
-@click.option(
-    "--tasks", "evaluations", type=EXISTING, help="Evaluations of earlier runs: the answer in scores of tasks too."
-)
-@repeated_option("--task", "tasks", metavar="NAME", help="A task (default: all).")
-@click.option("--loss", default="", metavar="NAME", help="The loss of the evaluations that the points are of.")
+@advice_options
 @json_option
 @page_option
-def decide(
-    points: Path | None,
-    siblings: Path | None,
-    family: str | None,
-    parameters: tuple[str, ...],
-    tokens: tuple[str, ...],
-    measured: Path | None,
-    evaluations: Path | None,
-    tasks: tuple[str, ...],
-    loss: str,
-    as_json: bool,
-    out: Path | None,
-    **settings: Any,
-) -> None:
+def decide(advise: Callable[[], Advice], as_json: bool, out: Path | None) -> None:
     """Decide what to train with a budget, and whether to continue a run, cool it down, or train a larger model.
 
     A scaling law L = E + A / N^alpha + B / D^beta is fitted to earlier runs. With --budget it gives the best size. With
@@ -74,41 +100,15 @@ def decide(
       toposcope decide --points points.csv --parameters 1e9 --tokens 2e10 --extra 1e20
       toposcope decide --siblings runs/ --log now.csv --extra 1e20 --out decision
       toposcope decide --points points.csv --log now.csv --extra 1e20 --measured cooldown.json
-      toposcope decide --points points.csv --budget 1e21 --tasks scores.csv
     """
-    if evaluations is not None and points is None and siblings is None:
-        raise BadUse("--tasks: it needs losses of earlier runs; give --points FILE or --siblings FOLDER with it")
-    if evaluations is None and (tasks or loss):
-        raise BadUse(f"{'--task' if tasks else '--loss'}: it needs evaluations of runs; give --tasks FILE")
-    from toposcope.forecasting import decide as advise
-    from toposcope.forecasting.scaling.points import points_of_runs
-
-    if (points is None) == (siblings is None):
-        raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")
-    own_parameters, parameters_by_run = _sizes("--parameters", parameters)
-    own_tokens, tokens_by_run = _sizes("--tokens", tokens)
-    if siblings is None and (given := {**tokens_by_run, **parameters_by_run}):
-        raise BadUse(f"{next(iter(given))}=...: sizes of siblings go with --siblings FOLDER; a table states its own")
-    with bad_use(), progress_bars() as progress:
-        earlier = points or points_of_runs(siblings or Path(), family, parameters_by_run, tokens_by_run)
-        sizes: dict[str, Any] = {"parameters": own_parameters, "tokens": own_tokens}
-        advice = advise(earlier, family=family, measured=measured or (), progress=progress, **sizes, **settings)
-    scores: AdviceInTasks | None = None
-    if evaluations is not None:
-        from toposcope.forecasting.downstream.in_scores import in_tasks
-
-        with bad_use():
-            scores = in_tasks(advice, evaluations, tasks=tasks or None, loss=loss, recipe=family)
+    advice = advise()
     written = ""
     if out is not None:
         from toposcope.report.decision import write_decision
 
-        written = f"page: {write_decision(out, advice, scores).resolve()}"
+        written = f"page: {write_decision(out, advice).resolve()}"
     print_report(
-        lambda: _as_dict(advice, scores),
-        lambda: _print(advice, scores, page=out is not None),
-        as_json=as_json,
-        written=written,
+        lambda: _as_dict(advice), lambda: _print(advice, page=out is not None), as_json=as_json, written=written
     )
 
 
@@ -130,21 +130,19 @@ def _sizes(option: str, texts: tuple[str, ...]) -> tuple[float | None, dict[str,
     return own, by_run
 
 
-def _print(advice: Advice, scores: AdviceInTasks | None, *, page: bool) -> None:
-    from toposcope.forecasting.downstream.score_link import score_sentences
+def _print(advice: Advice, *, page: bool) -> None:
     from toposcope.report.decision import brief, brief_table
 
     print_lines(brief(advice))
     print_table(*brief_table(advice), "by the scaling law of these runs")
-    print_lines((*advice.warnings, *(score_sentences(scores.tasks) if scores is not None else ())))
+    print_lines(advice.warnings)
     if not page:
         click.echo("The law and break-even budgets: --out FOLDER writes them as a page.")
-    print_notes((*advice.notes, *(scores.remarks if scores is not None else ())))
+    print_notes(advice.notes)
 
 
-def _as_dict(advice: Advice, scores: AdviceInTasks | None) -> dict[str, Any]:
+def _as_dict(advice: Advice) -> dict[str, Any]:
     from toposcope.forecasting.decision.decision import reasons
-    from toposcope.forecasting.downstream.score_link import scores_dicts
 
     fitted, calibration, decision = advice.fitted, advice.calibration, advice.decision
     return {
@@ -163,6 +161,5 @@ def _as_dict(advice: Advice, scores: AdviceInTasks | None) -> dict[str, Any]:
         "warnings": advice.warnings,
         "decision": None if decision is None else {**asdict(decision), "reasons": reasons(decision)},
         "calibration": None if calibration is None else asdict(calibration),
-        "tasks": None if scores is None else scores_dicts(scores.tasks),
-        "notes": (*advice.notes, *(scores.remarks if scores is not None else ())),
+        "notes": advice.notes,
     }

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from toposcope.forecasting.cooldown import CoolDown
     from toposcope.forecasting.forecast_report import ForecastReport
     from toposcope.forecasting.siblings import CompleteRuns
-    from toposcope.logs.evaluations import Evaluations
 
 
 @click.command()
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
 @click.option("--steps", type=options.COUNT, metavar="T", help="Last planned step, if log and siblings lack it.")
 @options.log_options
 @click.option("--run", "run_name", metavar="NAME", help="The run to forecast, where the log holds several.")
-@click.option("--ladder", type=options.EXISTING, help="Evaluations of other runs: also predict scores.")
-@click.option("--task", "tasks", multiple=True, metavar="NAME", help="A task of the ladder (default: all); repeatable.")
-@click.option("--loss", default="", metavar="NAME", help="The loss of the ladder that the log is of.")
-@click.option("--recipe", metavar="NAME", help="The recipe of the ladder, where the evaluations hold several.")
 @click.option(
     "--measured",
     type=options.FILE,
@@ -54,10 +49,6 @@ def forecast(
     steps: int | None,
     reading: dict[str, Any],
     run_name: str | None,
-    ladder: Path | None,
-    tasks: tuple[str, ...],
-    loss: str,
-    recipe: str | None,
     measured: Path | None,
     show_all: bool,
     as_json: bool,
@@ -69,20 +60,16 @@ def forecast(
     The log may be what a script printed, CSV, JSON, Parquet, TensorBoard, trainer_state.json, MLflow, W&B or a study.
     Complete logs of similar runs make the forecast closer and its interval narrower. With --watch the forecast is
     repeated whenever the log has grown, until the last step. The log of a run that diverged has no final loss: the exit
-    status is 1. With --ladder the forecast goes on to scores of tasks: evaluations of other runs link the loss to them.
+    status is 1.
 
     \b
     Example:
       toposcope forecast log.csv --schedule cosine:steps=20000
       toposcope forecast runs/now --siblings runs --out forecast
       toposcope forecast log.csv --siblings runs --watch 60
-      toposcope forecast log.csv --ladder scores.csv --task hellaswag
       toposcope forecast log.csv --schedule wsd:steps=20000,decay=0.1 --measured cooldown.json
     """
     _check(schedule, reading["columns"], reading["unit"])
-    if ladder is None and (tasks or loss or recipe is not None):
-        option = "--task" if tasks else "--loss" if loss else "--recipe"
-        raise options.BadUse(f"{option}: it needs evaluations of other runs; give --ladder FILE")
     cool_downs: tuple[CoolDown, ...] = ()
     if measured is not None:
         from toposcope.forecasting.stored_cooldowns import read_cool_downs
@@ -90,7 +77,6 @@ def forecast(
         with options.bad_use():
             cool_downs = read_cool_downs(measured)
     complete: CompleteRuns | None = None
-    evaluations: Evaluations | None = None
 
     def make() -> ForecastReport:
         from toposcope.forecasting import forecast as forecast_run
@@ -106,22 +92,12 @@ def forecast(
             with options.bad_use():
                 complete = read_siblings(siblings, read, **reading)
         try:
-            report = forecast_run(read, siblings=complete, schedule=schedule, last_step=steps, measured=cool_downs)
+            return forecast_run(read, siblings=complete, schedule=schedule, last_step=steps, measured=cool_downs)
         except ToposcopeError as error:
             is_mistake = (schedule or steps) and not isinstance(error, RefusedError)
             if not (is_mistake or as_json or watch):
                 click.echo(standing(read, error))
             raise
-        return report if ladder is None or report.log.diverged is not None else scored(report, ladder)
-
-    def scored(report: ForecastReport, ladder: Path) -> ForecastReport:
-        from toposcope.forecasting.downstream.in_scores import with_scores
-        from toposcope.logs.evaluations import read_evaluations
-
-        nonlocal evaluations
-        with options.bad_use():
-            evaluations = evaluations or read_evaluations(ladder)
-            return with_scores(report, evaluations, tasks=tasks or None, loss=loss, recipe=recipe)
 
     if watch is not None:
         _exit(_watch(make, watch, as_json, out))
@@ -192,7 +168,6 @@ def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> Non
     step, last = report.log.last_seen, report.schedule.last_step
     of = "" if report.log.diverged is not None else f" of {last:,} ({min(step / last, 1.0):.0%})"
     click.echo(f"{now}  step {step:,}{of}  {report.headline()}")
-    print_lines(f"{now}  {sentence}" for sentence in _scores(report))
     for remark in report.remarks:
         words = re.sub(r"\d[\d.,]*", "", remark)  # the same remark with other numbers is not new
         if words not in printed:
@@ -202,7 +177,6 @@ def _print_line(report: ForecastReport, as_json: bool, printed: set[str]) -> Non
 
 def _print(report: ForecastReport, show_all: bool) -> None:
     click.echo(report.headline())
-    print_lines(_scores(report))
     print_lines(f"{what}: {sentence}" for what, sentence in report.inputs().items())
     if report.results is not None:
         refused = report.results.refused
@@ -218,14 +192,6 @@ def _print(report: ForecastReport, show_all: bool) -> None:
         elif refused:
             click.echo(f"{counted(len(refused), 'forecaster refuses', 'forecasters refuse')}; --all shows why")
     print_notes(report.remarks)
-
-
-def _scores(report: ForecastReport) -> list[str]:
-    if not report.scores:
-        return []
-    from toposcope.forecasting.downstream.score_link import score_sentences
-
-    return score_sentences(report.scores)
 
 
 def _write(report: ForecastReport, out: Path) -> str:

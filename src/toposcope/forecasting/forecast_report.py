@@ -10,7 +10,6 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown
-from toposcope.forecasting.downstream.score_link import TaskScores, scores_dicts
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
 from toposcope.forecasting.headline import headline
@@ -40,8 +39,6 @@ class ForecastReport:
     results: ForecastSet | None
     # warnings and assumptions, each once: of the default forecast, the schedule, the log and the siblings
     remarks: tuple[str, ...]
-    # of tasks, by `toposcope.forecasting.downstream.in_scores.with_scores`; empty if none were asked for
-    scores: tuple[TaskScores, ...] = ()
 
     def __repr__(self) -> str:
         return f"<ForecastReport of {self.log.name}: {self.headline()}>"
@@ -183,7 +180,6 @@ class ForecastReport:
             "forecasts": {},
             "refused": {},
             "curve": None,
-            "tasks": scores_dicts(self.scores),
         }  # fmt: skip
         if results is not None and table is not None:
             report |= {

@@ -82,25 +82,6 @@ MAX_SIZE_SPAN = 30.0  # ends of the interval of the best size over each other; b
 MAX_SIZE_RATIO = 1.5  # of the best sizes by two approaches, beyond which they part
 CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8  # probabilities that scaling wins; undecided between them
 
-# Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
-SCORE_ERROR, LOSS_ERROR = 0.01, 0.01  # what a law misses a score, and ln of a loss, by: the unit of its residuals
-CEILING = (3.0, 1.0)  # prior of the log-odds of the highest score: 95%, one deviation 87 to 98%
-MOVEMENT_ERROR = 0.2  # what a law may miss of the change that it predicts from the nearest runs, as a deviation
-MIN_DISTANCE = float(np.log(2))  # of held-out runs: nearer errors are noise, and show no drift of the law
-CORRECTION_RIDGE = 1e-3  # residuals that together are no larger are no reason to correct others
-MIN_GAIN, MIN_FOLD_SHARE = 0.1, 0.75  # by which, and in how many folds, a method must err less to replace the first
-MIN_OWN_GAIN = 0.5  # by which it must err less on one task, and in each of its folds, to replace it there
-LEAST_ERROR = 0.003  # standard error of a score if nothing is known of its noise
-MIN_STANDARD_ERRORS, MIN_ABOVE_CHANCE = 3.0, 3  # by which a score must leave chance, and runs that must
-MAX_RESIDUAL, MAX_RESIDUAL_SHARE = 3.0, 0.1  # of a law, in noise and in the range of scores: the runs disagree
-MAX_REACH = 2.0  # how far beyond the ladder's compute: so many times what sizes and tokens span, in logarithms
-MAX_WIDTH = 0.5  # of an interval, in what is left above chance
-MIN_PLATEAU_RISE = 10.0  # deviations of a plateau by which the best score shows that it is chance
-MAX_LOSS_REACH = 0.5  # how far a loss may lie outside the losses of the ladder, in units of their range
-MAX_MISMATCH, MAX_NAMED_MISMATCH = 0.05, 0.2  # of the ladder's losses from the law of the points; if the user names it
-MIN_HELD_OUT_REACH = 1.2  # of the compute of a held-out run over the largest that it is predicted from
-DRIFT_SHARE = 0.25  # of a donor's largest compute: runs above show what its law misses beyond its runs
-
 # Cool-downs from checkpoints: docs/methods/cool-down.md; on real cool-downs of small GPTs (benchmarks/cooldowns.py)
 MAX_COOL_DOWN = 0.2  # share of the steps so far; longer ones were not measured
 MAX_RATE_CHANGE = 0.05  # of the learning rate over the window that is merged

@@ -12,7 +12,7 @@ def _words_by_name(table: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(words.split()) for name, words in zip(parts[::2], parts[1::2], strict=True)}
 
 
-NAMES = _words_by_name(
+COLUMN_NAMES = _words_by_name(
     """
     run: run run_name run_id run_uuid experiment_name config_name model
     step: global_step iter_num step optimizer_step update_step iteration iter it update num_updates n_iter train_step
@@ -42,7 +42,7 @@ NAMES = _words_by_name(
 """Names of each quantity, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
 FACTS = ("last_step", "parameters", "tokens_per_step", "family", "schedule")
 """Quantities with one value for a whole run."""
-FIELDS = ("loss", *NAMES)  # what the caller can say that a column is
+FIELDS = ("loss", *COLUMN_NAMES)  # what the caller can say that a column is
 LOSSES = tuple(
     """
     loss cross_entropy_loss cross_entropy crossentropy ce_loss lm_loss lm_loss_training_lm_loss
@@ -63,7 +63,7 @@ UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("perplexity",), "perplexity"),
     (("ppl",), "perplexity"),
 )
-PREFIXES = frozenset(
+NAME_PREFIXES = frozenset(
     """
     train training trainer metrics metric optim throughput perf log state config args params hparams hyperparameters
     """.split()
@@ -75,7 +75,7 @@ VALIDATION = frozenset(
     vali
     """.split()
 )
-AUXILIARY = frozenset(
+AUXILIARY_WORDS = frozenset(
     """
     aux auxiliary z kl balance balancing router min max std scale best lowest target delta previous threshold scaler
     weight weights tokens time coef
@@ -85,7 +85,6 @@ AUXILIARY = frozenset(
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")  # a unit after a name: ``step (iterations)``
 ACCURACY = "accuracy"
 ACCURACIES = frozenset({"accuracy", "acc"})  # words of an accuracy
-IDENTITY, SIGMOID = "identity", "sigmoid"  # how laws fit a target
 
 
 class Target(NamedTuple):
@@ -102,16 +101,11 @@ class Target(NamedTuple):
         """Whether it is a loss."""
         return self.unit != ACCURACY
 
-    @property
-    def transform(self) -> str:
-        """How laws fit it: ``identity`` for a loss, ``sigmoid`` for an accuracy, which lies between chance and 1."""
-        return IDENTITY if self.lower_is_better else SIGMOID
-
 
 class Columns(NamedTuple):
     """What the columns of a log are, by their names."""
 
-    named: dict[str, list[str]]  # the columns that may be each of `NAMES`, the likeliest first
+    named: dict[str, list[str]]  # the columns that may be each of `COLUMN_NAMES`, the likeliest first
     losses: list[Target]  # training losses before validation losses, the likeliest of each first
     accuracies: list[Target]
 
@@ -128,7 +122,7 @@ def identify_columns(names: Iterable[str]) -> Columns:
             ranked.setdefault(quantity, []).append((rank, prefixes, name))
         elif loss := _loss(name, words):
             losses.append(loss)
-        elif AUXILIARY.isdisjoint(words):
+        elif AUXILIARY_WORDS.isdisjoint(words):
             if not ACCURACIES.isdisjoint(words):
                 accuracies.append(target_of(name))
             elif "loss" in words:
@@ -143,7 +137,7 @@ def identify_facts(facts: Mapping[str, object]) -> dict[str, str]:
     """Return which of the facts that a tool keeps of a run is which of `FACTS`."""
     found = {}
     for quantity in FACTS:
-        ranked = sorted((*match, name) for name in facts if (match := _rank(words_of(name), NAMES[quantity])))
+        ranked = sorted((*match, name) for name in facts if (match := _rank(words_of(name), COLUMN_NAMES[quantity])))
         if ranked:
             found[quantity] = ranked[0][-1]
     return found
@@ -168,7 +162,7 @@ def words_of(name: str) -> list[str]:
 
 def _known(words: list[str]) -> tuple[str, int, int] | None:
     """Return the quantity that a name stands for, how many prefixes it has, and its rank among the names for that."""
-    matches = [(*match, quantity) for quantity, names in NAMES.items() if (match := _rank(words, names))]
+    matches = [(*match, quantity) for quantity, names in COLUMN_NAMES.items() if (match := _rank(words, names))]
     if not matches:
         return None
     # of equal matches the first counts: a column `steps` is that of the steps, not the last step
@@ -182,14 +176,14 @@ def _rank(words: list[str], names: tuple[str, ...]) -> tuple[int, int] | None:
         name = "_".join(words[prefixes:])
         if name in names:
             return prefixes, names.index(name)
-        if words[prefixes] not in PREFIXES:
+        if words[prefixes] not in NAME_PREFIXES:
             return None
     return None
 
 
 def _loss(name: str, words: list[str]) -> tuple[bool, int, int, int, Target] | None:
     """Return a loss after the keys it is sorted by: validation, prefixes, unit, place among the names of losses."""
-    if not AUXILIARY.isdisjoint(words):
+    if not AUXILIARY_WORDS.isdisjoint(words):
         return None
     unit, base = _unit(words)
     last = words_of(name.rpartition("/")[2])
@@ -204,7 +198,7 @@ def _loss(name: str, words: list[str]) -> tuple[bool, int, int, int, Target] | N
         match = next((m for i in range(len(base)) if (m := _rank(base[i:], LOSSES))), None)
     else:
         match = _rank(base, LOSSES)
-    if match is None and unit != "nats" and set(base) <= PREFIXES | VALIDATION:
+    if match is None and unit != "nats" and set(base) <= NAME_PREFIXES | VALIDATION:
         match = (len(base), 0)  # bpb, val_bpb: the unit of a loss
     if match is None:
         return None

@@ -50,7 +50,7 @@ class _EachOnce(dict[str, Numbers]):
         self._table = table
 
     def __missing__(self, name: str) -> Numbers:
-        self[name] = parsed = numbers(self._table[name])
+        self[name] = parsed = parse_numbers(self._table[name])
         return parsed
 
 
@@ -91,7 +91,7 @@ class RawLog:
         return _EachOnce(self.table)
 
 
-def numbers(column: pl.Series) -> Numbers:
+def parse_numbers(column: pl.Series) -> Numbers:
     """Return a column as numbers; text that is a number counts as one."""
     unreadable = 0
     if column.dtype == pl.String:

@@ -19,7 +19,7 @@ from toposcope.logs.formats import (
     nothing_read,
     read_raw,
     refusing,
-    search,
+    search_folder,
     tables,
     trainer_state,
 )
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from toposcope.checkpoints.sources import Source
 
 MAX_DEPTH = 4  # folders below the given one that are searched
-_parsers = {".csv": tables.parse, ".json": json_rows.parse}
+_parsers = {".csv": tables.parse_table, ".json": json_rows.parse_json_rows}
 
 
 class Logs(NamedTuple):
@@ -176,7 +176,7 @@ def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
         return read_raw(one, root=path)
 
     # texts are looked into where a folder has no other log
-    return search(path, MAX_DEPTH, read, errors, lambda one: _console_log(one, pattern)), errors
+    return search_folder(path, MAX_DEPTH, read, errors, lambda one: _console_log(one, pattern)), errors
 
 
 def _console_log(path: Path, pattern: str) -> list[RawLog]:

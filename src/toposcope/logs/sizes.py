@@ -10,7 +10,7 @@ from typing import Any
 
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.cleaning import size_of
-from toposcope.logs.columns import NAMES
+from toposcope.logs.columns import COLUMN_NAMES
 from toposcope.logs.log import Log
 from toposcope.wording import short
 
@@ -122,7 +122,7 @@ def _parameters(folder: Path, weights: _Weights | None, settings: list[tuple[str
     if weights is not None:
         return float(weights.n), f"{short(weights.n)} parameters, by {Path(weights.location).name}"
     for place, values in settings:
-        if found := _first(values, tuple(name for name in NAMES["parameters"] if len(name) > 1)):
+        if found := _first(values, tuple(name for name in COLUMN_NAMES["parameters"] if len(name) > 1)):
             return found[1], f"{short(found[1])} parameters, by {found[0]} of {place}"
         if values.get("model_type") and place == "config.json":
             return _of_architecture(folder)
@@ -155,7 +155,7 @@ def _tokens_per_step(weights: _Weights | None, settings: list[tuple[str, Setting
 
 
 def _stated(place: str, settings: Settings) -> tuple[float, str] | None:
-    found = _first(settings, NAMES["tokens_per_step"])
+    found = _first(settings, COLUMN_NAMES["tokens_per_step"])
     return found and (found[1], f"{short(found[1])} tokens per step, by {found[0]} of {place}")
 
 

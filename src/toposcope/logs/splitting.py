@@ -10,7 +10,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
-from toposcope.logs.columns import NAMES, words_of
+from toposcope.logs.columns import COLUMN_NAMES, words_of
 from toposcope.logs.raw import Numbers, RawLog, join_names, plural
 from toposcope.logs.run_labels import name_blocks, name_runs, one_row_per_epoch, with_parts
 from toposcope.logs.steps import appended_runs, begins_with_every_epoch
@@ -217,7 +217,7 @@ def pivot_long(table: pl.DataFrame, key: str) -> pl.DataFrame:
 def _charts(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
     """Return the tables of a W&B chart's export (``Step``, ``<run> - train/loss``) by run; nothing of another table."""
     first, *others = table.columns or [""]
-    is_step = first.lower().rpartition("/")[2] in NAMES["step"]
+    is_step = first.lower().rpartition("/")[2] in COLUMN_NAMES["step"]
     if not others or not is_step or not all(SEPARATOR in name for name in others):
         return {}
     metrics: dict[str, dict[str, str]] = {}

@@ -12,7 +12,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
-from toposcope.logs.columns import AUXILIARY, LOSSES, PREFIXES, VALIDATION, Columns, Target, words_of
+from toposcope.logs.columns import AUXILIARY_WORDS, LOSSES, NAME_PREFIXES, VALIDATION, Columns, Target, words_of
 from toposcope.logs.raw import Numbers, RawLog, join_names, one_line, plural
 from toposcope.logs.steps import row_steps
 from toposcope.logs.table import is_step
@@ -37,7 +37,7 @@ def choose_target(
     if raw.table.is_empty():
         raise ToposcopeError("nothing was logged yet")
     if not losses:
-        names = [name for name in raw.table.columns if AUXILIARY.isdisjoint(name.lower().split("_"))]
+        names = [name for name in raw.table.columns if AUXILIARY_WORDS.isdisjoint(name.lower().split("_"))]
         if not steps and names:
             raise ToposcopeError(_unrecognised(raw, names))
         raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
@@ -118,7 +118,7 @@ def _favoured(validations: list[Candidate]) -> tuple[Candidate, list[str]]:
 
 def text_of(name: str) -> str:
     """Return what a name says of the text of a loss: ``wikitext`` of ``eval/wikitext/loss``."""
-    known = VALIDATION | PREFIXES | {word for loss in LOSSES for word in loss.split("_")}
+    known = VALIDATION | NAME_PREFIXES | {word for loss in LOSSES for word in loss.split("_")}
     units = {"bits", "nats", "per", "byte", "token", "bpb", "perplexity", "ppl"}
     return " ".join(word for word in words_of(name) if word not in known | units)
 

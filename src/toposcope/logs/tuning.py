@@ -74,14 +74,8 @@ MAX_STRANGE = 0.1  # share of characters that cannot be printed, in a text; thos
 MIN_ZERO_SHARE = 0.4  # of every other byte: where more are zero, two bytes make a character
 MAX_CONTROL_SHARE = 0.01  # of control characters in a text, besides zero bytes and those of terminals
 
-# Evaluations
-MIN_CHOICE = 0.05  # chance of a task that is a choice between answers: beyond 1% by far
-MIN_KNOWN = 0.5  # of the cells in a column of tasks without a name of one: names of standard tasks or averages
-MIN_GROUP_PARTS = 3  # names that begin with a task's, from which on they are its parts: one is another way to ask
-MAX_ROUNDING = 1e-3  # of an average and the mean of its parts, relative to the average: both may be rounded
-LATER_STAGES = 1.1  # steps until the end of training for each of its first stage: OLMo 2 and 3 have 1.01 to 1.06
+# Sizes
 MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
-MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
 
 # Alerts of a run in training, which its monitor raises and the live page explains
 MIN_TREND_ROWS = 16  # rows of a loss of which something is said about its course

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -12,38 +11,25 @@ from toposcope.forecasting.decision.advice import Advice
 from toposcope.forecasting.decision.cooled_now import cooled_sentences
 from toposcope.forecasting.decision.decision import SIGNALS, reasons
 from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
-from toposcope.forecasting.downstream.in_scores import AdviceInTasks
 from toposcope.forecasting.scaling import planner
 from toposcope.report import formats
 from toposcope.report.document import Block, Picture, Terms, linked, paragraph
-from toposcope.report.downstream import scores_section
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import number_of, numbers, table, text_of
 from toposcope.report.writing import write_sections
 from toposcope.wording import counted, short
 
 
-def write_decision(folder: Path, advice: Advice, scores: AdviceInTasks | None = None) -> Path:
+def write_decision(folder: Path, advice: Advice) -> Path:
     """Write the page of a decision: ``index.html``, ``report.md``, ``figures/``, ``tables/``; return the page.
 
     Equal answers give equal bytes.
     """
     title = "Continue or scale" if advice.decision is not None else "What to train"
-    return write_sections(folder, title, SECTIONS, AdviceToShow(advice, scores))
+    return write_sections(folder, title, SECTIONS, advice)
 
 
-class AdviceToShow(NamedTuple):
-    """An advice, and what it says in scores of tasks."""
-
-    advice: Advice
-    scores: AdviceInTasks | None
-
-    def remarks(self) -> tuple[str, ...]:
-        """Return what was assumed."""
-        return (*self.advice.notes, *(self.scores.remarks if self.scores is not None else ()))
-
-
-Data = ReportData[AdviceToShow]
+Data = ReportData[Advice]
 
 
 def brief(advice: Advice) -> tuple[str, ...]:
@@ -81,12 +67,12 @@ def brief_table(advice: Advice) -> tuple[Sequence[str], list[tuple[str, ...]]]:
 
 
 def _decision_chart(data: Data) -> Chart | None:
-    advice = data.report.advice
+    advice = data.report
     return None if advice.decision is None else decision_figure(advice.fitted, advice.decision)
 
 
 def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    decision = data.report.advice.decision
+    decision = data.report.decision
     if decision is None:
         return ()
     arms = table(
@@ -124,7 +110,7 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
 
 
 def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
-    advice, plan = data.report.advice, data.report.advice.plan
+    advice, plan = data.report, data.report.plan
     terms = [
         ("Budget", f"{plan.budget_flops:.3g} FLOP"),
         ("Parameters", _between(plan.N, short)),
@@ -139,7 +125,7 @@ def _plan(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
 
 
 def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
-    advice = data.report.advice
+    advice = data.report
     law, errors = advice.fitted.law, advice.fitted.standard_errors
     coefficients = table(
         "law",
@@ -195,28 +181,22 @@ SECTIONS = (
         title="Two ways to spend the budget",
         charts=(_decision_chart,),
         blocks=_ways,
-        summary=lambda data: (*brief(data.report.advice), *data.report.advice.warnings),
-    ),
-    scores_section(
-        "scores_of_tasks",
-        lambda data: data.report.scores.tasks if data.report.scores is not None else (),
-        "Losses drawn from the laws of the bootstrap, with the scatter of single runs, go through links fitted to "
-        "resampled runs of the evaluations.",
+        summary=lambda data: (*brief(data.report), *data.report.warnings),
     ),
     ReportSection(
         anchor="plan",
         title="The best fresh run",
-        charts=(lambda data: isoflop_figure(data.report.advice.fitted, data.report.advice.plan),),
+        charts=(lambda data: isoflop_figure(data.report.fitted, data.report.plan),),
         blocks=_plan,
     ),
     ReportSection(
         anchor="law",
         title="The scaling law",
         tables={
-            "points": lambda data: _points(data.report.advice),
-            "bootstrap": lambda data: _bootstrap(data.report.advice),
+            "points": lambda data: _points(data.report),
+            "bootstrap": lambda data: _bootstrap(data.report),
         },
         blocks=_law,
     ),
-    remarks_section(lambda data: data.report.remarks(), "Assumptions"),
+    remarks_section(lambda data: data.report.notes, "Assumptions"),
 )

@@ -10,7 +10,6 @@ from toposcope.charts.chart import Chart
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.report.document import Block, Picture, Terms, details, linked
-from toposcope.report.downstream import scores_section
 from toposcope.report.formats import UNDEFINED, missing
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import Column, Spec, table, text_of
@@ -76,12 +75,6 @@ SECTIONS = (
         charts=(_chart,),
         blocks=_blocks,
         summary=lambda data: [data.report.headline()],
-    ),
-    scores_section(
-        "scores",
-        lambda data: data.report.scores,
-        "The final loss, drawn from its interval, goes through links fitted to resampled runs of the ladder.",
-        summarised=True,
     ),
     ReportSection[Data](
         anchor="inputs",

@@ -16,7 +16,7 @@ from toposcope.logs import read_logs
 from toposcope.logs.columns import identify_columns, target_of
 from toposcope.logs.formats import read_raw
 from toposcope.logs.log import Log
-from toposcope.logs.raw import join_names, numbers, plural
+from toposcope.logs.raw import join_names, parse_numbers, plural
 from toposcope.logs.sizes import with_sizes
 from toposcope.logs.tuning import MIN_LARGEST
 from toposcope.typing import Indices, Vector
@@ -137,8 +137,8 @@ def _unknown(run: str, sizes: Mapping[str, float]) -> str:
 
 def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Points:
     source = _sources(path, table.columns, named)
-    values = {column: numbers(table[source[column]]).values for column in ("N", "D", "C") if column in source}
-    loss, unit = numbers(table[source["loss"]]).values, target_of(source["loss"]).unit
+    values = {column: parse_numbers(table[source[column]]).values for column in ("N", "D", "C") if column in source}
+    loss, unit = parse_numbers(table[source["loss"]]).values, target_of(source["loss"]).unit
     if unit == "perplexity":
         loss = np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan))
     loss, remarks = loss * _nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []

@@ -38,7 +38,7 @@ _UNREADABLE = (
     *(ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError),
     *(csv.Error, pl.exceptions.PolarsError, sqlite3.Error),
 )
-"""What reading a file that is no training log, or no evaluations, may raise."""
+"""What reading a file that is no training log may raise."""
 
 
 @cache
@@ -100,7 +100,7 @@ def existing(path: str | Path) -> Path:
     return Path(path)
 
 
-def search(
+def search_folder(
     folder: Path,
     depth: int,
     read: Callable[[Path], list[Item] | None],
@@ -121,7 +121,7 @@ def search(
             errors.append(str(error))
             continue
         if found is None and path.is_dir() and depth and not path.is_symlink():
-            found = search(path, depth - 1, read, errors, otherwise)
+            found = search_folder(path, depth - 1, read, errors, otherwise)
         items += found or []
     return items or [item for path in paths for item in otherwise(path)]
 

@@ -208,7 +208,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if not found.columns:
         without_words = [line for line in lines[:HEAD] if not any(c.isalpha() and c not in "eE" for c in line)]
         if len(without_words) > len(lines[:HEAD]) / 2:
-            return tables.parse(content, source)
+            return tables.parse_table(content, source)
         n = plural(len(lines), "line", "lines")
         raise ToposcopeError(f"no loss, as in 'step 10: loss 4.2', and no table with a header in its {n}{PATTERN_HINT}")
     if _n_losses(found) == 1 and len(lines) > 1:

@@ -13,7 +13,7 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
 from toposcope.logs.columns import identify_columns
-from toposcope.logs.raw import MAX_COLUMNS, RawLog, join_names, numbers, one_line, plural
+from toposcope.logs.raw import MAX_COLUMNS, RawLog, join_names, one_line, parse_numbers, plural
 from toposcope.logs.run_labels import is_part, is_validation, part_of
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.table import is_step
@@ -53,10 +53,10 @@ def looks_like(head: bytes) -> bool:
 
 def runs(path: Path) -> list[RawLog]:
     """Return the rows of a file."""
-    return parse(path.read_bytes(), path)
+    return parse_json_rows(path.read_bytes(), path)
 
 
-def parse(content: bytes, source: Path) -> list[RawLog]:
+def parse_json_rows(content: bytes, source: Path) -> list[RawLog]:
     """Return the rows in the content of a file, by run."""
     if not content.strip():
         raise ToposcopeError("the file is empty")
@@ -65,7 +65,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     return [replace(raw, remarks=(*encoding, *remarks, *raw.remarks)) for raw in _runs(document, source, "")]
 
 
-def table_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+def table_of_rows(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     """Return rows as a table; ``{"train": {"loss": 3}}`` has a column ``train/loss``, and lists are left out."""
     flat = [dict(_flat(row)) if any(isinstance(v, dict | list) for v in row.values()) else row for row in rows]
     names = dict.fromkeys(name for row in flat for name in row)
@@ -126,7 +126,7 @@ def _runs(document: Any, source: Path, name: str) -> list[RawLog]:
             raise ToposcopeError(
                 "one row of results without a step, such as of an evaluation; a log has one row per step"
             )
-        return [RawLog(source, name, table_of([document]))]
+        return [RawLog(source, name, table_of_rows([document]))]
     return [RawLog(source, name, _joined(tables), facts=facts, remarks=remarks)]
 
 
@@ -170,7 +170,7 @@ def _is_logged(value: Any) -> bool:
 
 def _of_list(document: list[Any]) -> tuple[pl.DataFrame, dict[str, object], tuple[str, ...]]:
     if not document or _is_rows(document):
-        return table_of(document), {}, ()
+        return table_of_rows(document), {}, ()
     if _is_lists(document):
         return _of_lists(document), {}, ()
     if all(_is_number(value) for value in document):
@@ -194,7 +194,9 @@ def _of_lists(rows: list[list[Any]], quantity: str = LOSS) -> pl.DataFrame:
         raise ToposcopeError("its rows are lists of something other than numbers; write them as objects, with names")
     columns = [[row[i] for row in rows] for i in range(width)]
     # TensorBoard writes time, step and value
-    columns = [column for column in columns if not (numbers(pl.Series(column, strict=False)).values >= MIN_TIME).all()]
+    columns = [
+        column for column in columns if not (parse_numbers(pl.Series(column, strict=False)).values >= MIN_TIME).all()
+    ]
     steps = [i for i, column in enumerate(columns) if _ascends(column)]
     if len(columns) == 1:
         return _table({quantity: columns[0]})
@@ -211,7 +213,7 @@ def _gather(value: Any, path: tuple[str, ...]) -> _Gathered:
         return _Gathered([], {_name(path): column})
     if _is_rows(value) or _is_lists(value):
         quantity = "value" if path and not is_part(path[-1]) and path[-1].lower() not in CONTAINERS else LOSS
-        table = table_of(value) if _is_rows(value) else _of_lists(value, quantity)
+        table = table_of_rows(value) if _is_rows(value) else _of_lists(value, quantity)
         return _with_steps({_name((*path, name)): table[name].to_list() for name in table.columns})
     tables: list[Columns] = []
     columns: Columns = {}
@@ -313,7 +315,7 @@ def _joined(tables: list[Columns]) -> pl.DataFrame:
         frames.append(_table({STEP if name == step else name: values for name, values in table.items()}))
     joined = pl.concat(frames, how="diagonal_relaxed")
     ascend = all(_ascends(frame[STEP].to_list(), 1.0) for frame in frames)
-    return joined[np.argsort(numbers(joined[STEP]).values, kind="stable")] if ascend else joined
+    return joined[np.argsort(parse_numbers(joined[STEP]).values, kind="stable")] if ascend else joined
 
 
 def _is_rows(value: object) -> bool:
@@ -345,12 +347,12 @@ def _by_step(value: Any) -> Any:
 
 def _is_number(value: object) -> bool:
     if isinstance(value, str):
-        return bool(numbers(pl.Series([value])).logged.all())
+        return bool(parse_numbers(pl.Series([value])).logged.all())
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _ascends(values: list[Any], share: float = tuning.MIN_ASCENDING_SHARE) -> bool:
-    steps = numbers(pl.Series(values, strict=False)).values
+    steps = parse_numbers(pl.Series(values, strict=False)).values
     return bool(is_step(steps).all() and (len(steps) < 2 or (np.diff(steps) > 0).mean() >= share))
 
 

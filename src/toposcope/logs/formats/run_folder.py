@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.logs.formats import json_rows, refusing, tables
-from toposcope.logs.raw import RawLog, numbers
+from toposcope.logs.raw import RawLog, parse_numbers
 
 NAMES = ("log.csv", "training_log.json")
 
@@ -50,5 +50,5 @@ def _parameters(table: pl.DataFrame) -> int | None:
     """Return N from a log of tokens D and of the 6 N D operations spent on them."""
     if not {"flops", "tokens"} <= set(table.columns):
         return None
-    flops, tokens = numbers(table["flops"]).values[-1], numbers(table["tokens"]).values[-1]
+    flops, tokens = parse_numbers(table["flops"]).values[-1], parse_numbers(table["tokens"]).values[-1]
     return round(flops / (6 * tokens)) if tokens > 0 else None

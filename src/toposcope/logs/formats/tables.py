@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.raw import MAX_COLUMNS, RawLog, numbers, one_line, plural
+from toposcope.logs.raw import MAX_COLUMNS, RawLog, one_line, parse_numbers, plural
 from toposcope.logs.table import is_step
 from toposcope.logs.texts import decoded
 
@@ -43,9 +43,7 @@ def looks_like(head: bytes) -> bool:
 def runs(path: Path) -> list[RawLog]:
     """Return the table of a file: of text every column as such."""
     facts = hyperparameters(path.parent)
-    content = path.read_bytes()
-    is_parquet = path.suffix.lower() in PARQUET or (path.suffix.lower() not in ENDINGS and content.startswith(MAGIC))
-    found = [RawLog(path, "", _of_parquet(content))] if is_parquet else parse(content, path)
+    found = parse_table(path.read_bytes(), path)
     return [replace(raw, facts=facts) for raw in found] if facts else found
 
 
@@ -78,8 +76,11 @@ def _of_parquet(content: bytes) -> pl.DataFrame:
     return table
 
 
-def parse(content: bytes, source: Path) -> list[RawLog]:
-    """Return the table in the content of a file."""
+def parse_table(content: bytes, source: Path) -> list[RawLog]:
+    """Return the table in the content of a file, Parquet by its ending or its first bytes."""
+    ending = source.suffix.lower()
+    if ending in PARQUET or (ending not in ENDINGS and content.startswith(MAGIC)):
+        return [RawLog(source, "", _of_parquet(content))]
     if not content.strip():
         raise ToposcopeError("the file is empty")
     text, encoding = decoded(content)
@@ -162,7 +163,7 @@ def _with_header(text: str, separator: str) -> tuple[str, tuple[str, ...]]:
     if first == [str(i) for i in range(len(first))] and len(first) > 1:  # names by pandas
         lines = lines[1:]
     table = pl.read_csv("\n".join(lines).encode(), separator=separator, has_header=False, infer_schema=False)
-    columns = [numbers(column).values for column in table]
+    columns = [parse_numbers(column).values for column in table]
     ascend = [bool(len(values) > 1 and is_step(values).all() and (np.diff(values) > 0).all()) for values in columns]
     names = {(False,): ["loss"], (True, False): ["step", "loss"]}.get(tuple(ascend))
     if len(table) < MIN_UNNAMED_ROWS or (names == ["loss"] and is_step(columns[0]).all()):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.logs.formats.json_rows import table_of
+from toposcope.logs.formats.json_rows import table_of_rows
 from toposcope.logs.raw import RawLog
 from toposcope.logs.texts import decoded
 
@@ -66,4 +66,6 @@ def parse(content: bytes, source: Path, name: str = "") -> list[RawLog]:
         raise ToposcopeError("no log_history in it, the list of what the Trainer logged")
     planned = state.get("max_steps")
     finished = isinstance(planned, int) and planned > 0 and state.get("global_step") == planned
-    return [RawLog(source, name, table_of(rows), facts={"max_steps": planned, "finished": finished}, remarks=remarks)]
+    return [
+        RawLog(source, name, table_of_rows(rows), facts={"max_steps": planned, "finished": finished}, remarks=remarks)
+    ]

@@ -1,0 +1,1 @@
+"""Commands of scores of tasks, one file each."""

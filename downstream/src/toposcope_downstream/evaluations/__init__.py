@@ -1,0 +1,6 @@
+"""Scores of tasks: what evaluations of any tool said about runs, read into one form."""
+
+from toposcope_downstream.evaluations.file import COLUMNS, MAX_SIZE, ROLES, Evaluations
+from toposcope_downstream.evaluations.reading import read_evaluations
+
+__all__ = ["COLUMNS", "MAX_SIZE", "ROLES", "Evaluations", "read_evaluations"]

@@ -1,0 +1,229 @@
+"""Fits of every method to one ladder: all its runs, those of each fold, resampled ones; and an unfinished run's own."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from toposcope.extend import Matrix, Vector, derive_seed
+from toposcope_downstream.held_out import Mask, extrapolating_folds
+from toposcope_downstream.ladder import END_SHARE, WINDOW, Ladder, LadderModel, endpoints, score_error
+from toposcope_downstream.methods import LADDER_METHODS, ExponentialLink, LadderMethod, Link, Resampled
+from toposcope_downstream.olmo_ladder import OlmoLadderMethod
+from toposcope_downstream.refusals import leaves_chance
+from toposcope_downstream.tuning import CORRECTION_RIDGE, LEAST_ERROR, MIN_DISTANCE, MOVEMENT_ERROR
+
+RESAMPLES, FOLD_RESAMPLES = 200, 40  # of the runs of a ladder, and of those of each fold
+ALL = -1  # in place of the number of a fold: all runs
+MIN_AT_SHARE = 5  # runs of the ladder that were evaluated at the same share of their training
+FINISHED = 0.98  # share of the tokens from which a run counts as finished
+
+
+class Places(NamedTuple):
+    """Where scores are asked for: parameters and tokens, each of shape (m,)."""
+
+    N: Vector
+    D: Vector
+
+
+class Predicted(NamedTuple):
+    """Scores at some places, and their standard deviations: of the fit, of the law, and of the noise of a score."""
+
+    score: Vector
+    error: Vector
+
+
+class TaskFits:
+    """A ladder on one task, and its fits."""
+
+    def __init__(self, ladder: Ladder, chance: float, seed: int) -> None:
+        self.ladder, self.chance, self.seed = ladder, chance, seed
+        self.points = endpoints(ladder)
+        self.folds = extrapolating_folds(self.points.N, self.points.D)
+        weights = np.stack([np.ones(len(self.points)), *(fold.trained.astype(np.float64) for fold in self.folds)])
+        known = (self.points.loss > 0) & np.isfinite(self.points.loss)
+        lacking = [run for run, has in zip(self.points.run, known, strict=True) if not has]
+        self.without_loss = tuple(lacking) if ladder.loss_name else ()
+        with_loss = bool(ladder.loss_name) and not lacking
+        methods: tuple[LadderMethod, ...] = (*LADDER_METHODS, OlmoLadderMethod(ladder))
+        self.methods = {method.name: method for method in methods if with_loss or not method.needs_loss}
+        self._theta = {name: method.fit(self.points, chance, weights) for name, method in self.methods.items()}
+        self.names = tuple(name for name, theta in self._theta.items() if np.isfinite(theta[0]).all())
+        self._draws: dict[tuple[str, tuple[int, ...]], Matrix] = {}
+
+    @property
+    def ends(self) -> Places:
+        """The runs of the ladder."""
+        return Places(self.points.N, self.points.D)
+
+    def score(self, name: str, places: Places, fold: int = ALL) -> Vector:
+        """Return what a method predicts, shape (m,), of all runs or of those of a fold; NaN without a fit."""
+        theta = self._theta[name][fold + 1 : fold + 2]
+        return np.asarray(self.methods[name].score(self.points, self.chance, theta, *places)[0])
+
+    def errors(self, name: str) -> Vector:
+        """Return the mean absolute error in each fold, shape (f,); NaN where the runs trained on did not leave chance.
+
+        From those nothing can be predicted.
+        """
+        found = [np.abs(self.points.score - self.score(name, self.ends, i)) for i in range(len(self.folds))]
+        judged = [off[fold.predicted].mean() for off, fold in zip(found, self.folds, strict=True)]
+        return np.where([self.leaves_chance(fold.trained) for fold in self.folds], judged, np.nan)
+
+    def comparable_errors(self, name: str) -> Vector:
+        """Return the errors with the least noise of a score added: errors below it separate no methods."""
+        return np.hypot(self.errors(name), LEAST_ERROR)
+
+    def leaves_chance(self, trained: Mask) -> bool:
+        """Return whether enough of some runs have left chance."""
+        return leaves_chance(self.points, trained, self.chance, self.ladder.target.n)
+
+    def predicted(self, name: str, places: Places, weights: Mapping[str, float], fold: int = ALL) -> Predicted:
+        """Return scores with their errors, of all runs or of those of a fold.
+
+        ``weights`` says how far each other method is to be believed, by its name.
+        """
+        score = self.score(name, places, fold)
+        draws = self.methods[name].score(self.points, self.chance, self._resampled(name, fold), *places)
+        noise = [score_error(each, self.points, self.ladder.target.n) for each in score]
+        drift = np.sqrt(self._drift(name, fold) * self._distance(places, fold))
+        law = np.maximum(MOVEMENT_ERROR * self._movement(name, places, fold), drift)
+        others = self._disagreement(name, places, fold, weights)
+        return Predicted(score, np.sqrt(draws.std(axis=0) ** 2 + np.square(noise) + law**2 + others**2))
+
+    def without_each(self, name: str, share: float) -> tuple[Vector, Vector]:
+        """Return what fits without a run say of it at a share of its tokens and at its end, each of shape (n,)."""
+        theta = self.methods[name].fit(self.points, self.chance, 1 - np.eye(len(self.points)))
+        N, D = self.ends
+        before, after = (
+            self.methods[name].score(self.points, self.chance, theta, N, tokens).diagonal() for tokens in (share * D, D)
+        )
+        return before, after
+
+    def loss(self, name: str, places: Places) -> Matrix:
+        """Return the predicted loss and the ends of its 90% interval, shape (3, m); NaN of a method without."""
+        middle = self.methods[name].loss(self.points, self._theta[name][:1], *places)
+        draws = self.methods[name].loss(self.points, self._resampled(name, ALL), *places)
+        return np.concatenate([middle, np.quantile(draws, (0.05, 0.95), axis=0)])
+
+    def link(self, name: str) -> Link | ExponentialLink | None:
+        """Return the link of the loss to the score; None of a method without."""
+        return self.methods[name].link(self.points, self.chance, self._theta[name][0])
+
+    def _trained(self, fold: int) -> Mask:
+        return np.ones(len(self.points), dtype=bool) if fold == ALL else self.folds[fold].trained
+
+    def _resampled(self, name: str, fold: int) -> Matrix:
+        """Return fits to resampled runs, with the means of the priors drawn anew, shape (b, p)."""
+        if fold == ALL:
+            return self._resample(name, (ALL,), RESAMPLES)
+        drawn = self._resample(name, tuple(range(len(self.folds))), FOLD_RESAMPLES)
+        return drawn[fold * FOLD_RESAMPLES : (fold + 1) * FOLD_RESAMPLES]
+
+    def _resample(self, name: str, folds: tuple[int, ...], count: int) -> Matrix:
+        """Return fits to resampled runs of some folds, all in one batch, shape (number of folds times count, p)."""
+        if (name, folds) not in self._draws:
+            random = np.random.default_rng(derive_seed(self.seed, "downstream", name, len(folds)))
+            weights, parents = [], []
+            for fold in folds:
+                runs = np.flatnonzero(self._trained(fold))
+                weights += [
+                    np.bincount(row, minlength=len(self.points)) for row in random.choice(runs, (count, len(runs)))
+                ]
+                parents.append(np.tile(self._theta[name][fold + 1], (count, 1)))
+            start = np.concatenate(parents)
+            resampled = Resampled(start, random.normal(size=start.shape))
+            fitted = self.methods[name].fit(self.points, self.chance, np.stack(weights).astype(np.float64), resampled)
+            self._draws[name, folds] = fitted
+        return self._draws[name, folds]
+
+    def _disagreement(self, name: str, places: Places, fold: int, weights: Mapping[str, float]) -> Vector:
+        """Return the weighted root mean square distance of all methods' predictions from those of one, shape (m,)."""
+        square, total = np.zeros(len(places.N)), 0.0
+        for other in self.names:
+            away = self.score(other, places, fold) - self.score(name, places, fold)
+            if np.isfinite(away).all():
+                square, total = square + weights.get(other, 0.0) * away**2, total + weights.get(other, 0.0)
+        return np.sqrt(square / total) if total else square
+
+    def _drift(self, name: str, fold: int) -> float:
+        """Return the mean squared error of held-out runs of this task for each unit of distance; 0 without any.
+
+        Of the folds that saw none of the runs which this one did not see: they are no evidence for it.
+        """
+        seen, rates = self._trained(fold), []
+        for i, other in enumerate(self.folds):
+            known = other.predicted & seen
+            off = (self.points.score - self.score(name, self.ends, i))[known]
+            is_evidence = known.any() and not (other.trained & ~seen).any() and self.leaves_chance(other.trained)
+            if is_evidence and np.isfinite(off).all():
+                rates.append((off @ off) / np.maximum(self._distance(self.ends, i)[known], MIN_DISTANCE).sum())
+        return float(np.mean(rates)) if rates else 0.0
+
+    def _distance(self, places: Places, fold: int) -> Vector:
+        """Return how far places lie from the nearest run in ln N and ln D together, shape (m,)."""
+        runs = self._trained(fold)
+        apart = [np.abs(np.log(at[:, None] / of[runs])) for at, of in zip(places, self.ends, strict=True)]
+        return np.asarray((apart[0] + apart[1]).min(axis=1))
+
+    def _movement(self, name: str, places: Places, fold: int) -> Vector:
+        """Return how far predictions lie from those of the nearest runs, shape (m,).
+
+        Those are the best run that is no larger and no longer trained, and the worst that is no smaller and no shorter.
+        """
+        runs = self._trained(fold)
+        at_runs, at_places = self.score(name, self.ends, fold)[runs], self.score(name, places, fold)
+        N, D = (np.log(values[runs])[:, None] for values in self.ends)
+        x, y = (np.log(values)[None] for values in places)
+        below, above = (x >= N) & (y >= D), (x <= N) & (y <= D)
+        best = np.where(below, at_runs[:, None], self.chance).max(axis=0)
+        worst = np.where(above, at_runs[:, None], np.inf).min(axis=0)
+        return np.asarray(np.maximum(np.minimum(at_places - best, worst - at_places), 0))
+
+
+class Correction(NamedTuple):
+    """What a run's own evaluations add to the prediction of its end."""
+
+    shift: float  # to add to the score
+    error: float  # standard deviation of what is left
+    observed: float  # score of the run so far
+
+
+def correction(fits: TaskFits, name: str, own: LadderModel, D: float) -> Correction | None:
+    """Return the correction of a run that will end after D tokens; None if the ladder was not evaluated along its runs.
+
+    A run that is ahead of the law so far ends ahead of it, by a share that the ladder's own runs show: each is
+    predicted by a fit without it, at the same share of its training and at its end, and the second residual is
+    regressed on the first. The intercept holds what the decay of the learning rate brings.
+    """
+    share = own.D[np.isfinite(own.score)][-1] / D
+    observed = score_at(own, share * D)
+    middle = [score_at(model, share * model.D[-1]) for model in fits.ladder.models]
+    by_run = dict(zip((model.run for model in fits.ladder.models), middle, strict=True))
+    at_share = np.array([by_run[run] for run in fits.points.run])
+    if np.isfinite(at_share).sum() < MIN_AT_SHARE or not np.isfinite(observed):
+        return None
+    before, after = fits.without_each(name, share)
+    known = np.isfinite(at_share + before + after)
+    if known.sum() < MIN_AT_SHARE:
+        return None
+    first, last = (at_share - before)[known], (fits.points.score - after)[known]
+    intercept, slope = _regress(first, last)
+    rest = last - intercept - slope * first
+    at_once = fits.score(name, Places(np.array([own.N]), np.array([share * D])))[0]
+    spread = float(np.sqrt(rest @ rest / max(len(rest) - 2, 1)))
+    return Correction(intercept + slope * (observed - float(at_once)), spread, observed)
+
+
+def score_at(model: LadderModel, tokens: float) -> float:
+    """Return the mean of the last scores up to so many tokens; NaN if there is none near."""
+    near = (tokens * 1.0001 >= model.D) & ((1 - END_SHARE) * tokens <= model.D) & np.isfinite(model.score)
+    values = model.score[near][-WINDOW:]
+    return float(values.mean()) if len(values) else np.nan
+
+
+def _regress(x: Vector, y: Vector) -> tuple[float, float]:
+    """Return intercept and slope, the slope between 0 and 1 and shrunk towards 0 where x varies little."""
+    u, v = x - x.mean(), y - y.mean()
+    slope = float(np.clip((u @ v) / (u @ u + CORRECTION_RIDGE**2), 0, 1))
+    return float(y.mean() - slope * x.mean()), slope

@@ -1,6 +1,0 @@
-"""Scores of tasks: what evaluations of any tool said about runs, read into one form."""
-
-from toposcope.logs.evaluations.file import COLUMNS, MAX_SIZE, ROLES, Evaluations
-from toposcope.logs.evaluations.reading import read_evaluations
-
-__all__ = ["COLUMNS", "MAX_SIZE", "ROLES", "Evaluations", "read_evaluations"]
