@@ -168,7 +168,6 @@ def test_mistakes(scores: Path, tmp_path: Path) -> None:
         ((scores, *model, "--loss", "c4"), "bits_per_byte"),
         ((scores, *model, "--recipe", "new"), "recipe new: nothing to choose from"),
         ((scores, *model, "--task", "bridges", "--loss", "acc"), "choose from bits_per_byte"),
-        ((scores, *model, "--recipe", "", "--to", "bridges"), "name the new recipe"),
         ((scores, *model, "--recipe", "new", "--ladder", "50M-*"), "give one of them"),
         ((scores, *model, "--exclude", "*"), "no run is left for the ladder"),
         ((scores, *model, "--chance", "bridges=25%"), "expected TASK=SHARE"),
