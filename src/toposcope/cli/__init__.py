@@ -33,7 +33,7 @@ def _all_commands() -> dict[str, click.Command]:
 @click.group(
     cls=Commands, collect=_all_commands, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
-@click.version_option(__version__, prog_name="toposcope")
+@click.version_option(__version__)
 def toposcope() -> None:
     """Measure the topology of language models as they train, and forecast their loss."""
 
@@ -42,7 +42,7 @@ def main() -> None:
     """Run the command line; exit with 0, 1 (a fault or failure was found), 2 (cannot be done) or 130 (interrupted)."""
     try:
         # Click returns the exit code of a command that stopped early; commands themselves return nothing.
-        sys.exit(toposcope(standalone_mode=False))
+        sys.exit(toposcope(prog_name="toposcope", standalone_mode=False))
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; run the same command again to continue", err=True)
         _leave_long_tasks()
