@@ -4,13 +4,14 @@ import msgspec
 import polars as pl
 import pytest
 from commands import called
+from property_examples import THOROUGH
 
 from toposcope.analysis.nested_models.fitting import WITH_PROJECTIONS, WITH_TWIN
 from toposcope.analysis.verdict import BEYOND, NONE, TREND
 from toposcope.study import Study
 from toposcope_experiments import shipped_study
 
-N_RUNS = 64
+N_RUNS = 64 if THOROUGH else 40
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 from named_features import by_feature
+from property_examples import repeated
 from synthetic_runs import INFORMED, OWN_SCHEDULES, SPACING, UNINFORMED, Schedule, Truth, synthetic_study
 
 from toposcope.analysis.association_verdict import MIN_POWER, PLANTED, POWER
@@ -143,7 +144,7 @@ def test_power_grows_with_the_checkpoints(n_runs: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+@pytest.mark.parametrize("noise", repeated([0.1, 0.02, 0.3]))
 @pytest.mark.parametrize("phi", [0.0, 0.7])
 def test_a_thousand_series_of_each_truth(phi: float, noise: float) -> None:
     """The figures of docs/methods/association.md."""
@@ -159,7 +160,7 @@ def test_a_thousand_series_of_each_truth(phi: float, noise: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("schedule", OWN_SCHEDULES)
-@pytest.mark.parametrize("noise", [0.002, 0.02])
+@pytest.mark.parametrize("noise", repeated([0.002, 0.02]))
 def test_every_truth_without_information_under_every_schedule(schedule: Schedule, noise: float) -> None:
     for truth in UNINFORMED:
         n_series = 1000 if truth == "shared cause" else 200  # of which whole studies pass or fail

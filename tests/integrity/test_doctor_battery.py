@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from property_examples import repeated
 from sick_series import (
     SABOTAGES,
     SCHEDULES,
@@ -70,7 +71,7 @@ def check(found: list[Finding], harms: list[Harm]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", repeated(range(8), 3))
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda s: s.__name__)
 def test_one_harm(sabotage: Sabotage, seed: int) -> None:
     series, other, _ = healthy(seed)
@@ -103,7 +104,7 @@ def _around(k: int, n: int) -> range:
     return range(max(0, k - 5), min(n, k + 6))
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(k, marks=pytest.mark.slow) for k in range(2, 24))])
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(k, marks=pytest.mark.slow) for k in repeated(range(2, 24), 4))])
 def test_several_harms_at_once(seed: int) -> None:
     mixed(seed)
 
@@ -111,7 +112,7 @@ def test_several_harms_at_once(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_healthy_series_of_many_kinds(name: str) -> None:
-    for seed in range(8):
+    for seed in repeated(range(8), 3):
         rng = np.random.default_rng([seed, *name.encode()])
         run = Training(
             seed=seed,

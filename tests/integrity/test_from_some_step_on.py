@@ -5,6 +5,7 @@ from functools import cache
 
 import pytest
 import torch
+from property_examples import repeated
 from sick_series import faults, faults_of, seen
 from torch import Tensor, nn
 from trained_mlp import EVERY, STEPS, Series, plain, trained
@@ -145,7 +146,7 @@ def _wrong_data(step: int, optimizer: torch.optim.Optimizer, model: nn.Module) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("event", [_kicked, _reset, _frozen, _thawed, _restarted, _wrong_data])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", repeated(range(2)))
 def test_events_of_a_training_are_no_fault(event: Callable[..., None], seed: int) -> None:
     assert faults_of(trained(event, seed=seed)) == []
 
@@ -209,10 +210,10 @@ def test_a_run_that_goes_on_from_a_mean_is_a_note() -> None:
 
 
 @pytest.mark.parametrize("share", [0.5, 0.2])
-@pytest.mark.parametrize("names", [[MATRIX], list(plain()[0])])
+@pytest.mark.parametrize("names", [[MATRIX], []], ids=["one matrix", "all tensors"])
 def test_an_interpolated_checkpoint(share: float, names: list[str]) -> None:
     before, after = plain()[BEGIN - EVERY], plain()[BEGIN + EVERY]
-    between = {n: torch.lerp(before[n], after[n], share) for n in names}
+    between = {n: torch.lerp(before[n], after[n], share) for n in names or before}
     (finding,) = faults(seen({**plain(), BEGIN: plain()[BEGIN] | between}))
     assert (finding.check, finding.steps) == ("off path", (BEGIN,))
     assert "interpolated" in finding.message

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from monitored import model_of
+from property_examples import THOROUGH
 
 from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.monitored_run import MonitoredRun
@@ -146,7 +147,7 @@ def size_of(directory: Path) -> int:
 def test_ten_hours_of_training(tmp_path: Path, world: World) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("resident memory is read on Linux")
-    n_steps, step_seconds = 200_000, 0.17
+    n_steps, step_seconds = 200_000 if THOROUGH else 60_000, 0.17
     training, memory, stored = Training(tmp_path / "run", world), [], []
     for step in range(1, n_steps + 1):
         training.step(step_seconds)

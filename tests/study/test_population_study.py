@@ -8,6 +8,7 @@ import msgspec
 import polars as pl
 import pytest
 from commands import called
+from property_examples import repeated
 
 from toposcope.checkpoints.sources.packed import POINTER
 from toposcope.family import Corpus, Run
@@ -200,7 +201,7 @@ def in_pairs(_: StudyTraining, runs: Sequence[Run], __: str) -> list[list[Run]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other_packs", [False, True])
-@pytest.mark.parametrize("at", [0, 1, 4, 7, 11])
+@pytest.mark.parametrize("at", repeated([4, 0, 1, 7, 11], 2))
 def test_killed_while_the_logs_of_a_pack_are_written_nothing_is_trained_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, other_packs: bool
 ) -> None:

@@ -259,12 +259,12 @@ def _fill() -> None:
     for key, value in {
         "num_hidden_layers": 10**6, "hidden_size": 10**9, "vocab_size": 10**12, "max_position_embeddings": 10**12,
         "num_attention_heads": 10**9, "intermediate_size": -1, "rotary_pct": 1e308, "num_labels": 10**7,
-        "id2label": {f"{k}": "" for k in range(10**6)}, "layer_types": ["full_attention"] * 10**6,
+        "id2label": lambda: {f"{k}": "" for k in range(10**6)}, "layer_types": ["full_attention"] * 10**6,
     }.items():  # fmt: skip
         grown = {
             **beside,
             "tokenizer__json": lambda: tokenizer(0),
-            "config__json": lambda k=key, v=value: configuration(**{k: v}),
+            "config__json": lambda k=key, v=value: configuration(**{k: v() if callable(v) else v}),
         }
         checkpoint(f"configuration of {key}", st, lambda: WEIGHTS, *language, **grown)
     many = {**beside, "tokenizer__json": lambda: tokenizer(0)}

@@ -1,17 +1,26 @@
-"""How many examples a property is tried on: a third of them, or all where PROPERTY_EXAMPLES=all (`make properties`).
+"""How many examples a property is tried on, and how often a slow test is repeated: a part, or all of them.
 
-Hypothesis draws other examples every time, so the quick runs add up to the thorough ones.
+All where PROPERTY_EXAMPLES=all, as in `make properties` and every night. Hypothesis draws other examples every time, so
+the quick runs add up to the thorough ones.
 """
 
 import os
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from hypothesis import settings
 
+Case = TypeVar("Case")
 MIN_EXAMPLES = 10
-SHARE = 1 if os.environ.get("PROPERTY_EXAMPLES") == "all" else 3
+THOROUGH = os.environ.get("PROPERTY_EXAMPLES") == "all"
+SHARE = 1 if THOROUGH else 3
 
 
 def examples(count: int, **options: Any) -> settings:
     """Return the settings of a property that is tried on so many examples, or on a third of them."""
     return settings(max_examples=max(min(count, MIN_EXAMPLES), count // SHARE), **options)
+
+
+def repeated(cases: Iterable[Case], few: int = 1) -> list[Case]:
+    """Return the first few cases of a slow test, or all of them."""
+    return [*cases] if THOROUGH else [*cases][:few]

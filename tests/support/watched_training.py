@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from monitored import SlowSteps
+from property_examples import THOROUGH
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from toposcope.monitor.monitor import Monitor
 
-STEPS, EVERY, WIDTH, CONTEXT, VOCABULARY = 100, 5, 64, 32, 97
+STEPS, EVERY, WIDTH, CONTEXT, VOCABULARY = 100 if THOROUGH else 40, 5, 64, 32, 97
 WAYS = (
     *("plain", "dropout", "fused", "foreach", "sgd", "compiled", "autocast", "scaled", "scaled fused"),
     *("accumulated", "checkpointed", "clipped", "half", "two threads"),
