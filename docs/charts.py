@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 
 from toposcope import neural_persistence, rips
-from toposcope.charts import Chart, distance_matrix
+from toposcope.charts import Chart
 from toposcope.charts.contour import contour
-from toposcope.homology import bottleneck, critical_points, profile_grid, sublevel_grid
+from toposcope.homology import critical_points, profile_grid, sublevel_grid
 
 
 def charts() -> dict[str, Chart]:
@@ -17,29 +17,19 @@ def charts() -> dict[str, Chart]:
     angles = rng.uniform(0, 2 * np.pi, 200)
     circle = np.column_stack([np.cos(angles), np.sin(angles)]) + rng.normal(0, 0.12, (200, 2))
     h0, h1 = rips(circle, threshold=0.9)
-    x = np.linspace(-2, 2, 30)
-    two_wells = (x[:, None] ** 2 - 1) ** 2 + x**2 + rng.normal(0, 0.2, (30, 30))
     side = np.linspace(-6, 6, 41)
     first, second = np.meshgrid(side, side, indexing="ij")
     himmelblau = (first**2 + second - 11) ** 2 + (first + second**2 - 7) ** 2
     branches = sublevel_grid(himmelblau, connectivity="freudenthal").branches()
     saddles = critical_points(himmelblau).saddles
-    noises = (0, 0.05, 0.1, 0.2, 0.4)
-    diagrams = [rips(circle + rng.normal(0, noise, circle.shape))[1] for noise in noises]
-    distances = [[bottleneck(a, b) for b in diagrams] for a in diagrams]
     return {
         "persistence-diagram": h0.plot(h1),
         "neural-persistence": neural_persistence(rng.normal(size=(60, 40))).diagram.plot(),
         "barcode": h0.barcode(h1),
-        "betti-curve": h0.betti_curve(h1),
-        "landscape": h1.landscape(),
-        "persistence-image": h1.persistence_image(16),
-        "merge-tree": sublevel_grid(two_wells).plot(),
         "contour": contour(
             himmelblau, side, side, branches[1:], branches.minima, saddles, value="value of the function"
         ),
         "profile": profile_grid(himmelblau, connectivity="freudenthal").plot(),
-        "distance-matrix": distance_matrix(distances, list(map(str, noises)), "bottleneck distance"),
     }
 
 

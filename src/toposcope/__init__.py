@@ -20,7 +20,6 @@ __all__ = [
     "measure",
     "merge",
     "neural_persistence",
-    "plot_series",
     "rips",
     "series",
 ]
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from toposcope.probes.layer_topology import layer_topology
     from toposcope.study import Study, measure
     from toposcope.study.landscapes import landscape
-    from toposcope.study.plotting import plot_series
 
 # So that `import toposcope` does not import torch or numba.
 __getattr__, __dir__ = lazy_imports(__name__, __file__)

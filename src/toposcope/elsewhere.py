@@ -17,6 +17,8 @@ INSTEAD: dict[str, str] = {
     "over_train": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
     "inference_tokens": "inference is no longer planned; plan the training alone",
+    "plot_series": "`toposcope.measure(series)` returns a data frame, and its `plot.line` draws it",
+    "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
 }
 """Of what no distribution holds any more: what to use in its place, as the end of a sentence."""
 

@@ -12,61 +12,6 @@ from toposcope.elsewhere import elsewhere
 
 _AnyCallable = TypeVar("_AnyCallable", bound=Callable[..., Any])
 
-SYNONYMS = {
-    "max_dimension": "maxdim maxdimension max_dim dim dims dimension dimensions homology_dimension homology_dimensions "
-    "max_homology_dimension homology_degree homology_degrees max_degree hom_dim",
-    "threshold": "thresh cutoff max_edge max_edge_length max_edge_weight max_filtration max_filtration_value "
-    "max_length max_radius max_scale r_max epsilon eps max_alpha_square",
-    "max_points": "n_perm n_landmarks nb_landmarks num_landmarks max_samples subsample subsample_size sparse",
-    "points": "point_cloud cloud data x distances dm matrix samples rips_complex",
-    "count": "n n_perm n_points n_landmarks n_samples",
-    "bandwidth": "sigma kernel_params",
-    "at": "n_bins resolution sample_range",
-    "metric": "distance_metric affinity dissimilarity metric_params distance",
-    "order": "p q wasserstein_p internal_p",
-    "n_dimensions": "n_components",
-    "n_neighbours": "n_neighbors k knn",
-    "workers": "n_jobs num_workers n_workers n_processes processes jobs n_threads",
-    "n_threads": "n_jobs num_threads threads workers",
-    "seed": "random_state random_seed rng",
-    "rng": "random_state random_seed seed",
-    "tolerance": "tol atol rtol",
-    "draws": "n_draws n_samples num_samples seeds",
-    "steps": "n_steps num_steps step iterations epochs",
-    "every": "interval freq frequency log_every log_interval log_freq log_every_n_steps every_n_steps eval_every",
-    "directory": "dir folder path out output_dir out_dir logdir log_dir save_dir",
-    "last_step": "max_steps total_steps num_steps n_steps steps",
-    "tokens_per_step": "tokens_per_batch batch_tokens batch_size",
-    "budget": "overhead max_overhead flops compute",
-    "probes": "probe metrics features statistics",
-    "parameters": "n_params num_params n_parameters params N",
-    "tokens": "n_tokens num_tokens D",
-    "siblings": "runs earlier_runs",
-    "text": "texts dataset corpus",
-    "series": "checkpoints path",
-    "rips": "ripser vietoris_rips vietorisripspersistence ripscomplex persistent_homology persistence "
-    "persistence_diagram persistence_diagrams compute_persistence weightedripspersistence",
-    "wasserstein": "wasserstein_distance pairwisedistance",
-    "bottleneck": "bottleneck_distance",
-    "betti_curve": "betticurve",
-    "persistence_image": "persistenceimage persistenceimager persimage",
-    "landscape": "persistencelandscape",
-}
-"""Names that people bring from Ripser, GUDHI, giotto-tda, scikit-learn and trainers, by ours."""
-ABSENT = {
-    "coeff": "coefficients are in the field of two elements",
-    "homology_coeff_field": "coefficients are in the field of two elements",
-    "distance_matrix": 'distances are given as points with metric="precomputed"',
-    "is_distance_matrix": 'distances are given as points with metric="precomputed"',
-    "do_cocycles": "toposcope.homology.longest_loops returns cycles",
-    "return_generators": "toposcope.homology.longest_loops returns cycles",
-    "collapse_edges": "it needs no collapse of edges",
-    "reduced_homology": "the essential class is in n_essential, not in the pairs",
-    "n_jobs": "it runs in one process",
-    "num_workers": "it runs in one process",
-    "random_state": "its results need no seed",
-}
-"""What is true of options of others that have no counterpart where they are given."""
 MAX_FOREIGN_MESSAGE = 200  # characters of another library's message
 
 
@@ -93,13 +38,12 @@ def message_of(error: BaseException) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the name that was probably meant: ours for that of another library, else a like one; or nothing."""
+    """Return the name that was probably meant, one that is spelt alike or goes on; or nothing."""
     from difflib import get_close_matches  # slow to import
 
     plain = {each.lower().replace("-", "_"): each for each in known if each}
     meant = name.lower().replace("-", "_")
-    near = [ours for ours, theirs in SYNONYMS.items() if ours in plain and meant in theirs.lower().split()]
-    near = near or get_close_matches(meant, plain, 1) or [each for each in plain if meant and each.startswith(meant)]
+    near = get_close_matches(meant, plain, 1) or [each for each in plain if meant and each.startswith(meant)]
     return plain[near[0]] if near else ""
 
 
@@ -113,8 +57,7 @@ def choices(name: str, known: Iterable[str]) -> str:
     listed = ", ".join(known)
     if meant := nearest(name, known):
         return f"did you mean {meant!r}? Choose from {listed}"
-    advice = ABSENT.get(name.lower().replace("-", "_"))
-    return f"{advice}; leave it out. Choose from {listed}" if advice else f"choose from {listed}"
+    return f"choose from {listed}"
 
 
 def warn_caller(message: str) -> None:

@@ -119,7 +119,7 @@ def test_a_text_opens_the_same_as_a_call(tmp_path: Path) -> None:
         again = series(merge(series(tmp_path, steps=[STEPS[k] for k in members])).location)[0]
         assert again.step == average.step
     soup = merge(tmp_path, window=(100, 400), weights=[1, 2, 5])
-    assert soup.weights_of_steps == {100: 1 / 8, 200: 2 / 8, 400: 5 / 8}
+    assert soup.source.weights == (1 / 8, 2 / 8, 5 / 8)
     assert "divided by their sum 8" in soup.notes[0]
     assert series(soup.location)[0].content_hash() == soup.content_hash()
 

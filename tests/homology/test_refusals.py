@@ -88,8 +88,6 @@ GRID = [0.0, 1.0, 2.0]
 DENSITY = SpectralDensity(*np.ones((4, 3, 2)))
 VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Diagram": (Diagram, {"pairs": BAR.pairs, "dimension": 0}),
-    "Diagram.landscape": (BAR.landscape, {}),
-    "Diagram.persistence_image": (BAR.persistence_image, {}),
     "Moments": (Moments, {"dimension": 3}),
     "PfaffianFormat": (homology.PfaffianFormat, {"n": 2, "alpha": 1, "beta": 1, "length": 1}),
     "SpectralDensity.share": (DENSITY.share, {"low": 0.0, "high": 1.0}),
@@ -104,7 +102,6 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "farthest_points": (farthest_points, {"points": POINTS, "count": 2}),
     "h1_births": (homology.h1_births, {"points": POINTS}),
     "hutch_plus_plus": (homology.hutch_plus_plus, {**PRODUCT, "draws": 2}),
-    "hutchinson": (homology.hutchinson, {**PRODUCT, "draws": 2}),
     "landscape": (landscape, {"diagram": BAR, "at": GRID}),
     "linear_cka": (homology.linear_cka, {"X": POINTS, "Y": POINTS}),
     "local_learning_coefficient": (

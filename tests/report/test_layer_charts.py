@@ -10,9 +10,8 @@ from made_up_material import material
 from named_features import by_group
 from section_tools import charts_of
 
-from toposcope.charts.distances import step_heat_map
 from toposcope.report.charts.series import short_names
-from toposcope.report.sections.layers import layer_group_charts, layer_heat_maps
+from toposcope.report.sections.layers import layer_group_charts, layer_heat_maps, step_heat_map
 from toposcope.report.study_data import StudyData
 
 

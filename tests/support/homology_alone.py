@@ -45,7 +45,6 @@ def results() -> dict[str, object]:
         "farthest_points": homology.farthest_points(points, 5),
         "h1_births": homology.h1_births(points),
         "hutch_plus_plus": homology.hutch_plus_plus(product, 8, 6, rng),
-        "hutchinson": homology.hutchinson(product, 8, 4, rng),
         "landscape": homology.landscape(h1, [0.5, 1.0]),
         "linear_cka": homology.linear_cka(points, points**2),
         "local_learning_coefficient": homology.local_learning_coefficient(

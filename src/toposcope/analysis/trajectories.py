@@ -88,11 +88,6 @@ class Trajectory:
         if not len(self.tokens):
             object.__setattr__(self, "tokens", np.full(len(self.steps), np.nan))
 
-    @property
-    def clocks(self) -> SeriesByName:
-        """The covariates, by their name in earlier versions."""
-        return self.covariates
-
     def named_values(self) -> SeriesByName:
         """Return targets and features of the network by their written names."""
         return {**self.targets, **{str(feature): values for feature, values in self.features.items()}}

@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING
 
 from toposcope.lazy import lazy_imports
 
-__all__ = ["Chart", "distance_matrix"]
+__all__ = ["Chart"]
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
-    from toposcope.charts.distances import distance_matrix
 
 # Altair is imported on first use, so that `import toposcope` is quick.
 __getattr__, __dir__ = lazy_imports(__name__, __file__)

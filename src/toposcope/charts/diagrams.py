@@ -1,13 +1,12 @@
-"""Charts of a persistence diagram: the diagram, its barcode, image, Betti curve and landscape."""
+"""Charts of persistence diagrams: their points, and their bars."""
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.charts.chart import Chart
 from toposcope.typing import Indices, Matrix, Vector
@@ -226,85 +225,3 @@ def _caption(n_marks: int, n_drawn: int, n_positive: int, n_bars: int) -> str:
     text = "; ".join(parts)
     more = f" {text[0].upper()}{text[1:]}." if text else ""
     return f"The farther from the diagonal, the longer a class lives.{more}"
-
-
-IMAGE_SIDE = 320  # of the square, in pixels
-
-
-def persistence_image(
-    name: str, image: Matrix, birth_edges: Vector, lifetime_edges: Vector, *, descending: bool = False
-) -> Chart:
-    """Draw a persistence image."""
-    end = "death" if descending else "birth"
-    caption = f"Each bar is a Gaussian at its {end} and lifetime, weighted by its lifetime; a pixel holds its integral."
-    if not image.any():
-        return empty_chart("persistence-image", f"{name}: no finite bars", caption)
-    row, column = np.unravel_index(image.argmax(), image.shape)
-    birth, lifetime = (float(edges[i : i + 2].mean()) for edges, i in ((birth_edges, column), (lifetime_edges, row)))
-    title = f"{name}: the heaviest pixel lies at {end} {birth:.3g}, lifetime {lifetime:.3g}"
-    rows = [
-        {
-            "birth": birth_edges[j], "birth_end": birth_edges[j + 1],
-            "lifetime": lifetime_edges[i], "lifetime_end": lifetime_edges[i + 1], "weight": weight,
-        }
-        for (i, j), weight in np.ndenumerate(image)
-    ]  # fmt: skip
-    exact = alt.Scale(nice=False, zero=False)
-    figure = alt.Chart(data(rows)).mark_rect().encode(
-        x=alt.X("birth:Q", title=end, scale=exact), x2="birth_end:Q",
-        y=alt.Y("lifetime:Q", title="lifetime", scale=exact), y2="lifetime_end:Q",
-        color=alt.Color("weight:Q", title="weight"),
-        tooltip=["birth:Q", "lifetime:Q", "weight:Q"],
-    ).properties(width=IMAGE_SIDE, height=IMAGE_SIDE)  # fmt: skip
-    return Chart(
-        "persistence-image", title, caption, f"Heat map of {image.shape[0]} by {image.shape[1]}. {title}.", figure
-    )
-
-
-def betti_curve(curves: Mapping[str, tuple[Vector, NDArray[np.int64]]], *, descending: bool = False) -> Chart:
-    """Draw Betti curves as step functions."""
-    title = "; ".join(
-        f"{name}: at most {int(counts.max()):,} alive at once" for name, (_, counts) in curves.items() if len(counts)
-    )
-    caption = "Finite bars alive at each filtration value; classes without a death are not counted."
-    if not title:
-        return empty_chart("betti-curve", f"{', '.join(curves)}: no finite bars", caption)
-    rows = [
-        {"diagram": name, "value": value, "alive": count}
-        for name, (at, counts) in curves.items()
-        for value, count in zip(at.tolist(), counts.tolist(), strict=True)
-    ]
-    axis = filtration_axis(
-        *limits(np.concatenate([at for at, _ in curves.values()])), "filtration value", descending=descending
-    )
-    legend = alt.Legend() if len(curves) > 1 else None
-    figure = alt.Chart(data(rows)).mark_line(interpolate="step-after").encode(
-        x=alt.X("value:Q", **axis),
-        y=alt.Y("alive:Q", title="classes alive"),
-        color=alt.Color("diagram:N", title=None, scale=alt.Scale(domain=list(curves)), legend=legend),
-        order=alt.Order("value:Q"),  # a step holds until the next higher value, also where the axis descends
-        tooltip=["diagram:N", "value:Q", "alive:Q"],
-    )  # fmt: skip
-    return Chart("betti-curve", title, caption, f"Step curve of the number of classes alive. {title}.", figure)
-
-
-def landscape(name: str, at: Vector, layers: Matrix, *, descending: bool = False) -> Chart:
-    """Draw persistence landscape functions."""
-    caption = "Function k at t is the k-th largest of the tents that bars span, half a lifetime high at their middle."
-    if not layers.any():
-        return empty_chart("landscape", f"{name}: no finite bars", caption)
-    title = f"{name}: the first landscape function peaks at {at[layers[0].argmax()]:.3g}, {layers[0].max():.3g} high"
-    order = [f"{k}" for k in range(1, len(layers) + 1)]
-    rows = [
-        {"value": value, "height": height, "function": k}
-        for k, layer in zip(order, layers, strict=True)
-        for value, height in zip(at.tolist(), layer.tolist(), strict=True)
-    ]
-    axis = filtration_axis(*limits(np.asarray(at)), "filtration value t", descending=descending)
-    figure = alt.Chart(data(rows)).mark_line().encode(
-        x=alt.X("value:Q", **axis),
-        y=alt.Y("height:Q", title="landscape"),
-        color=alt.Color("function:N", title="function", scale=alt.Scale(domain=order)),
-        tooltip=["function:N", "value:Q", "height:Q"],
-    )  # fmt: skip
-    return Chart("landscape", title, caption, f"Lines of {len(layers)} landscape functions. {title}.", figure)

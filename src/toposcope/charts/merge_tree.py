@@ -14,25 +14,6 @@ from toposcope.typing import Matrix, Vector
 MAX_BRANCHES = 100  # drawn, the most persistent; the branch that one of them joins is among them
 
 
-def merge_tree(births: Vector, deaths: Vector, parents: NDArray[np.int64]) -> Chart:
-    """Draw a merge tree: each branch rises from its minimum to the saddle at which it joins an older branch."""
-    finite = np.isfinite(deaths)
-    low, high = limits(np.concatenate([births, deaths[finite]]))
-    room = high - low
-    y_axis = {
-        "title": "value of the function",
-        "scale": alt.Scale(domain=[low - 0.04 * room, high + 0.08 * room], nice=False),
-    }
-    figure = alt.layer(*tree_layers(births, deaths, parents, y_axis))
-    caption = (
-        "A branch rises from a minimum to the saddle where it joins an older one; those that reach the top join none."
-    )
-    if len(births) > MAX_BRANCHES:
-        caption += f" Drawn are the {MAX_BRANCHES} most persistent of {len(births):,} branches."
-    title = tree_title(births, deaths)
-    return Chart("merge-tree", title, caption, f"Merge tree. {title}.", figure)
-
-
 def tree_layers(
     births: Vector, deaths: Vector, parents: NDArray[np.int64], y_axis: dict[str, Any], *, margin: float = 0
 ) -> list[alt.Chart]:

@@ -35,11 +35,6 @@ class MergedCheckpoint(Checkpoint):
 
     source: MergedSource
 
-    @property
-    def weights_of_steps(self) -> dict[int, float]:
-        """The weight of each checkpoint in the average, by step."""
-        return {m.step: weight for m, weight in zip(self.source.members, self.source.weights, strict=True)}
-
     def save(self, folder: Path | str) -> Path:
         """Write the average as a folder that ``transformers`` loads, whole or not at all.
 

@@ -56,7 +56,6 @@ from toposcope.homology.spectral_density import (
     SpectralDensity,
     TraceEstimate,
     hutch_plus_plus,
-    hutchinson,
     spectral_density,
 )
 from toposcope.homology.spectral_measures import (
@@ -109,7 +108,6 @@ __all__ = [
     "farthest_points",
     "h1_births",
     "hutch_plus_plus",
-    "hutchinson",
     "landscape",
     "linear_cka",
     "local_learning_coefficient",

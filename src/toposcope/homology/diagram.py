@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_number, as_positive
-from toposcope.homology.tuning import MAX_SAMPLES, MAX_TENTS
+from toposcope.homology.tuning import MAX_TENTS
 from toposcope.typing import Matrix, Vector
 
 if TYPE_CHECKING:
@@ -126,62 +126,6 @@ class Diagram:
         from toposcope.charts.diagrams import barcode
 
         return barcode(self._bars(others))
-
-    def betti_curve(self, *others: "Diagram") -> "Chart":
-        """Draw how many bars are alive at each filtration value; `others` as in `plot`.
-
-        The numbers themselves: `toposcope.homology.betti_curve`.
-        """
-        from toposcope.charts.diagrams import betti_curve as draw
-        from toposcope.charts.diagrams import is_descending
-
-        bars = self._bars(others)
-        curves = {}
-        for name, diagram in zip((each.name for each in bars), (self, *others), strict=True):
-            ends = np.unique(diagram.pairs[diagram.lifetimes > 0])
-            at = ends if len(ends) <= MAX_SAMPLES else np.linspace(ends[0], ends[-1], MAX_SAMPLES)
-            curves[name] = (at, betti_curve(diagram, at))
-        return draw(curves, descending=is_descending(bars))
-
-    def landscape(self, n_layers: int = 5) -> "Chart":
-        """Draw the first persistence landscape functions.
-
-        The numbers themselves: `toposcope.homology.landscape`.
-        """
-        from toposcope.charts.diagrams import is_descending, limits
-        from toposcope.charts.diagrams import landscape as draw
-
-        (bars,) = self._bars(())
-        at = np.linspace(*limits(bars.positive.ravel()), MAX_SAMPLES)
-        at = np.union1d(at, bars.positive[:1].mean(axis=1))  # where the longest bar peaks
-        return draw(bars.name, at, landscape(self, at, n_layers), descending=is_descending([bars]))
-
-    def persistence_image(self, n_pixels: int = 24, bandwidth: float | None = None) -> "Chart":
-        """Draw the persistence image on a square grid that holds all bars.
-
-        Parameters
-        ----------
-        n_pixels : int
-            Along either side.
-        bandwidth : float, optional
-            Standard deviation of a bar's Gaussian, in units of the filtration; by default a twentieth of the longest
-            bar. Images of several diagrams are compared on one grid: `toposcope.homology.persistence_image`.
-        """
-        from toposcope.charts.diagrams import is_descending
-        from toposcope.charts.diagrams import persistence_image as draw
-
-        n_pixels = as_count(n_pixels, "n_pixels", 1)
-        longest = float(self.lifetimes.max(initial=0)) or 1.0
-        width = (
-            max(longest / 20, np.finfo(np.float64).tiny) if bandwidth is None else as_positive(bandwidth, "bandwidth")
-        )
-        low = self.pairs.min(axis=1) if len(self.pairs) else np.zeros(1)
-        margin = 3 * width + 1e-12 * np.abs(low).max()  # pixels must differ in rounded numbers too
-        births = np.linspace(low.min() - margin, low.max() + margin, n_pixels + 1)
-        lifetimes = np.linspace(0, longest + 3 * width, n_pixels + 1)
-        (bars,) = self._bars(())
-        image = persistence_image(self, births, lifetimes, width)
-        return draw(bars.name, image, births, lifetimes, descending=is_descending([bars]))
 
     def _bars(self, others: "tuple[Diagram, ...]") -> "list[Bars]":
         """Return the bars of this and other diagrams for charts, each with a name of its own."""

@@ -68,35 +68,6 @@ class SpectralDensity:
         return density
 
 
-def hutchinson(
-    product: Operator, dimension: int, draws: int, rng: np.random.Generator, *, gaussian: bool = False
-) -> Vector:
-    """Return z'Az for random vectors z; each is an unbiased estimate of the trace.
-
-    Parameters
-    ----------
-    product : callable
-    dimension, draws : int
-    rng : numpy.random.Generator
-    gaussian : bool
-        Standard normal entries, of variance 2 ||A||_F^2; else random signs, where the diagonal adds nothing to the
-        variance, 2 sum_{i != j} A_ij^2 (Hutchinson 1990).
-
-    Returns
-    -------
-    ndarray, shape (draws,), float64
-
-    Raises
-    ------
-    ToposcopeError
-        If a product is not a finite vector, or an estimate is not finite, or a number is out of range.
-    """
-    dimension, draws = as_count(dimension, "dimension", 1), as_count(draws, "draws", 1)
-    drawn = (rng.standard_normal(dimension) if gaussian else _signs(rng, dimension) for _ in range(draws))
-    with np.errstate(over="ignore", invalid="ignore"):
-        return _finite(np.array([z @ checked_product(product, z) for z in drawn]))
-
-
 def _finite(estimates: Vector) -> Vector:
     if not np.isfinite(estimates).all():
         raise ToposcopeError(
@@ -126,7 +97,7 @@ def hutch_plus_plus(
     Raises
     ------
     ToposcopeError
-        As of `hutchinson`.
+        If a product is not a finite vector, or an estimate is not finite, or a number is out of range.
 
     Examples
     --------
@@ -147,7 +118,9 @@ def hutch_plus_plus(
         # random signs are needed again: their product with the result is the sample
         return _outside(basis, checked_product(product, _outside(basis, vector.copy())))
 
-    samples = hutchinson(outside, dimension, draws, rng)
+    signs = (_signs(rng, dimension) for _ in range(draws))
+    with np.errstate(over="ignore", invalid="ignore"):
+        samples = _finite(np.array([z @ checked_product(outside, z) for z in signs]))
     return TraceEstimate(inside + float(samples.mean()), float(np.std(samples, ddof=1)) / draws**0.5)
 
 
@@ -179,7 +152,7 @@ def spectral_density(
     Raises
     ------
     ToposcopeError
-        As of `hutchinson`.
+        If a product is not a finite vector, or an estimate is not finite, or a number is out of range.
 
     Notes
     -----

@@ -14,7 +14,7 @@ from toposcope.homology.diagram import Diagram
 from toposcope.typing import Indices, Vector
 
 if TYPE_CHECKING:
-    from toposcope.charts.chart import Chart
+    pass
 
 # Clockwise from the north-west: consecutive cells touch, and bit k of a set of cells stands for cell k.
 _RING = ((-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1))
@@ -62,19 +62,6 @@ class Sublevel:
 
     def __repr__(self) -> str:
         return f"Sublevel({len(self.minima)} minima that die, {len(self.essential_minima)} essential)"
-
-    def plot(self) -> "Chart":
-        """Draw the merge tree; ``diagram.plot()`` draws the persistence diagram.
-
-        Examples
-        --------
-        >>> sublevel_grid([[0.0, 3.0, 1.0, 2.0, 0.5]]).plot().title
-        '3 minima in 1 component; the deepest that joins another lies 2.5 below its saddle'
-        """
-        from toposcope.charts.merge_tree import merge_tree
-
-        branches = self.branches()
-        return merge_tree(branches.births, branches.deaths, branches.parents)
 
     def branches(self) -> "Branches":
         """Return the merge tree as branches, each from a minimum to the saddle at which it joins an older one.

@@ -49,6 +49,6 @@ N_SIZES, MIN_POINTS = 8, 50
 MAX_DIRECT_ENTRIES = 1 << 18  # of points whose singular values are taken from themselves, not from their scatter
 BLOCK_ENTRIES = 1 << 20  # of a matrix in float64, at a time, for its clustering coefficient
 
-# charts: filtration values of a curve; values of tents that a landscape holds at a time; levels and basins of a profile
-MAX_SAMPLES, MAX_TENTS, N_LEVELS, MAX_BASINS = 300, 2_000_000, 64, 100
+# values of tents that a landscape holds at a time; levels and basins of a profile
+MAX_TENTS, N_LEVELS, MAX_BASINS = 2_000_000, 64, 100
 MAX_ITERATIONS, CONVERGED = 3000, 1e-8  # of metric scaling; the gradient of the squared stress at a minimum

@@ -42,12 +42,6 @@ QUICK: dict[str, Any] = {"size": "tiny-3k", "seeds": 6, "steps": 80}
 @click.option("--batch-size", type=int, default=8, show_default=True, help="Sequences of an update.")
 @click.option("--seeds", type=int, default=91, show_default=True, help="Runs of each push, up and down.")
 @click.option(
-    "--share", type=float, default=0.02, show_default=True, help="Norm of the push over that of the loss gradient."
-)
-@click.option(
-    "--refresh", type=int, default=0, help="Steps that pairings are kept. Default: 5 for H0, 1 for H1, else 20."
-)
-@click.option(
     "--push-until", type=float, default=1.0, show_default=True, help="Share of the steps after which pushes end."
 )
 @click.option("--initial-scale", type=float, default=1.0, show_default=True, help="Factor of the initial weights.")
@@ -78,16 +72,12 @@ def intervene(
     """
     from toposcope_experiments.interventions.experiment import run_experiment
     from toposcope_experiments.interventions.page import first_line, write_page
-    from toposcope_experiments.interventions.push import refresh_warning
 
     if quick:
         given = {name for name in QUICK if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
         options |= {name: value for name, value in QUICK.items() if name not in given}
     with bad_use():
         design = _design(**options)
-    for statistic in design.statistics:
-        if warning := refresh_warning(statistic, design.refresh_of(statistic)):
-            click.echo(f"note: {warning}", err=True)
     with progress_bars() as progress:
         run_experiment(design, out, workers=workers, progress=progress)
         for name, other in design.conditions().items() if conditions else ():

@@ -11,7 +11,6 @@ from toposcope.analysis.layers import onset_table, reference_table
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
 from toposcope.charts.chart import Chart
-from toposcope.charts.distances import step_heat_map
 from toposcope.probes.feature import NETWORK
 from toposcope.report.association_tables import primary
 from toposcope.report.charts import series
@@ -34,6 +33,25 @@ def layer_heat_maps(data: StudyData) -> list[Chart]:
         ("layers-h0", "H0 total / weight norm", "change, %", _h0_change),
     )
     return [chart for name, what, axis, change in maps if (chart := _heat_map(data, name, what, axis, change))]
+
+
+def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str, *, signed: bool) -> alt.LayerChart:
+    """Draw a value by row and checkpoint."""
+    rows = rows.with_columns(value=pl.when(pl.col("value").is_finite()).then("value"))
+    largest = max((abs(value) for value in rows.get_column("value").drop_nulls()), default=1.0) or 1.0
+    scale = alt.Scale(range="diverging", domain=[-largest, largest], domainMid=0) if signed else alt.Scale(zero=False)
+    base = alt.Chart(rows).encode(
+        x=alt.X("step:O", title="training step", axis=alt.Axis(format=",d", labelAngle=0, labelSeparation=8)),
+        y=alt.Y(f"{row}:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=160, grid=False)),
+        tooltip=[f"{row}:N", alt.Tooltip("step:O", format=",d"), alt.Tooltip("value:Q", format=".4~g", title=title)],
+    )
+    cells = base.mark_rect().encode(color=alt.Color("value:Q", title=title, scale=scale))
+    undefined = base.transform_filter("!isValid(datum.value)")
+    height = min(560, 16 * len(order))
+    layers = [cells.transform_filter("isValid(datum.value)")]
+    if rows.get_column("value").has_nulls():
+        layers += [undefined.mark_rect(color="#888", opacity=0.15), undefined.mark_text(text="×", opacity=0.7)]
+    return alt.LayerChart(layer=layers).properties(height=height)
 
 
 def _heat_map(
