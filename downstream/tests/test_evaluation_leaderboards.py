@@ -42,7 +42,7 @@ def test_a_leaderboard(tmp_path: Path) -> None:
 @example(seed=0)
 def test_any_leaderboard(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     table = evaluation_table(seed)
-    evaluations = read_scores(tmp_path_factory.mktemp("scores"), table.text, f"scores{table.ending}")
+    evaluations = read_scores(tmp_path_factory.mktemp("scores"), table.text)
     remarks = said(evaluations)
     assert len(evaluations.tasks) == len(table.scores), (evaluations.tasks, table.text)
     assert not any(is_average(task) for task in evaluations.tasks)

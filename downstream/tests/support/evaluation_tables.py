@@ -42,7 +42,6 @@ class EvaluationTable:
     averages: list[str]
     others: list[str]
     sizes: list[float]
-    ending: str
 
 
 def evaluation_table(seed: int) -> EvaluationTable:
@@ -83,17 +82,8 @@ def evaluation_table(seed: int) -> EvaluationTable:
     if rng.random() < 0.2:
         models = [f"[{model}](https://example.org/{model})" for model in models]
     rows = [[first, *names], *([model, *(columns[n][i] for n in names)] for i, model in enumerate(models))]
-    layout = rng.choice(["a row for each model", "a row for each model", "a row for each task", "Markdown"])
-    if layout == "a row for each task":
-        rows = [list(row) for row in zip(*rows, strict=True)]
-        rows[0][0] = rng.choice(["Benchmark", "Task", "tasks"])
-    if layout == "Markdown" or rng.random() < 0.1:
-        text = "# Results\n\n" + "".join(
-            f"| {' | '.join(row)} |\n" for row in (rows[0], ["---"] * len(rows[0]), *rows[1:])
-        )
-        return EvaluationTable(text, scores, averages, others, sizes, ".md")
     text = "".join(separator.join(row) + "\n" for row in rows)
-    return EvaluationTable(text, scores, averages, others, sizes, ".csv")
+    return EvaluationTable(text, scores, averages, others, sizes)
 
 
 def _decorated(task: str, rng: random.Random) -> str:

@@ -1,4 +1,4 @@
-"""Tables of evaluations: which columns are tasks or models; those with a row for each task are turned."""
+"""Tables of evaluations: which columns are tasks or scores."""
 
 import re
 from collections.abc import Mapping
@@ -55,9 +55,10 @@ SPREAD = r"(?:±|\+/-|\+-|\().*$"  # what stands behind a score in its cell: ``4
 MISSING = ("-", "–", "—", "--", "n/a", "na", "nan", "none", "null", "", "?", "tbd", "/", "x", "✗")
 """Cells without a score."""
 TASKS = ("task", "tasks", "benchmark", "benchmarks", "benchmark_name", "eval", "evals", "evaluation", "test_set")
-METRIC, SHOTS = ("metric", "metric_name"), ("shots", "shot", "n_shot", "n_shots", "num_shots", "k_shot")
-ABOUT = {*METRIC, *SHOTS} | set(
+METRIC = ("metric", "metric_name")
+ABOUT = {*METRIC} | set(
     """
+    shots shot n_shot n_shots num_shots k_shot
     version mode category categories capability domain area type group setting settings language split subset n
     total_count samples questions source chance random random_baseline baseline description filter dimension
     """.split()
@@ -66,7 +67,7 @@ ABOUT = {*METRIC, *SHOTS} | set(
 OF_VALUES = {*COLUMN_NAMES["run"], *COLUMN_NAMES["parameters"], *COLUMN_NAMES["tokens"]} | set(
     "value score scores result results metrics stderr standard_error std_err size step seed recipe".split()
 )
-"""Names of columns of a table that is not turned: a row for each value."""
+"""Names of columns of a table with a row for each value."""
 
 
 class Column(NamedTuple):
@@ -152,8 +153,8 @@ def _named(name: str) -> Column | None:
         return Column(name, "/".join(others), last, True)
     if others and metric_of(last).role == "score":
         return Column(name, "/".join(others), last, False)
-    if kind and (words := task_words(task)) and set(words) <= NAME_PREFIXES | AUXILIARY_WORDS:
-        return None  # train_loss, aux_loss
+    if kind and (words := task_words(task)) and set(words) <= NAME_PREFIXES | AUXILIARY_WORDS | {"main"}:
+        return None  # train_loss, aux_loss, main_score
     if kind:
         corpus = kind == "loss" and not folders and standard_task(task) is None
         return Column(name, "/".join([*others, task]), metric, corpus)
@@ -207,53 +208,17 @@ def is_table_of_scores(table: pl.DataFrame, found: Mapping[str, str]) -> bool:
     return "step" not in found and sum(not is_average(column.task) for column in score_columns(table, found)) > 1
 
 
-def upright(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
-    """Return a table with a row for each score; as it is, unless its rows are tasks and its columns models."""
-    tasks = _tasks(table)
-    rest = [name for name in table.columns if name != tasks]
-    models = [n for n in rest if plain_name(label(n)) not in ABOUT and not is_average(label(n))]
-    models = [name for name in models if np.isfinite(cells(table[name])).any()]
-    if tasks is None or not models or any(_is_of_values(name) for name in rest):
-        return table
-    about = _about(table, tasks)
-    remarks.append(f"each row is a task, each column a model: {join_names(models, 4)}")
-    if unread := [name for name in rest if name not in models and plain_name(label(name)) not in (*METRIC, *SHOTS)]:
-        what = plural(len(unread), "column names", "columns name")
-        remarks.append(f"{what} no model, not read: {join_names(unread, 40)}")
-    no_scores = sorted({task for task in about["task"] if task and not may_be_score(task)})
-    if no_scores:
-        remarks.append(f"{plural(len(no_scores), 'row is', 'rows are')} no scores by name: {join_names(no_scores, 40)}")
-    # a row of sizes becomes a column of sizes
-    rows = {
-        name: about["task"].to_list().index(name) for name in no_scores if name not in (*about.columns, "run", "value")
-    }
-    parts = []
-    for name in models:
-        cell = table[name].cast(pl.String)
-        facts = [pl.lit(cell[i], pl.String).alias(row) for row, i in rows.items()]
-        parts.append(about.with_columns(cell.alias("value"), *facts, run=pl.lit(name)))
-    long = pl.concat(parts)
-    long = long.filter((pl.col("task") != "") & ~pl.col("task").is_in(no_scores))
-    finite = np.isfinite(cells(long["value"]))
-    if without := sorted(set(long["task"]) - set(long.filter(finite)["task"])):
-        remarks.append(f"{plural(len(without), 'row holds', 'rows hold')} no score: {join_names(without, 20)}")
-    if empty := int((~finite & ~long["task"].is_in(without).to_numpy()).sum()):
-        remarks.append(f"{plural(empty, 'cell is', 'cells are')} empty (-): ignored")
-    return long.filter(finite)
-
-
-def _tasks(table: pl.DataFrame) -> str | None:
-    """Return the column of tasks in a table with a row for each; None if there is none."""
+def is_turned(table: pl.DataFrame) -> bool:
+    """Return whether the rows are tasks and the columns models, as in tables of OpenCompass and of model cards."""
+    if any(map(_is_of_values, table.columns)):
+        return False
     plain = {name: plain_name(label(name)) for name in table.columns}
     # a dataset is a task where a metric or a way to ask stands behind it, else a recipe
-    behind = {"mode", *METRIC} & set(plain.values())
-    named = (*TASKS, *(("dataset", "datasets") if behind else ()))
-    by_name = [name for name in table.columns if plain[name].removesuffix("_metric") in named]
-    if by_name:
-        return by_name[0]
-    numeric = [np.isfinite(cells(column)) for column in table]
-    rows = table.filter(pl.Series(np.any(numeric, axis=0))) if numeric else table
-    return next((name for name in rows.columns if rows[name].dtype == pl.String and _are_tasks(rows[name])), None)
+    names = (*TASKS, *(("dataset", "datasets") if {"mode", *METRIC} & set(plain.values()) else ()))
+    texts = [column for column in table if column.dtype == pl.String]
+    tasks = [c.name for c in texts if plain[c.name].removesuffix("_metric") in names or _are_tasks(c)]
+    models = [name for name in table.columns if name not in tasks[:1] and plain[name] not in ABOUT]
+    return bool(tasks) and any(np.isfinite(cells(table[name])).any() for name in models)
 
 
 def _are_tasks(column: pl.Series) -> bool:
@@ -266,31 +231,3 @@ def _are_tasks(column: pl.Series) -> bool:
 def _is_of_values(name: str) -> bool:
     plain = plain_name(label(name))
     return plain in OF_VALUES or (plain not in ABOUT and metric_of(plain).role != "")
-
-
-def _about(table: pl.DataFrame, tasks: str) -> pl.DataFrame:
-    """Return the task, metric and shots of each row; a task asked in several ways is several tasks."""
-    plain = {plain_name(label(name)): name for name in table.columns}
-    names, metrics, shots, modes = (
-        _texts(table, next((plain[name] for name in names if name in plain), None))
-        for names in ((plain_name(label(tasks)),), METRIC, SHOTS, ("mode",))
-    )
-    names = [name and label(name) for name in names]
-    averages = [metric.lower().endswith("_average") for metric in metrics]
-    names = [f"{name}:_average" if average else name for name, average in zip(names, averages, strict=True)]
-    metrics = ["" if a or m in MISSING else m for m, a in zip(metrics, averages, strict=True)]
-    if not any(metrics):
-        parted = [split_metric(name) if name.endswith(")") else (name, "") for name in names]
-        metrics = [metric if metric_of(metric).role else "" for _, metric in parted]
-        names = [task if m else name for (task, _), m, name in zip(parted, metrics, names, strict=True)]
-    metrics = [m or "score" for m in metrics]
-    keys = list(zip(names, metrics, shots, strict=True))
-    names = [f"{n} {m}".strip() if keys.count(k) > 1 else n for n, m, k in zip(names, modes, keys, strict=True)]
-    plain_shots = [int(n) if n.isdigit() else None for n in (n.removesuffix(".0").removesuffix("-shot") for n in shots)]
-    return pl.DataFrame({"task": names, "metric": metrics, "shots": pl.Series(plain_shots, dtype=pl.Int64)})
-
-
-def _texts(table: pl.DataFrame, column: str | None) -> list[str]:
-    if column is None:
-        return [""] * len(table)
-    return [" ".join(str(cell if cell is not None else "").split()) for cell in table[column]]

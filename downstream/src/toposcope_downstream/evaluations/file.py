@@ -232,15 +232,6 @@ def as_number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def object_in(path: Path | None) -> dict[str, Any]:
-    """Return the JSON object in a file next to results; nothing if there is none."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
-    except (ValueError, RecursionError) as error:
-        raise ToposcopeError(f"{path and path.name} next to it is not JSON: {message_of(error)}") from error
-    return dictionary(document)
-
-
 def dictionary(value: object) -> dict[str, Any]:
     """Return a JSON object; an empty one of anything else."""
     return value if isinstance(value, dict) else {}

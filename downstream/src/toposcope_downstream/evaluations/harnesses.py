@@ -1,27 +1,22 @@
-"""Results that a harness writes: lm-evaluation-harness and lighteval, OLMES, MTEB, HELM."""
+"""Results that a harness writes: lm-evaluation-harness and lighteval, OLMES."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from math import isfinite
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import polars as pl
 
 from toposcope.extend import ToposcopeError, join_names, one_line, plural
 from toposcope_downstream.evaluations.file import (
-    SCHEMA,
     EvaluationFile,
     RawEvaluations,
     as_number,
     as_raw,
     dictionary,
-    object_in,
 )
 from toposcope_downstream.evaluations.runs import read_name, without_checkpoint
-from toposcope_downstream.evaluations.tables import read_table
 from toposcope_downstream.evaluations.tasks import SUITES, in_pipes, metric_of, standard_task, task_words
 
 Row = dict[str, Any]
@@ -34,27 +29,18 @@ def claims(file: EvaluationFile, columns: Mapping[str, str]) -> bool:
 
 def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
     """Return the values in a file, each under the name of its model."""
-    if tables := _helm_tables(file.document):
-        return [_of_helm_tables(tables, file.path)]
-    read = {"lm_eval": _of_lm_eval, "mteb": _of_mteb, "olmes": _of_olmes}.get(_harness(file), _of_helm)
-    rows, remarks = read(file)
+    rows, remarks = (_of_lm_eval if _harness(file) == "lm_eval" else _of_olmes)(file)
     table = as_raw(pl.from_dicts(rows, infer_schema_length=None))
     return [RawEvaluations(file.path, table, tuple(remarks), named=True)]
 
 
 def _harness(file: EvaluationFile) -> str:
     document = file.document
-    if isinstance(document, dict):
-        # one of these is next to the results in the file of any version
-        others = ("versions", "configs", "config", "n-shot", "config_general")
-        if isinstance(document.get("results"), dict) and any(name in document for name in others):
-            return "lm_eval"
-        of_task = isinstance(document.get("scores"), dict) and "task_name" in document
-        if of_task or "mteb_dataset_name" in document:
-            return "mteb"
-    if any(_is_olmes(result) for result, _ in _olmes_results(file.documents)):
-        return "olmes"
-    return "helm" if _helm_runs(document, file.path) or _helm_tables(document) else ""
+    # one of these is next to the results in the file of any version
+    others = ("versions", "configs", "config", "n-shot", "config_general")
+    if isinstance(document, dict) and isinstance(document.get("results"), dict) and any(o in document for o in others):
+        return "lm_eval"
+    return "olmes" if any(_is_olmes(result) for result, _ in _olmes_results(file.documents)) else ""
 
 
 def _of_model(name: str, revision: str) -> Row:
@@ -281,177 +267,3 @@ def _is_olmes_part(task: str, group: str) -> bool:
     """Return whether ``mmlu_anatomy:rc::olmes`` is part of ``mmlu:rc::olmes``."""
     (name, _, kind), (of, _, group_kind) = task.partition(":"), group.partition(":")
     return kind == group_kind and name.startswith(f"{of}_")
-
-
-# MTEB: ``<model>/<revision>/<task>.json``, next to it perhaps ``model_meta.json``
-
-MTEB_SPLITS = ("test", "validation", "dev", "train")  # parts of a data set, the one that counts first
-OF_OLD_FILES = ("main_score", "ndcg_at_10", "v_measure", "map", "accuracy")
-"""The score of a task; files of versions before 1.11 may leave it to the reader which one it is."""
-_REVISION = re.compile(r"[0-9a-f]{6,40}|no_revision_available|external|main|\d+")
-
-
-def _of_mteb(file: EvaluationFile) -> tuple[list[Row], list[str]]:
-    """Return the score of a task: the mean over its subsets, as MTEB takes it."""
-    document: Row = file.document
-    task, scores = document.get("task_name", document.get("mteb_dataset_name")), document.get("scores", document)
-    names = OF_OLD_FILES[:1] if "scores" in document else OF_OLD_FILES
-    found = {split: values for split, of in dictionary(scores).items() if (values := dict(_subsets(of, names)))}
-    split = next((split for split in (*MTEB_SPLITS, *found) if split in found), "")
-    if not split:
-        raise ToposcopeError(f"no {' or '.join(names)} of {task} is a finite number")
-    subsets, others, remarks = found[split], [name for name in found if name != split], []
-    if others or split != MTEB_SPLITS[0]:
-        remarks.append(f"{task} is scored on {split}" + (f", not on {join_names(others)}" if others else ""))
-    if len(subsets) > 1:
-        remarks.append(f"{task} is the mean over {len(subsets)} subsets ({join_names(list(subsets), 4)})")
-    row = {"task": str(task), "metric": "score", "value": fmean(subsets.values())}
-    return [_mteb_model(file.path, document) | row], remarks
-
-
-def _subsets(values: object, names: tuple[str, ...]) -> Iterator[tuple[str, float]]:
-    """Yield the finite scores of a split, by subset: a list of them, one by name each, or none but the split itself."""
-
-    def main(part: Mapping[str, Any]) -> float | None:
-        numbers = (as_number(part.get(name)) for name in names)
-        return next((number for number in numbers if number is not None and isfinite(number)), None)
-
-    if isinstance(values, list):
-        parts = [(str(part.get("hf_subset", i)), part) for i, part in enumerate(values) if isinstance(part, dict)]
-    else:
-        whole = dictionary(values)
-        nested = [(name, part) for name, part in whole.items() if isinstance(part, dict)]
-        parts = [("default", whole), *(nested if main(whole) is None else ())]
-    for name, part in parts:
-        if (value := main(part)) is not None:
-            yield name, value
-
-
-def _mteb_model(path: Path, document: Mapping[str, Any]) -> Row:
-    """Return the model's name and size from the file next to the results, else its name from the folders."""
-    candidates = (folder / "model_meta.json" for folder in path.parents[:2])
-    about = object_in(next((file for file in candidates if file.is_file()), None))
-    folder, above = (place.name for place in path.resolve().parents[:2])
-    is_revision = "__" in above or _REVISION.fullmatch(folder)
-    size, name = about.get("n_parameters"), about.get("name") or document.get("model_name")
-    return {
-        "run": str(name or (above if is_revision else folder).replace("__", "/")),
-        "N": float(size) if isinstance(size, int | float) and size > 0 else None,
-    }
-
-
-# HELM: ``stats.json`` next to ``run_spec.json``, ``runs.json`` of a suite, and tables of groups
-
-HELM_SCORES = frozenset(
-    """
-    f1_score classification_micro_f1 classification_macro_f1 rouge_2 bleu_4 ndcg_at_10 rr_at_10
-    final_number_exact_match math_equiv math_equiv_chain_of_thought code_eval_acc pass ifeval_strict_accuracy
-    chain_of_thought_correctness wildbench_score_rescaled omni_math_accuracy
-    """.split()
-)
-"""Further names of scores than `toposcope.logs.evaluations.tasks.SCORES`."""
-OF_THE_ASKING = frozenset(
-    """
-    model model_deployment method data_augmentation max_train_instances num_train_trials stop instructions
-    eval_split train_split num_outputs groups follow_format_instructions max_tokens use_official_examples
-    use_chain_of_thought output_format output_format_instructions temperature
-    """.split()
-)
-"""Arguments of a run that say how a task is asked, not which it is."""
-
-
-def _of_helm(file: EvaluationFile) -> tuple[list[Row], list[str]]:
-    """Return the scores of each run, on the test part without perturbations."""
-    rows: list[Row] = []
-    unread: set[str] = set()
-    for spec, stats in _helm_runs(file.document, file.path):
-        known = [
-            stat for stat in stats if as_number(stat.get("mean")) is not None and not stat["name"].get("perturbation")
-        ]
-        splits = {stat["name"].get("split") for stat in known}
-        split = next((split for split in ("test", "valid") if split in splits), None)
-        known = [stat for stat in known if stat["name"].get("split") == split and not stat["name"].get("sub_split")]
-        values = {str(stat["name"]["name"]): as_number(stat.get("mean")) for stat in known}
-        scores = {name: value for name, value in values.items() if _is_helm_score(name)}
-        unread |= set(values) - set(scores) - {"num_instances"}
-        about = _helm_task(spec, file.path) | {"n": int(values.get("num_instances") or 0) or None}
-        rows += [about | {"metric": name, "value": value} for name, value in scores.items()]
-    if not rows:
-        raise ToposcopeError(f"no score among its statistics: {join_names(sorted(unread), 6)}")
-    what = f"{plural(len(unread), 'statistic', 'statistics')} of HELM not read, such as {join_names(sorted(unread), 4)}"
-    return rows, [what] if unread else []
-
-
-def _helm_runs(document: Any, path: Path) -> list[tuple[Row, list[Row]]]:
-    """Return the specification and the statistics of each run in a file; none of another file."""
-    if not isinstance(document, list) or not document or not all(isinstance(part, dict) for part in document):
-        return []
-    if all(map(_is_helm_stat, document)):
-        return [(object_in(path.with_name("run_spec.json")), document)]
-    return [
-        (part["run_spec"], list(filter(_is_helm_stat, part["stats"])))
-        for part in document
-        if isinstance(part.get("stats"), list) and isinstance(part.get("run_spec"), dict)
-    ]
-
-
-def _is_helm_stat(part: object) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("name"), dict) and "name" in part["name"] and "count" in part
-
-
-def _is_helm_score(name: str) -> bool:
-    plain = re.sub(r"\W+", "_", name.replace("@", "_at_")).lower()
-    return plain in HELM_SCORES or metric_of(name).role in ("score", "loss")
-
-
-def _helm_task(spec: Mapping[str, Any], path: Path) -> Row:
-    """Return task, shots and model of a run, of its folder's name where it has no specification."""
-    scenario, _, rest = str(spec.get("name") or path.parent.name).partition(":")
-    arguments = dict(part.partition("=")[::2] for part in rest.split(",") if "=" in part)
-    which = {key: value for key, value in arguments.items() if key not in OF_THE_ASKING}
-    adapter = dictionary(spec.get("adapter_spec"))
-    # commonsense:dataset=openbookqa
-    task = which.pop("dataset", "") or scenario
-    return {
-        "run": str(adapter.get("model") or arguments.get("model", "").replace("_", "/", 1)) or None,
-        "task": "_".join([task, *which.values()]),
-        "shots": shots if isinstance(shots := adapter.get("max_train_instances"), int) else None,
-    }
-
-
-def _helm_tables(document: Any) -> list[Row]:
-    """Return the tables in a file of a group: a heading, a header and rows of cells; none of another file."""
-
-    def is_table(table: object) -> bool:
-        header, rows = (dictionary(table).get(name) for name in ("header", "rows"))
-        cells = isinstance(header, list) and all(isinstance(cell, dict) and "value" in cell for cell in header)
-        return cells and bool(header) and isinstance(rows, list) and all(isinstance(row, list) for row in rows)
-
-    return list(filter(is_table, document if isinstance(document, list) else [document]))
-
-
-def _of_helm_tables(tables: list[Row], path: Path) -> RawEvaluations:
-    """Return the scores in the table of accuracies, unless the runs that it sums up are next to it."""
-    if any((folder / name).is_file() for folder in path.parents[:4] for name in ("runs.json", "run_specs.json")):
-        empty = pl.DataFrame(schema=SCHEMA)
-        return RawEvaluations(path, empty, (f"{path.name}: a table of HELM over the runs next to it, not read",))
-    table = next((table for table in tables if table.get("title") == "Accuracy"), tables[0])
-    others = [str(other.get("title")) for other in tables if other is not table]
-    remarks = (f"tables of HELM not read: {join_names(others, 20)}",) if others else ()
-
-    def cell(row: list[Any], i: int) -> str | None:
-        value = row[i].get("value") if i < len(row) and isinstance(row[i], dict) else None
-        return None if value is None else str(value)
-
-    columns: dict[str, list[str | None]] = {}
-    for i, heading in enumerate(table["header"]):
-        columns.setdefault(_helm_column(heading), [cell(row, i) for row in table["rows"]])
-    return read_table(pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String)), path, {}, remarks)
-
-
-def _helm_column(cell: Mapping[str, Any]) -> str:
-    about = dictionary(cell.get("metadata"))
-    if about.get("run_group") and about.get("metric"):
-        return f"{about['run_group']} ({about['metric']})"
-    heading = str(cell["value"])
-    return "model" if heading in ("Model/adapter", "Model") else re.sub(r"(.+) - (.+)", r"\1 (\2)", heading)

@@ -12,7 +12,7 @@ asked last. What is wrong with a file is raised as a `ToposcopeError` without it
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -36,7 +36,6 @@ from toposcope.extend import (
 from toposcope_downstream import tuning
 from toposcope_downstream.evaluations.file import COLUMNS, MAX_SIZE, EvaluationFile, Evaluations, RawEvaluations
 from toposcope_downstream.evaluations.runs import known_runs, missing_sizes
-from toposcope_downstream.evaluations.tables import MARKDOWN
 from toposcope_downstream.evaluations.tasks import (
     UNKNOWN,
     chance_of,
@@ -54,8 +53,6 @@ NAMED = tuple("run recipe N D step seed task shots metric value n standard_error
 """What the caller can say that a column is; ``score`` is the metric that counts."""
 MAX_DEPTH = 6  # folders below the given one that are searched
 FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
-WITH_RESULTS = frozenset("per_instance_stats scenario_state instances scenario run_spec run_specs model_meta".split())
-"""Names of files that hold questions, or what is read together with the results next to them."""
 RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
 """Tables of what is known of the runs in the files next to them."""
 KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]  # two rows that agree in these are of one evaluation
@@ -75,25 +72,21 @@ def read_evaluations(
     errors: list[str] = []
     if parts is None and path.is_dir():
 
-        def read(endings: tuple[str, ...], one: Path) -> list[RawEvaluations] | None:
-            of_question = one.stem.endswith(("predictions", "requests", "recorded-inputs")) or one.stem in WITH_RESULTS
+        def read(one: Path) -> list[RawEvaluations] | None:
+            of_question = one.stem.endswith(("predictions", "requests", "recorded-inputs"))
             of_question |= one.name.startswith("samples_")
-            if one.is_file() and (one.suffix.lower() not in endings or of_question):
+            if one.is_file() and (one.suffix.lower() not in FILES or of_question):
                 return None
             refuse_link(one, path)
             return _read_raw(one, columns)
 
-        parts = search_folder(path, MAX_DEPTH, partial(read, FILES), errors)
-        parts = parts or search_folder(path, MAX_DEPTH, partial(read, MARKDOWN), errors)
+        parts = search_folder(path, MAX_DEPTH, read, errors)
     elif parts is not None and path.is_file():
         parts += _table_of_runs(path)
     if not parts:
         named = [name for quantity, name in columns.items() if quantity != "score"]
         reason = f", and no column {join_names(named)}" if named else ""
-        known = (
-            "results of lm-evaluation-harness, OLMES, OpenCompass, MTEB or HELM, a table with tasks (CSV, Parquet, "
-            "JSON lines), a study"
-        )
+        known = "results of lm-evaluation-harness or OLMES, a table with tasks (CSV, Parquet, JSON lines), a study"
         raise nothing_read(errors, f"{path}: holds no evaluations of a known format ({known}){reason}")
     try:
         combined = combine(parts, columns.get("score", ""), chance)

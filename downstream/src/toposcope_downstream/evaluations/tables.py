@@ -1,12 +1,11 @@
 """Tables: a row for each task and metric, a row for each task with a column for each metric, or a column for each task.
 
-Next to these, tables of what is known of runs: their parameters, tokens and recipe. Tables in Markdown are those of
-model cards, of leaderboards in a README, and what lm-evaluation-harness prints.
+Next to these, tables of what is known of runs: their parameters, tokens and recipe.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,14 @@ from toposcope_downstream.evaluations.columns import (
     cells,
     is_error,
     is_table_of_scores,
+    is_turned,
     n_unreadable,
     named_columns,
     score_columns,
     unread,
-    upright,
 )
 from toposcope_downstream.evaluations.file import EvaluationFile, RawEvaluations, as_number, as_raw, short_number
-from toposcope_downstream.evaluations.tasks import ERROR_WORDS, metric_of, standard_task
+from toposcope_downstream.evaluations.tasks import ERROR_WORDS, metric_of
 
 GENERAL = True
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -68,44 +67,17 @@ PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
 _UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
 """A column of sizes in a unit: ``params (M)``, ``tokens_B``."""
 _SIZES = frozenset((*ALIASES["N"], *ALIASES["D"]))
-MARKDOWN = (".md", ".markdown")
-_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-*:?\s*)*")  # the line under the names of columns
-_CELL = re.compile(r"(?<!\\)\|")
-_STYLE = re.compile(r"\*\*|__|`|</?(?:b|br|i|sup|sub)\s*/?>")
-_HEADING = re.compile(r"(#{1,6}) +(.+?)[ #]*")
-_MODEL = re.compile(r"pretrained=[\"']?([^,\"'\s)]+)")
 
 
 def claims(file: EvaluationFile, columns: Mapping[str, str]) -> bool:
     """Return whether it is a table with scores, losses or sizes of runs, or with columns that the caller named."""
-    return any(holds_evaluations(table, file.path, columns) for _, table in _tables(file))
+    return file.table is not None and holds_evaluations(file.table, file.path, columns)
 
 
 def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEvaluations]:
-    """Return the values in a table, or in each of several in Markdown, whose runs may be named above it."""
-    parts, others = [], []
-    for model, table in _tables(file):
-        if not holds_evaluations(table, file.path, columns):
-            others.append(table.columns[0] or "without a name")
-            continue
-        part = read_table(table, file.path, columns, file.table_remarks)
-        if model and part.table["run"].is_in([file.path.stem]).all():
-            part = RawEvaluations(part.source, part.table.with_columns(run=pl.lit(model)), part.remarks)
-        parts.append(part)
-    if not parts:
-        raise ToposcopeError("no table in it holds scores")
-    if others:
-        what = plural(len(others), "table holds", "tables hold")
-        remark = f"{what} no scores, not read (first columns: {join_names(others, 10)})"
-        parts.append(RawEvaluations(file.path, parts[0].table.clear(), (remark,)))
-    return parts
-
-
-def _tables(file: EvaluationFile) -> Iterator[tuple[str, pl.DataFrame]]:
-    if file.path.suffix.lower() in MARKDOWN and file.path.is_file():
-        yield from _of_markdown(file.text)
-    elif file.table is not None:
-        yield "", file.table
+    """Return the values in a table."""
+    assert file.table is not None
+    return [read_table(file.table, file.path, columns, file.table_remarks)]
 
 
 def holds_evaluations(table: pl.DataFrame, path: Path, columns: Mapping[str, str]) -> bool:
@@ -114,10 +86,11 @@ def holds_evaluations(table: pl.DataFrame, path: Path, columns: Mapping[str, str
         return False
     if any(name in table.columns for quantity, name in columns.items() if quantity != "score"):
         return True
-    table = upright(table, [])
     found = _identified(table.columns, {})
-    return _has_values(table, found, _is_of_runs(path)) or (
-        "run" in found and not {"N", "D", "recipe", "tokens_per_step"}.isdisjoint(found)
+    return (
+        is_turned(table)
+        or _has_values(table, found, _is_of_runs(path))
+        or ("run" in found and not {"N", "D", "recipe", "tokens_per_step"}.isdisjoint(found))
     )
 
 
@@ -128,9 +101,9 @@ def read_table(
     if table.is_empty():
         raise ToposcopeError("the table has no rows")
     remarks = list(before)
-    is_named = any(name in table.columns for name in columns.values())
-    if not is_named:
-        table = upright(table, remarks)
+    if not any(name in table.columns for name in columns.values()):
+        if is_turned(table):
+            raise ToposcopeError("its rows are tasks and its columns models; write one row for each run and task")
         if not _has_values(table, _identified(table.columns, {}), _is_of_runs(path)):
             columns = {}  # a table of runs next to the one whose columns were named
     for quantity, name in columns.items():
@@ -349,61 +322,3 @@ def _with_runs(values: pl.DataFrame, path: Path) -> pl.DataFrame:
     if not sizes + texts + seeds:
         return values.with_columns(run=pl.lit(path.stem))
     return values.with_columns(run=pl.concat_str([*texts, *sizes, *seeds], separator=" ", ignore_nulls=True))
-
-
-def _of_markdown(text: str) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Yield each table with a rule under its names, cells as text, and the model that is named above it."""
-    lines, headings, model = text.split("\n"), dict[int, str](), ""
-    for i, line in enumerate(lines):
-        if heading := _HEADING.fullmatch(line.strip()):
-            headings = {level: name for level, name in headings.items() if level < len(heading[1])}
-            headings[len(heading[1])] = heading[2]
-            model = " ".join(name for level, name in headings.items() if level > 1)
-        if command := _MODEL.search(line):
-            model = command[1].rstrip("/")
-        if not i or "|" not in line or not _RULE.fullmatch(line) or "|" not in lines[i - 1]:
-            continue
-        end = next((j for j in range(i + 1, len(lines)) if "|" not in lines[j]), len(lines))
-        if rows := [_cells(row) for row in lines[i + 1 : end]]:
-            yield model, _of_harness(_table(_cells(lines[i - 1]), rows))
-
-
-def _cells(line: str) -> list[str]:
-    cells = _CELL.split(line.strip().removeprefix("|").removesuffix("|"))
-    return [_STYLE.sub("", cell).replace("\\|", "|").strip() for cell in cells]
-
-
-def _table(names: list[str], rows: list[list[str]]) -> pl.DataFrame:
-    """Return the columns with a name, and the first without."""
-    columns: dict[str, list[str | None]] = {}
-    for i, name in enumerate(names):
-        if name not in columns and (name or i == 0):
-            columns[name] = [row[i] if i < len(row) and row[i] else None for row in rows]
-    return pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
-
-
-def _of_harness(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a table of lm-evaluation-harness with a task and a filter in each row; as it is, if it is another."""
-    first, plain = table.columns[0], {name.lower(): name for name in table.columns}
-    if first.lower() not in ("tasks", "groups") or not plain.keys() >= {"filter", "n-shot", "metric", "value"}:
-        return table
-    cells = [cell or "" for cell in table[first].forward_fill()]
-    groups: dict[str, list[str]] = {}
-    owners, group = [], ""
-    for cell in cells:
-        group = group if cell.startswith("-") else cell
-        owners.append(group)
-        groups.setdefault(group, []).extend([cell.lstrip("- ")] if cell.startswith("-") else [])
-    of_one_kind = {g for g, parts in groups.items() if standard_task(g) or all(p.startswith(g) for p in parts)}
-    names = []
-    for cell, owner in zip(cells, owners, strict=True):
-        part = cell.lstrip("- ").replace(" ", "_")
-        if not cell.startswith("-"):
-            names.append(f"{owner}:_average" if groups[owner] else owner)
-        else:
-            names.append(f"{owner}_{part}" if owner in of_one_kind and not part.startswith(owner) else part)
-    metric, filtered = pl.col(plain["metric"]), pl.col(plain["filter"])
-    named = pl.when(filtered.is_in(["none"]) | filtered.is_null()).then(metric).otherwise(metric + "," + filtered)
-    kept = table.select(shots=plain["n-shot"], metric=named, value=plain["value"])
-    error = table[plain["stderr"]] if "stderr" in plain else pl.Series([None] * len(table), dtype=pl.String)
-    return kept.with_columns(pl.Series("task", names), error.alias("standard_error"))
