@@ -83,7 +83,7 @@ check: $(READY)  ## format, lint, types, import rules, public names
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/cli/test_surface.py experiments/tests/test_experiment_commands.py
+	$(BIN)/pytest tests/cli/test_surface.py experiments/tests/test_experiment_commands.py downstream/tests/test_downstream_surface.py
 
 format: $(READY)  ## format the code in place
 	$(BIN)/ruff format $(CODE)

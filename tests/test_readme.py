@@ -23,7 +23,7 @@ from toposcope.study.declaration import shipped_study
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-FOLDERS = (ROOT / "docs", ROOT / "experiments" / "docs")
+FOLDERS = (ROOT / "docs", ROOT / "experiments" / "docs", ROOT / "downstream" / "docs")
 OTHERS = ("changelog.md", "extend.md")
 """Pages without commands of their own, or whose commands `test_extend` runs."""
 PAGES = [README, *sorted(page for folder in FOLDERS for page in folder.rglob("*.md") if page.name not in OTHERS)]
@@ -36,9 +36,9 @@ NOT_RUN = {
     r"published|\bagain\b": "needs data that are published elsewhere",
     r"studies/(?!quickstart)|\bpaper\b|topology-gain": "trains for hours, or needs a GPU",
     r"curves\.parquet|^toposcope backtest": "needs complete runs of many sizes",
-    r"now\.csv|log\.csv --(siblings runs --schedule|ladder)": "of a run in progress; the page makes it",
+    r"now\.csv|log\.csv --siblings runs --schedule": "of a run in progress; the page makes it",
     r"neox|book\.txt|held-out\.txt|out/small": "needs a model of text with its tokenizer",
-    r"(sweep|losses)\.csv|--recipe|now,D=|--tasks|--chance|results/": "their pages make such evaluations",
+    r"-tasks|now,D=|--chance|results/|plain\.csv": "their pages make such evaluations",
     r"--role": "of layers with other names",
     r"runs/(mine|trainer|lightning|accelerate|fsdp2|plain)|show runs --host": "of a run in training",
     r"^toposcope study run (run/|mine\.toml|my-runs\.toml)": "of a declaration that the page prints",
@@ -89,7 +89,7 @@ def test_commands_of_the_readme_name_what_is_there_or_what_the_demo_makes() -> N
 def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a reader's clone after `toposcope demo`."""
     folder = tmp_path_factory.mktemp("clone")
-    for name in ("docs", "studies", "experiments"):
+    for name in ("docs", "studies", "experiments", "downstream"):
         (folder / name).symlink_to(ROOT / name)
     if made := os.environ.get("TOPOSCOPE_DEMO"):
         (folder / "toposcope-demo").symlink_to(made)

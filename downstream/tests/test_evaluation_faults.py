@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,17 +232,9 @@ def test_a_hundred_thousand_rows_are_few(tmp_path: Path) -> None:
     assert len(read_evaluations(tmp_path / "scores.csv").table) == n
 
 
-CODE = '''
-"""Lines such as ``small 1e6 1e7 piqa 0.6``."""
-import polars as pl
-from toposcope_downstream import RawEvaluations, as_raw
-NAMES = ["run", "N", "D", "task", "value"]
-def claims(material, columns):
-    return material.path.suffix == ".csv" and material.path.stem == "plain"
-def evaluations(material, columns):
-    rows = [line.split() for line in material.path.read_text().splitlines()]
-    return [RawEvaluations(material.path, as_raw(pl.DataFrame(rows, schema=NAMES, orient="row")))]
-'''
+PAGE = Path(__file__).parents[1] / "docs" / "evaluations.md"
+(CODE,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+"""The format that the page shows."""
 
 
 @pytest.fixture
