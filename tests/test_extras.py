@@ -113,7 +113,7 @@ def test_a_name_whose_module_needs_an_extra(tmp_path: Path, monkeypatch: pytest.
         ("demo", "--out", "{out}"),
         ("demo", "--live", "--out", "{out}"),
         ("train", "tiny-3k", "--out", "{out}"),
-        ("landscape", "{series}", "--out", "{out}"),
+        ("landscape", "{series}", "--out", "{out}.svg"),
     ],
     ids=" ".join,
 )

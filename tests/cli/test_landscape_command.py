@@ -1,9 +1,7 @@
 """``toposcope landscape``: what it prints, writes and refuses."""
 
 import json
-import math
 import shutil
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,13 +9,10 @@ import torch
 from commands import called, complaint_of
 from small_models import save, some_lines
 
-from toposcope import series
-from toposcope.cli.landscape import UNFINISHED
 from toposcope.family.model import build
 from toposcope.models.loss_planes import Estimate
 from toposcope.probes.landscape import LandscapeProbe
 from toposcope.study.landscape_report import STATISTIC_NAMES, LandscapeReport
-from toposcope.study.landscapes import landscape_report
 
 OPTIONS = ("--resolution", "9", "--seeds", "2")
 
@@ -50,10 +45,6 @@ def test_random_planes(run: Path) -> None:
     ranges = found["statistics"]["range"]
     assert ranges["planes"] == 2
     assert all(ranges[f"noise_{what}"] > 0 for what in ("planes", "batches", "resolution"))
-    # for each token 64 functions of GELU, 128 + 2 of the head, 3 of norms; entries and rows of attention
-    assert found["bound"]["digits"] == pytest.approx(
-        math.log10(2) * (197 + 65) ** 2 / 2 * found["n_tokens"] ** 2, rel=0.05
-    )
     again = called("landscape", run / "checkpoints", "--step", "10", "--text", run / "text.txt", *OPTIONS, "--json")
     assert again.out == done.out
 
@@ -65,7 +56,6 @@ def test_what_is_said(run: Path) -> None:
     assert "2 planes of 9 x 9 points along random filter-normalised directions, span 1" in done.out
     assert STATISTIC_NAMES["range"] in done.out
     assert "between two planes: bottleneck" in done.out
-    assert "by Khovanskii's theorem a loss of this architecture on " in done.out
     assert "Traceback" not in done.err
 
 
@@ -76,23 +66,16 @@ def test_the_headline_counts_losses_that_are_not_finite(run: Path) -> None:
     assert "points have no finite loss" in done.out.splitlines()[0]
 
 
-def test_the_plane_of_the_path_and_its_page(run: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page"
+def test_the_plane_of_the_path_and_its_figure(run: Path, tmp_path: Path) -> None:
     done = called(
         *("landscape", run / "checkpoints", "--directions", "trajectory", "--text", run / "text.txt"),
-        *("--resolution", "9", "--out", page),
+        *("--resolution", "9", "--out", tmp_path / "path.svg"),
     )
     assert done.code == 0, done.err
     assert "the plane holds 100% of the squared distances" in done.err
     assert "one plane: nothing is known of the spread over planes" in done.err
-    assert done.out.splitlines()[-1] == f"page: {page / 'index.html'}"
-    names = {path.name for path in (page / "figures").iterdir()}
-    assert names == {"plane-1.svg", "profile-of-the-loss.svg"}
-    losses = (page / "tables" / "losses.csv").read_text().splitlines()
-    assert losses[0] == "plane,first,second,loss"
-    assert len(losses) == 1 + 81
-    drawn = (page / "figures" / "plane-1.svg").read_text()
-    assert "component of the path" in drawn
+    assert done.out.splitlines()[-1] == f"figure: {tmp_path / 'path.svg'}"
+    assert "component of the path" in (tmp_path / "path.svg").read_text()
 
 
 def test_a_checkpoint_that_is_not_finite_is_left_out_of_the_path(run: Path, tmp_path: Path) -> None:
@@ -111,66 +94,9 @@ def test_a_checkpoint_that_is_not_finite_is_left_out_of_the_path(run: Path, tmp_
     assert "left out of the path, weights that are not finite: step 15" in remarks
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("directions", ["random", "hessian"])
-def test_an_interrupted_command_goes_on_and_ends_with_the_same_bytes(
-    directions: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("toposcope.models.loss_planes.on_disk.SECONDS_BETWEEN_WRITES", 0)
-    text = ("--text", run / "text.txt", "--resolution", "9")
-    words = ("landscape", run / "checkpoints", *text, "--json", "--directions", directions, "--out")
-    whole = called(*words, tmp_path / "whole")
-    assert whole.code == 0, whole.err
-
-    class Stopped(Exception):
-        pass
-
-    def stop(what: str, done: int, total: int) -> None:
-        if what == "landscape" and done > total // 2:
-            raise Stopped
-
-    folder = tmp_path / "resumed"
-    with pytest.raises(Stopped):
-        landscape_report(
-            series(run / "checkpoints"),
-            None,
-            LandscapeProbe(resolution=9, span=1.0, draws=3),
-            directions=directions,  # type: ignore[arg-type]
-            text=str(run / "text.txt"),
-            unfinished=folder / UNFINISHED,
-            progress=stop,
-        )
-    kinds = {path.name.partition("-")[0] for path in (folder / UNFINISHED).iterdir()}
-    assert kinds == ({"points"} if directions == "random" else {"points", "axes"})
-    shown: list[tuple[int, int]] = []
-    shutil.copytree(folder, tmp_path / "counted")
-    landscape_report(
-        series(run / "checkpoints"),
-        None,
-        LandscapeProbe(resolution=9, span=1.0, draws=3),
-        directions=directions,  # type: ignore[arg-type]
-        text=str(run / "text.txt"),
-        unfinished=tmp_path / "counted" / UNFINISHED,
-        progress=lambda what, done, total: shown.append((done, total)) if what == "landscape" else None,
-    )
-    # What was evaluated before the interruption is neither done nor to be done.
-    assert shown[0][0] == 0
-    assert max(b[0] - a[0] for a, b in pairwise(shown)) <= 6  # points together
-    assert shown[-1][0] == shown[-1][1] <= (2 * 81 if directions == "random" else 81 / 2)
-    resumed = called(*words, folder)
-    assert resumed.code == 0, resumed.err
-    assert resumed.out == whole.out
-    first = next(line for line in resumed.err.splitlines() if line.startswith("landscape: started"))
-    assert int(first.split()[2]) <= (2 * 81 if directions == "random" else 81 / 2)
-    for path in (tmp_path / "whole").rglob("*"):
-        if path.is_file():
-            assert (folder / path.relative_to(tmp_path / "whole")).read_bytes() == path.read_bytes(), path
-    assert not (folder / UNFINISHED).exists()
-
-
 def test_what_half_the_resolution_does_not_define_is_said() -> None:
     estimates = {"average_persistence": Estimate(0.5, 1, batches=0.1), "range": Estimate(2.0, 1, resolution=0.1)}
-    report = LandscapeReport("a", 1, "text", 2.0, 10, "random", LandscapeProbe(), (), estimates, {}, [])
+    report = LandscapeReport("a", 2.0, LandscapeProbe(), (), estimates, {}, [])
     assert report.remarks() == ["convergence unknown, undefined at half the resolution: average persistence"]
 
 
@@ -193,7 +119,7 @@ def test_a_spread_over_the_text_that_is_larger_than_the_number_is_said() -> None
         "range": Estimate(0.5, 1, batches=0.1),
         "saddles": Estimate(0.0, 1, batches=0.1),
     }
-    report = LandscapeReport("here", 0, "a text", 2.0, 10, "hessian", LandscapeProbe(), [], estimates, {}, [])
+    report = LandscapeReport("here", 2.0, LandscapeProbe(directions="hessian"), [], estimates, {}, [])
     assert (
         f"spread over parts of the text larger than the mean: {STATISTIC_NAMES['max_persistence']}" in report.remarks()
     )
@@ -203,7 +129,9 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     text = ("--text", run / "text.txt")
     assert "no such file" in complaint_of("landscape", tmp_path / "nothing")
     assert "no such file" in complaint_of("landscape", run / "checkpoints", "--text", tmp_path / "nothing.txt")
-    assert "a figure ends in" in complaint_of("landscape", run / "checkpoints", *text, "--out", "plane.jpg")
+    for out in ("plane.jpg", tmp_path / "a-folder"):
+        said = complaint_of("landscape", run / "checkpoints", *text, "--out", out)
+        assert "a figure ends in .svg, .png, .pdf; for a page, measure with --probe landscape" in said
     assert "finite and above 0" in complaint_of("landscape", run / "checkpoints", *text, "--span", "nan")
     planes = ("--directions", "hessian", "--seeds", "2")
     assert "there is one plane along these" in complaint_of("landscape", run / "checkpoints", *text, *planes)
@@ -213,8 +141,6 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
         (line,) = [line for line in done.err.splitlines() if "Error" in line]
         assert done.code
         assert "one character has no next one to predict; give a longer text" in line
-    (tmp_path / "taken").write_text("")
-    assert "this is a file" in complaint_of("landscape", run / "checkpoints", *text, "--out", tmp_path / "taken")
     for arguments, words in (
         (("--step", "15"), "its steps are 0, 10, 20"),
         (("--directions", "trajectory"), "step_20.safetensors has 0; name the folder of a longer series"),

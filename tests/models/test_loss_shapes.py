@@ -1,7 +1,6 @@
-"""The shape of the loss on planes: merge trees, several planes, what an interruption leaves, second derivatives."""
+"""The shape of the loss on planes: merge trees, several planes, second derivatives."""
 
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from toposcope.models.loss_planes import (
     Axes,
     Plane,
     Surface,
-    Unfinished,
     between_planes,
     estimates,
     evaluate,
@@ -33,7 +31,6 @@ from toposcope.models.loss_planes.landscape import slice_curvature
 from toposcope.models.loss_planes.shape import distances_between
 from toposcope.models.summed_loss import text_loss
 from toposcope.models.texts import TokenSequence
-from toposcope.progress import Progress
 
 
 def sequences(count: int, vocabulary: int, length: int) -> list[TokenSequence]:
@@ -168,76 +165,6 @@ def test_the_height_of_the_checkpoint_has_its_change_at_every_resolution() -> No
         found = estimates([plane])["centre_height"]
         assert found.mean == pytest.approx(170 - lowest[0])
         assert found.resolution == pytest.approx(lowest[1] - lowest[0])
-
-
-class Interrupted(Exception):
-    """Raised by progress, as a key of the user would be."""
-
-
-def interrupted_at(n: int) -> Progress:
-    def progress(what: str, done: int, total: int) -> None:
-        if done >= n:
-            raise Interrupted
-
-    return progress
-
-
-@pytest.mark.parametrize("stop", [1, 200, 880])
-def test_an_interrupted_plane_goes_on_where_it_was(stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toposcope.models.loss_planes.on_disk.SECONDS_BETWEEN_WRITES", 0)
-    evaluated = [0]
-
-    def counted(w: Tensor) -> Tensor:
-        evaluated[0] += 1
-        return himmelblau(w)
-
-    loss = as_loss(counted, torch.zeros(2, dtype=torch.float64), sequences=3)
-    directions, sample = torch.eye(2, dtype=torch.float64), grid_sample((30, 30), 6.0)
-    whole = evaluate(loss, directions, sample, batches=3, together=7).totals
-    kept = Unfinished(tmp_path / "kept", "a text")
-    with pytest.raises(Interrupted):
-        evaluate(loss, directions, sample, batches=3, together=7, unfinished=kept, progress=interrupted_at(stop))
-    shown: list[int] = []
-    resumed = evaluate(
-        loss, directions, sample, batches=3, together=7, unfinished=kept, progress=lambda _, n, __: shown.append(n)
-    ).totals
-    assert resumed.tobytes() == whole.tobytes()
-    assert shown[0] == 0
-    assert shown[-1] <= 900 - max(7, stop - 7)
-    evaluated[0] = 0
-    again = evaluate(loss, directions, sample, batches=3, together=7, unfinished=kept).totals
-    assert (again.tobytes(), evaluated[0]) == (whole.tobytes(), 1)  # the loss at the checkpoint alone
-
-
-def test_points_of_other_weights_planes_or_texts_are_not_taken(tmp_path: Path) -> None:
-    point, sample = torch.zeros(2, dtype=torch.float64), grid_sample((5, 5), 6.0)
-    directions, kept = torch.eye(2, dtype=torch.float64), Unfinished(tmp_path, "a text")
-    evaluate(as_loss(himmelblau, point), directions, sample, unfinished=kept)
-    assert kept.points(point, directions, sample, 1).known.all()
-    for other in (
-        kept.points(point + 1e-9, directions, sample, 1),
-        kept.points(point, 2 * directions, sample, 1),
-        kept.points(point, directions, grid_sample((5, 5), 5.0), 1),
-        kept.points(point, directions, sample, 2),
-        Unfinished(tmp_path, "another text").points(point, directions, sample, 1),
-    ):
-        assert not other.known.any()
-    (file,) = tmp_path.iterdir()
-    file.write_bytes(file.read_bytes()[:-9])
-    assert not kept.points(point, directions, sample, 1).known.any()
-    (tmp_path / "a file of the user").touch()
-    (tmp_path / ".axes-0.safetensors.partial").touch()
-    kept.discard()
-    assert [path.name for path in tmp_path.iterdir()] == ["a file of the user"]
-
-
-def test_eigenvectors_are_kept(tmp_path: Path) -> None:
-    loss = as_loss(himmelblau, torch.zeros(2, dtype=torch.float64))
-    kept = Unfinished(tmp_path, "a text")
-    made = kept.axes(loss.point, "hessian", lambda: hessian_directions(loss, 0))
-    found = kept.axes(loss.point, "hessian", lambda: pytest.fail("it is there"))
-    assert torch.equal(found.vectors, made.vectors)
-    assert (found.eigenvalues, found.residuals, found.converged) == (made.eigenvalues, made.residuals, made.converged)
 
 
 def test_second_derivatives_within_a_plane() -> None:

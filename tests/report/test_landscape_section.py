@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 from section_tools import charts_of, section_of
 
 from toposcope.errors import ToposcopeError
-from toposcope.report.document import Paragraph
 from toposcope.report.sections.landscape import SECTION, landscape_charts, landscape_rows, stored_plane_chart
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
-from toposcope.study.declaration import Declaration
-from toposcope.study.declared_runs import DeclaredRun
 
 STEPS = (0, 10, 100)
 
@@ -99,22 +96,6 @@ def test_the_table_has_each_statistic_with_its_spread() -> None:
     assert found is not None
     (table,) = (block for block in found.blocks if isinstance(block, Table))
     assert table.rows[0] == ("run-0", "100", "minima", "1", "0.5", "0.25", "0.125")
-
-
-def test_the_bound_of_the_smallest_model_stands_next_to_what_was_found() -> None:
-    study = with_planes(2)
-    runs = [DeclaredRun(size="med-21k", name="run-0"), DeclaredRun(size="tiny-3k", name="run-1")]
-    declared = Declaration(name="study", runs=runs, probes=study.declaration.probes)
-    found = section_of("landscape", dataclasses.replace(study, declaration=declared))
-    assert found is not None
-    (said, _) = (block for block in found.blocks if isinstance(block, Paragraph))
-    assert said.parts[0] == (
-        "run-1: by Khovanskii's theorem a loss of this architecture on up to 1,016 tokens has fewer than "
-        "10^10,666,707,487 basins, a number of that many digits, which says nothing: 1 was found on a plane."
-    )
-    unknown = section_of("landscape", study)
-    assert unknown is not None
-    assert len([block for block in unknown.blocks if isinstance(block, Paragraph)]) == 1
 
 
 def test_a_study_without_planes_has_no_section() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_models import save, some_lines
 from small_runs import some_text
 from small_studies import (
     ALL_PROBES,
@@ -25,8 +24,6 @@ from small_studies import (
     n_measured,
     write_series,
 )
-
-from toposcope.family.model import build
 
 pytestmark = [
     pytest.mark.slow,
@@ -336,49 +333,3 @@ def test_a_full_disk_while_measuring(trained: Path, measured: bytes, disk: Path,
     work(measure(trained, out))
     assert out.read_bytes() == measured
     assert sorted(path.name for path in disk.iterdir()) == ["features.csv", "features.csv.study"]
-
-
-@pytest.fixture(scope="module")
-def landscape(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str | Path], Path]:
-    """A command that lacks its folder, and the folder of one that nobody disturbed."""
-    folder = tmp_path_factory.mktemp("landscape")
-    for step in (0, 10, 20):
-        save(build("tiny-3k", seed=step, initial_scale=4.0), folder / "found", step)
-    (folder / "text.txt").write_text(some_lines(12))
-    few = ["--resolution", "9", "--seeds", "2"]
-    command = toposcope("landscape", folder / "found", "--text", folder / "text.txt", *few, "--out")
-    work([*command, folder / "whole"])
-    return command, folder / "whole"
-
-
-def test_kills_of_a_landscape_at_any_time_cost_time_alone(
-    landscape: tuple[list[str | Path], Path], tmp_path: Path, start: Start
-) -> None:
-    command, whole = landscape
-    directory, draw = tmp_path / "killed", random.Random(3)
-    begun = time.monotonic()
-    work([*command, tmp_path / "timed"])
-    duration = time.monotonic() - begun
-    assert_same_landscape(tmp_path / "timed", whole)
-    n_kills = 0
-    while n_kills < N_KILLS:
-        process = start([*command, directory])
-        time.sleep(draw.uniform(0, duration))
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            n_kills += 1
-        else:
-            assert process.returncode == 0, process.communicate()
-            assert_same_landscape(directory, whole)
-            shutil.rmtree(directory)
-    work([*command, directory])
-    assert_same_landscape(directory, whole)
-
-
-def assert_same_landscape(first: Path, second: Path) -> None:
-    contents = [file_bytes(directory, ".") for directory in (first, second)]
-    for files in contents:
-        files.pop("reported.sha256", None)
-    assert contents[1]
-    assert differing(*contents) == []

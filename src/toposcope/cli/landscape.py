@@ -9,17 +9,13 @@ import click
 from click.core import ParameterSource
 
 from toposcope.cli import options
-from toposcope.cli.output import print_notes, print_report, print_table, write_out
+from toposcope.cli.output import print_notes, print_report, print_table
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from toposcope.study.landscape_report import LandscapeReport
-
-
-UNFINISHED = "unfinished-planes"
-"""Folder of what is evaluated, next to a figure or in the folder of a page, until that is written."""
 
 
 @click.command()
@@ -38,7 +34,7 @@ UNFINISHED = "unfinished-planes"
 @click.option("--text", default="", metavar="FILE", help="Text that the model reads (default: a built-in one).")
 @options.tokenizer_option
 @options.json_option
-@options.page_or_figure_option
+@click.option("--out", type=options.PLACE, help="Figure of the first plane: .svg, .png, .pdf.")
 @options.series_options
 def landscape(
     checkpoint: str,
@@ -58,11 +54,10 @@ def landscape(
     CHECKPOINT is one checkpoint, or a series of them. Random directions are normalised filter by filter: at coordinate
     1 each row of a matrix has moved by its own length. Along eigenvectors of the Hessian the quadratic approximation
     changes by one nat at coordinate 1; the components of the path of a series are scaled so that it fits the plane.
-    With --out, evaluated points are kept until all are: after an interruption the same command goes on.
 
     \b
     Example:
-      toposcope landscape checkpoints/step_1000.safetensors --out landscape
+      toposcope landscape checkpoints/step_1000.safetensors --json
       toposcope landscape checkpoints/ --step 1000 --directions hessian
       toposcope landscape checkpoints/ --directions trajectory --out path.svg
     """
@@ -73,36 +68,31 @@ def landscape(
         raise options.BadUse(
             f"--seeds {seeds}: there is one plane along these directions; leave it out, or take random ones"
         )
-    from toposcope.files import extended
-    from toposcope.models.loss_planes import Unfinished
+    if out is not None and out.suffix.lower() not in options.FIGURE_ENDINGS:
+        raise options.BadUse(
+            f"--out {out}: a figure ends in {', '.join(options.FIGURE_ENDINGS)}; for a page, measure with --probe "
+            "landscape --out NAME.csv, then toposcope report NAME.csv.study"
+        )
     from toposcope.probes.landscape import LandscapeProbe
-    from toposcope.study.landscapes import landscape_report
+    from toposcope.study.checkpoint_landscape import landscape_report
 
     with options.bad_use():
         source = options.resolved_place(text, "--text", ("python-docs",))
         place = options.resolved_place(tokenizer, "--tokenizer", ("characters",))
-    unfinished = None
-    if out is not None:
-        unfinished = out / UNFINISHED if out.is_dir() or not out.suffix else extended(out, "", f".{UNFINISHED}")
     with progress_bars() as progress:
         report = landscape_report(
             opening.open(checkpoint),
             step,
-            LandscapeProbe(resolution=resolution, span=span, draws=seeds),
-            directions=directions,
+            LandscapeProbe(resolution=resolution, span=span, draws=seeds, directions=directions),
             text=source,
             tokenizer=place,
             access=opening.access,
-            unfinished=unfinished,
             progress=progress,
         )
     written = ""
     if out is not None:
-        from toposcope.report.landscape import write_landscape
-
-        written = write_out(out, lambda folder: write_landscape(folder, report), report.plot)
-    if unfinished is not None:
-        Unfinished(unfinished, "").discard()
+        report.plot().save(str(out))
+        written = f"figure: {out}"
     print_report(report.to_dict, lambda: _print(report), as_json=as_json, written=written)
 
 
@@ -120,6 +110,4 @@ def _print(report: LandscapeReport) -> None:
     print_table(columns, rows, "nats per token, counts and shares")
     for name, value in () if report.is_one_minimum else report.between.items():
         click.echo(f"between two planes: {name} {value:.3g} nats")
-    if bound := report.bound_line():
-        click.echo(bound)
     print_notes(report.remarks())

@@ -39,7 +39,7 @@ class SummedLoss:
     """The mean loss (nats per token) of a causal model on fixed sequences, as a function of its parameters.
 
     Losses are summed over tokens and divided once, so that neither the lengths of the sequences nor how many are read
-    together matter. Made by `text_loss` of a language model, by `own_loss` of a function of any module.
+    together matter. Made by `text_loss` of a language model, by `toposcope.landscape` of a function of any module.
     """
 
     point: Tensor

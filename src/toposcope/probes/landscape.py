@@ -15,7 +15,7 @@ from toposcope.seeds import derive_seed
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toposcope.models.loss_planes import Axes, Plane, Sample, Unfinished
+    from toposcope.models.loss_planes import Axes, Plane, Sample
     from toposcope.models.summed_loss import SummedLoss
 
 NO_FINITE_BAR = "no finite bar"
@@ -135,34 +135,24 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         progress: Progress = silent,
         *,
         known: "Axes | None" = None,
-        unfinished: "Unfinished | None" = None,
     ) -> "Iterator[Plane]":
-        """Measure one plane after the other; `known` spans all of them, `unfinished` keeps what is evaluated."""
+        """Measure one plane after the other; `known` spans all of them."""
         from toposcope.models.loss_planes import measure_plane
 
         if self.directions == "hessian" and known is None:
-            if unfinished:
-                known = unfinished.axes(loss.point, f"hessian {self.seed}", lambda: self._directions(loss, 0, progress))
-            else:
-                known = self._directions(loss, 0, progress)
+            known = self._directions(loss, 0, progress)
         batches = min(self.batches, sum(count > 0 for count in loss.counts))
-        before, made = 0, 0
 
         def count(what: str, n: int, total: int) -> None:
-            nonlocal made
-            made = before + n
-            # What was evaluated before an interruption, which a plane knows when it begins, is not in its total.
-            progress(what, made, before + total + (self.n_planes - draw - 1) * self.resolution**2)
+            progress(what, draw * total + n, self.n_planes * total)
 
         for draw in range(self.n_planes):
-            before = made
             yield measure_plane(
                 loss,
                 known or self._directions(loss, draw),
                 self.sample(draw),
                 graph=self.graph,
                 batches=batches,
-                unfinished=unfinished,
                 progress=count,
             )
 

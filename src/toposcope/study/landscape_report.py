@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import BettiBound, betti_bound, transformer_format
 from toposcope.probes.landscape import NO_FINITE_BAR, LandscapeProbe
+from toposcope.progress import Progress
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
-    from toposcope.family.run import ModelSize
-    from toposcope.models.loss_planes import Estimate, Plane
+    from toposcope.models.loss_planes import Axes, Estimate, Plane
+    from toposcope.models.summed_loss import SummedLoss
     from toposcope.typing import Matrix, Vector
 
 Directions = Literal["random", "hessian", "trajectory"]
@@ -52,10 +52,11 @@ class LandscapeReport:
     Attributes
     ----------
     location, step, text, n_tokens : str, int or None, str, int
-        The checkpoint, the source of the text that it read, and the tokens it predicted.
+        The checkpoint, the source of the text that it read, and the tokens it predicted; of a function of one's own
+        there is none of these.
     loss, unit : float, str
         At the checkpoint; without a unit for a function of one's own.
-    directions, probe : str, LandscapeProbe
+    probe : LandscapeProbe
         What spans the planes, and the other options.
     planes : sequence of Plane
         Each with its losses (``surface.values``), merge tree and critical points (``shape``) and second derivatives
@@ -67,26 +68,22 @@ class LandscapeReport:
     path, path_steps, path_share : array of shape (n, 2), sequence of int, float
         The checkpoints of the path in their plane, this one included, and how much of the squared distances to them
         the plane holds.
-    bound : BettiBound or None
-        Of the number of basins, by the architecture; of models of the family alone.
     """
 
     location: str
-    step: int | None
-    text: str
     loss: float
-    n_tokens: int
-    directions: Directions
     probe: LandscapeProbe
     planes: Sequence[Plane]
     estimates: dict[str, Estimate]
     between: dict[str, float]
     flags: list[str]
+    step: int | None = None
+    text: str = ""
+    n_tokens: int = 0
+    unit: str = ""
     path: Matrix | None = None
     path_steps: Sequence[int] = ()
     path_share: float | None = None
-    unit: str = "nats per token"
-    bound: BettiBound | None = None
 
     def __repr__(self) -> str:
         return f"LandscapeReport({self.headline()!r})"
@@ -114,10 +111,7 @@ class LandscapeReport:
         return f"{self.name}: {self._minima()} on {self._where()}{lost}; {self._border()}{deepest}{spread}"
 
     def _minima(self) -> str:
-        return f"{self._counts()} minima"
-
-    def _counts(self) -> str:
-        return _interval([round(plane.shape.statistics["minima"]) for plane in self.planes])
+        return f"{_interval([round(plane.shape.statistics['minima']) for plane in self.planes])} minima"
 
     def _border(self) -> str:
         """Say on how many planes the lowest point lies on the border, so that its basin goes on outside."""
@@ -167,7 +161,7 @@ class LandscapeReport:
         which = f" (plane {plane + 1} of {len(self.planes)}; {over})" if len(self.planes) > 1 else ""
         chart = plane_contour(
             *grid_of(self.planes[plane]),
-            self.directions,
+            self.probe.directions,
             name=f"plane-{plane + 1}",
             path=self.path,
             steps=self.path_steps if self.path is not None else None,
@@ -176,29 +170,16 @@ class LandscapeReport:
         title = f"{self.name}: {chart.title[0].lower()}{chart.title[1:]}{which}"
         return replace(chart, title=title[0].upper() + title[1:])
 
-    def charts(self, most: int = 3) -> list[Chart]:
-        """Draw what there is to see: planes and a profile of basins; of one minimum, a plane and its rise over all."""
-        from toposcope.study.landscape_charts import bowl_chart, profile_chart
-
-        if self.is_one_minimum:
-            return [self.plot(), bowl_chart(self.planes, self.unit)]
-        planes = [self.plot(k) for k in range(min(most, len(self.planes)))]
-        return [*planes, profile_chart(self.planes[0], self.probe.graph, self.unit)]
-
     def planes_line(self) -> str:
         """Say which planes these are."""
         what = {
             "random": "random filter-normalised directions",
             "hessian": "the two eigenvectors of the Hessian with the largest eigenvalues",
             "trajectory": "the two principal components of the path",
-        }[self.directions]
+        }[self.probe.directions]
         n, side = len(self.planes), self.probe.resolution
         planes = "a plane" if n == 1 else f"{n} planes"
         return f"{planes} of {side} x {side} points along {what}, span {self.probe.span:g}"
-
-    def bound_line(self) -> str:
-        """Say how many basins the architecture allows; nothing of a function that is not known."""
-        return bound_line(self.bound, f"{self.n_tokens:,}", self._counts()) if self.bound and self.planes else ""
 
     def remarks(self) -> list[str]:
         """Return what is to be known before the numbers are used, one line each."""
@@ -231,7 +212,7 @@ class LandscapeReport:
             "text": self.text,
             "loss": self.loss,
             "n_tokens": self.n_tokens,
-            "directions": self.directions,
+            "directions": self.probe.directions,
             "options": msgspec.to_builtins(self.probe),
             "planes": len(self.planes),
             "statistics": {
@@ -247,30 +228,26 @@ class LandscapeReport:
             },
             "between_planes": self.between,
             "path_share": self.path_share,
-            "bound": None if self.bound is None else {"log10": self.bound.log10, "digits": self.bound.digits},
             "remarks": self.remarks(),
         }
 
 
-def basin_bound(size: ModelSize, windows: Sequence[int], *, n: int) -> BettiBound:
-    """Bound the number of basins of the loss of a model of the family with n weights, by the tokens of each window."""
-    form = transformer_format(
-        layers=size.layers,
-        width=size.hidden,
-        heads=size.heads,
-        context=size.context,
-        vocabulary=size.vocabulary,
-        tokens=windows,
-    )
-    return betti_bound(replace(form, n=n))
+def measured_planes(
+    loss: SummedLoss, probe: LandscapeProbe, progress: Progress, known: Axes | None = None, **described: Any
+) -> LandscapeReport:
+    """Measure the planes of a loss; `described` is what else is known of it, by the names of the report's fields."""
+    from toposcope.models.loss_planes import between_planes, estimates
 
-
-def bound_line(bound: BettiBound, tokens: str, minima: str) -> str:
-    """Say how many basins an architecture allows, how little that is, and how many were found."""
-    verb = "was" if minima == "1" else "were"
-    return (
-        f"by Khovanskii's theorem a loss of this architecture on {tokens} tokens has fewer than 10^{bound.digits:,} "
-        f"basins, a number of that many digits, which says nothing: {minima} {verb} found on a plane"
+    planes = list(probe.planes(loss, progress, known=known))
+    return LandscapeReport(
+        location=loss.location,
+        loss=loss.value_at_checkpoint(),
+        probe=probe,
+        planes=planes,
+        estimates=estimates(planes),
+        between=between_planes(planes),
+        flags=probe.flags(planes),
+        **described,
     )
 
 

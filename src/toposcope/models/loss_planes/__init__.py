@@ -8,11 +8,18 @@ from toposcope.models.loss_planes.directions import (
     grid_sample,
     hessian_directions,
     path_directions,
+    points_on_disk,
     random_directions,
     scattered_sample,
 )
-from toposcope.models.loss_planes.landscape import Estimate, Plane, between_planes, estimates, measure_plane
-from toposcope.models.loss_planes.on_disk import Unfinished, points_on_disk
+from toposcope.models.loss_planes.landscape import (
+    Estimate,
+    Plane,
+    between_planes,
+    estimates,
+    is_differentiable,
+    measure_plane,
+)
 from toposcope.models.loss_planes.shape import Shape, profile_of, shape_of
 from toposcope.models.loss_planes.surface import Surface, evaluate
 
@@ -23,7 +30,6 @@ __all__ = [
     "Sample",
     "Shape",
     "Surface",
-    "Unfinished",
     "between_planes",
     "can_move",
     "eigenvector_directions",
@@ -31,6 +37,7 @@ __all__ = [
     "evaluate",
     "grid_sample",
     "hessian_directions",
+    "is_differentiable",
     "measure_plane",
     "path_directions",
     "points_on_disk",

@@ -10,7 +10,8 @@ All directions of a plane are orthogonal to each other. What a coordinate of 1 m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -166,6 +167,33 @@ def path_directions(point: Tensor, path: Sequence[Tensor]) -> tuple[Tensor, Matr
     for part in _parts(len(point)):
         directions[:, part] = (weights @ _differences(point, path, part)).to(point.dtype)
     return directions.to(point.device), coordinates / scale, float(squares[:2].sum() / np.maximum(squares, 0).sum())
+
+
+def points_on_disk(points: Iterable[Tensor]) -> list[Tensor]:
+    """Write points to a temporary file, one after the other, and return them as views of it.
+
+    The file has no name and is gone with the last view.
+    """
+    import torch
+
+    n, shape, dtype = 0, (0,), np.dtype(np.float32)
+    with tempfile.TemporaryFile() as file:
+        for point in points:
+            values = point.detach().cpu().numpy()
+            n, shape, dtype = n + 1, values.shape, values.dtype
+            try:
+                file.write(values.data)
+            except OSError as error:
+                raise ToposcopeError(
+                    f"{tempfile.gettempdir()}: cannot hold the checkpoints of a path, {values.nbytes * n / 1e9:.3g} GB "
+                    f"so far ({error.strerror}); name another folder in TMPDIR, or a series of fewer steps"
+                ) from error
+        if not n:
+            return []
+        file.flush()
+        # private: torch takes no read-only memory
+        rows = np.memmap(file, dtype, "c", shape=(n, *shape))
+    return [torch.from_numpy(row) for row in rows]
 
 
 def _parts(n: int) -> list[slice]:

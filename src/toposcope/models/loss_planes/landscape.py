@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,7 +19,6 @@ from toposcope.typing import Matrix
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toposcope.models.loss_planes.on_disk import Unfinished
     from toposcope.models.summed_loss import SummedLoss
 
 
@@ -58,11 +58,10 @@ def measure_plane(
     *,
     graph: Graph = "triangulation",
     batches: int = 1,
-    unfinished: Unfinished | None = None,
     progress: Progress = silent,
 ) -> Plane:
     """Measure the loss on a plane and describe it."""
-    surface = evaluate(loss, axes.vectors, sample, batches=batches, unfinished=unfinished, progress=progress)
+    surface = evaluate(loss, axes.vectors, sample, batches=batches, progress=progress)
     shape, half = shape_of(surface, graph), shape_of(surface.half(), graph)
     if "centre_height" in shape.statistics:  # the checkpoint need not be one of every second point
         lowest = float(half.values.min() - shape.values.min())
@@ -79,13 +78,24 @@ def measure_plane(
     )
 
 
+def is_differentiable(loss: SummedLoss) -> bool:
+    """Return whether a loss has a gradient by its weights; a function that returns a float has none."""
+    import torch
+
+    if not loss.one_by_one:
+        return True
+    leaves = [leaf.detach().requires_grad_() for leaf in loss.parameters(loss.point)]
+    with torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a number of a loss with a gradient is taken
+        return bool(loss.total(leaves, loss.pieces[0]).requires_grad)
+
+
 def slice_curvature(loss: SummedLoss, directions: Tensor) -> tuple[Matrix, float]:
     """Return the second derivatives of the loss at the checkpoint along some directions, and their error.
 
     They are by Hessian-vector products, or of a function without a gradient by second differences of its values.
     """
     from toposcope.models.hessian_products import HessianProduct
-    from toposcope.models.own_loss import is_differentiable
 
     if not is_differentiable(loss):
         return _second_differences(loss, directions)

@@ -30,7 +30,6 @@ from toposcope.typing import Matrix, Vector
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from toposcope.models.loss_planes.on_disk import Unfinished
     from toposcope.models.summed_loss import SummedLoss
     from toposcope.typing import Indices
 
@@ -69,7 +68,6 @@ def evaluate(
     *,
     batches: int = 1,
     together: int | None = None,
-    unfinished: Unfinished | None = None,
     progress: Progress = silent,
 ) -> Surface:
     """Return the loss at the points ``point + a d1 + b d2`` of a plane.
@@ -85,8 +83,7 @@ def evaluate(
     loss.value_at_checkpoint()
     readable = [place for place, count in enumerate(loss.counts) if count]
     parts = [loss.on(part.tolist()) for part in np.array_split(readable, batches)]
-    kept = unfinished.points(loss.point, directions, sample, batches) if unfinished else None
-    totals = kept.totals if kept else np.empty((len(sample), batches))
+    totals = np.empty((len(sample), batches))
     coordinates = torch.from_numpy(sample.coordinates).to(directions)
     moved = [bool(directions[:, block.start : block.stop].any()) for block in loss.blocks.values()]
     at_once = together or min(points_per_batch(parts, len(loss.point)), -(-len(sample) // MIN_CHUNKS))
@@ -101,15 +98,11 @@ def evaluate(
                 totals[chosen, batch] = losses_at(part, points, moved).cpu().numpy()
         return len(points)
 
-    # the same points together as without an interruption
-    starts = [s for s in range(0, len(sample), at_once) if kept is None or not kept.known[s : s + at_once].all()]
-    done, total = 0, sum(min(at_once, len(sample) - start) for start in starts)
-    progress("landscape", done, total)
-    for start, count in zip(starts, _in_threads(fill, parts, starts), strict=True):
+    done = 0
+    progress("landscape", done, len(sample))
+    for count in _in_threads(fill, parts, range(0, len(sample), at_once)):
         done += count
-        if kept:
-            kept.add(slice(start, start + count), last=start == starts[-1])
-        progress("landscape", done, total)
+        progress("landscape", done, len(sample))
     rounding = loss.rounding or ROUNDING * torch.finfo(loss.point.dtype).eps
     return Surface(sample, totals, np.array([part.n_tokens for part in parts]), rounding)
 

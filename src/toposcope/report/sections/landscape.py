@@ -10,16 +10,14 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK
-from toposcope.probes.landscape import LandscapeProbe
 from toposcope.probes.probe import NOISE
 from toposcope.report import formats
 from toposcope.report.charts.series import largest_run, runs_in, training_chart
-from toposcope.report.document import Block, Picture, Terms, folded, linked, paragraph
+from toposcope.report.document import Block, Picture, Terms, folded, linked
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, numbers, table, text_of
 from toposcope.study.landscape_charts import plane_contour
-from toposcope.study.landscape_report import basin_bound, bound_line
 
 PROBE, TABLE = "landscape", "landscape"
 SPREAD_TITLES = {
@@ -150,27 +148,11 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         *numbers(plain={title: column for column, title in SPREAD_TITLES.items()}),
     )
     caption = "Planes of the last checkpoint of each run, with the spread of each statistic"
-    bound = _bound_line(data, last)
     return (
         *pictures,
-        paragraph(bound, note=True) if bound else None,
         folded(table(TABLE, caption, specs, last.to_dicts())),
         linked(f"All checkpoints and probes: {TABLE}.csv.", note=True),
     )
-
-
-def _bound_line(data: StudyData, last: pl.DataFrame) -> str:
-    """Say how many basins the smallest model of the family may have by its architecture, and how many it has."""
-    found = dict(last.filter(statistic="minima").select("run", "value").iter_rows())
-    runs = [run for run in data.declaration.resolved_runs() if run.name in found]
-    if not runs:
-        return ""
-    run = min(runs, key=lambda run: run.size.n_parameters)
-    options = data.labels.filter(probe=PROBE, label=last.get_column("probe")[0]).get_column("options")[0]
-    probe = msgspec.json.decode(options, type=LandscapeProbe)
-    windows = [min(probe.length, run.size.context) - 1] * probe.sequences
-    bound = basin_bound(run.size, windows, n=run.size.n_parameters)
-    return f"{run.name}: {bound_line(bound, f'up to {sum(windows):,}', f'{found[run.name]:.3g}')}."
 
 
 SECTION = ReportSection(
