@@ -10,7 +10,7 @@ EXTRAS = {
     "tokenizers": ("tokenizers", "torch"),
     "transformers": ("transformers", "hf"),
     "datasets": ("datasets", "hf"),
-    "gudhi": ("GUDHI", "h2"),
+    "gudhi": ("GUDHI", "h3"),
     "sklearn": ("scikit-learn", "boosting"),
     "ray": ("Ray", "ray"),
     "tensorboard": ("TensorBoard", "tensorboard"),

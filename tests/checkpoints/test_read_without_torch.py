@@ -19,7 +19,7 @@ FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 PROGRAM = """
 import json, sys
 import installed_only
-installed_only.hide({"torch", "tokenizers", "gudhi", "sklearn", "joblib"})
+installed_only.hide({"torch", "tokenizers", "gudhi", "sklearn"})
 from toposcope.checkpoints import Checkpoint
 found = {}
 for place in sys.argv[1:]:

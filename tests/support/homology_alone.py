@@ -102,7 +102,7 @@ def main() -> None:
         homology.rips(np.eye(5), max_dimension=3)
     except ToposcopeError as error:
         refusal = str(error)
-    assert refusal.endswith("needs GUDHI, which is not installed; pip install 'toposcope[h2]'"), refusal
+    assert refusal.endswith("needs GUDHI, which is not installed; pip install 'toposcope[h3]'"), refusal
     sys.stdout.write(f"{len(called)} functions of toposcope.homology work with NumPy, SciPy and Numba alone\n")
 
 

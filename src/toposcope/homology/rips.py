@@ -9,9 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError, warn_caller
 from toposcope.extras import require
 from toposcope.homology.arrays import as_count, as_indices, as_number, warn_without_gradient
-from toposcope.homology.diagram import Diagram, sorted_pairs
+from toposcope.homology.diagram import Diagram
+from toposcope.homology.higher import higher_diagrams
 from toposcope.homology.loop_births import tree_and_births
-from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram, without_death
+from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram
 from toposcope.homology.memory import check_fits, may_not_fit, total_memory
 from toposcope.homology.point_cloud import (
     Cloud,
@@ -25,7 +26,7 @@ from toposcope.homology.point_cloud import (
 )
 from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE
 from toposcope.homology.voids import void_diagram
-from toposcope.typing import Indices, Matrix, Vector
+from toposcope.typing import Indices, Vector
 
 OTHER_TOOLS = {
     2: "geoph computes H1 of all points of a plane",
@@ -82,7 +83,7 @@ def rips(
     ------
     ToposcopeError
         If the points are not a finite floating-point matrix or do not fit the metric, an option is out of range, the
-        distances would not fit in memory, or H3 is asked for without GUDHI (extra ``h2``).
+        distances would not fit in memory, or H3 is asked for without GUDHI (extra ``h3``).
 
     Notes
     -----
@@ -111,7 +112,7 @@ def rips(
     for_voids = n if chosen is not None else min(n, max_points or DEFAULT_LANDMARKS)
     if max_dimension > 1:
         if max_dimension > 2:
-            require("gudhi.sklearn", f"max_dimension={max_dimension}")
+            require("gudhi", f"max_dimension={max_dimension}")
         hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
         check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
     if max_dimension > 0:
@@ -245,26 +246,7 @@ def _higher(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float)
     distances = cloud.distances(sample.indices)
     diagrams = [void_diagram(distances, threshold)]
     if max_dimension > 2:
-        diagrams += _by_gudhi(distances, list(range(3, max_dimension + 1)), threshold)
+        diagrams += higher_diagrams(distances, max_dimension, threshold)
     return [
         replace(d, pairs=d.pairs[outlasts_rounding(d.pairs, cloud)], cover_radius=sample.cover_radius) for d in diagrams
     ]
-
-
-def _by_gudhi(distances: Matrix, dimensions: list[int], threshold: float) -> list[Diagram]:
-    from gudhi.sklearn import RipsPersistence
-
-    engine = RipsPersistence(
-        homology_dimensions=dimensions,
-        threshold=threshold,
-        input_type="full distance matrix",
-        homology_coeff_field=2,
-        n_jobs=1,
-    )
-    diagrams = []
-    for k, found in zip(dimensions, engine.fit_transform([distances])[0], strict=True):
-        bars = np.asarray(found, dtype=np.float64).reshape(-1, 2)
-        finite = bars[np.isfinite(bars[:, 1])]
-        counts = without_death(len(bars) - len(finite), distances, threshold)
-        diagrams.append(Diagram(sorted_pairs(finite), k, *counts, engine="gudhi"))
-    return diagrams

@@ -125,7 +125,7 @@ def _require_extras(declaration: Declaration, directory: Path) -> None:
         if any(need.reads_text for need in needs_of(probe)):
             require("torch", f"probe {probe.name()}")
         if getattr(probe, "max_dimension", 0) > 2:
-            require("gudhi.sklearn", f"probe {probe.name()}: H3 and up")
+            require("gudhi", f"probe {probe.name()}: H3 and up")
 
 
 @contextmanager
