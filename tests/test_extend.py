@@ -32,7 +32,6 @@ from toposcope.monitor.events import Alert
 from toposcope.monitor.sinks.opening import open_sinks, sink_makers
 from toposcope.probes import probe_types
 from toposcope.probes.needs import needs
-from toposcope.report.backtest import backtest_sections
 from toposcope.report.sections import report_sections
 
 LAYER = "layers.0.mlp.fc1.weight"
@@ -46,7 +45,7 @@ def weights(step: int) -> np.ndarray:
 def clear_registries() -> None:
     for registry in (
         *(probe_types, needs, checkpoint_formats._formats, sources._kinds, log_formats._formats),
-        *(forecasters, sink_makers, report_sections, backtest_sections),
+        *(forecasters, sink_makers, report_sections),
     ):
         registry.cache_clear()
     toposcope.commands.clear()
@@ -88,13 +87,10 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             archive.write(file, file.name)
     (tmp_path / "matrices").mkdir()
     np.save(tmp_path / "matrices/step_5.npy", weights(5))
-    (tmp_path / "logs").mkdir()
-    T = np.arange(10, 1001, 10)
-    for k in range(4):
-        loss = 3 + 0.1 * k + 6 * T**-0.45 + np.random.default_rng(k).normal(0, 0.004, len(T))
-        lines = [f"iter {t}: loss {value:.5f}, time 1.00ms\n" for t, value in zip(T, loss, strict=True)]
-        (tmp_path / f"logs/run-{k}.nanogpt").write_text("".join(lines))
-    (tmp_path / "train.nanogpt").write_text("compiling\n" + "".join(lines[:50]) + "iter 51")
+    T = np.arange(10, 501, 10)
+    loss = 3.3 + 6 * T**-0.45 + np.random.default_rng(3).normal(0, 0.004, len(T))
+    lines = [f"iter {t}: loss {value:.5f}, time 1.00ms\n" for t, value in zip(T, loss, strict=True)]
+    (tmp_path / "train.nanogpt").write_text("compiling\n" + "".join(lines) + "iter 51")
     declared = '[[series]]\npath = "checkpoints"\n[[probes]]\nname = "small_weights"\n[[probes]]\nname = "controls"\n'
     (tmp_path / "study.toml").write_text(f'name = "study"\n{declared}')
     monkeypatch.chdir(tmp_path)
@@ -234,15 +230,6 @@ def measurements(study: Path) -> dict[str, set[int]]:
     with sqlite3.connect(study / "study.db") as connection:
         rows = connection.execute("SELECT probe, id FROM measurements").fetchall()
     return {probe: {row for name, row in rows if name == probe} for probe, _ in rows}
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("installed")
-def test_a_section_of_a_backtest(work: Path) -> None:
-    run("backtest logs", "--workers", "1")
-    (page,) = (work / "backtest").glob("*.html")
-    assert "Forecast were 4 runs." in page.read_text()
-    assert "no_floor" in page.read_text()
 
 
 @pytest.mark.slow

@@ -18,6 +18,10 @@ from toposcope.report.sections import methods
 from toposcope.study import Declaration
 
 COMMANDS = {
+    "backtest": [
+        *("--column", "--fractions", "--help", "--json", "--out", "--pattern", "--split", "--unit", "--workers", "-h"),
+        "data",
+    ],
     "study cool": ["--help", "--workers", "-h", "directory"],
     "study import": ["--help", "--out", "--workers", "-h", "folder"],
     "early-warnings": ["--help", "--json", "--out", "--quick", "--workers", "-h"],

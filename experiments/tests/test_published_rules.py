@@ -12,7 +12,7 @@ from toposcope.forecasting.schedules.planned import known_schedule
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import read_logs
 from toposcope.study import Study
-from toposcope_experiments.published_study.backtest_sections import published_rules
+from toposcope_experiments.published_study.backtest_section import published_rules
 from toposcope_experiments.published_study.predictions import predictions
 from toposcope_experiments.topology_gain.gain import topology_gain
 

@@ -41,7 +41,7 @@ __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "Logge
 __all__ += ["window", "usable_siblings", "cached", "complete_runs", "siblings_in_split", "run_forecasters", "planned"]
 __all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median", "COOLDOWN", "STACKED_LAWS", "stack_features"]
 __all__ += ["fit_power_law", "MIN_POINTS", "LATE_SHARE", "SIBLING_SHARE", "least_squares", "huber_weights"]
-__all__ += ["HUBER", "NORMAL"]
+__all__ += ["HUBER", "NORMAL", "runs_to_score", "scores", "Split"]
 # a sink, and the noise model of the alerts
 __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted", "Tail", "FALSE_ALARM_RATE"]
 # an analysis of a study
@@ -56,21 +56,21 @@ __all__ += ["Published", "PublishedRun", "Trace", "Law", "PUBLISHED", "PUBLISHED
 __all__ += ["is_quantity", "canonical_name", "parse_features", "read_json", "check_declaration"]
 # a section of a report, and a page of one's own
 __all__ += ["ReportSection", "MaterialType", "Tables", "Block", "Picture"]
-__all__ += ["ReportData", "StudyData", "BacktestData", "paragraph", "csv_link"]
+__all__ += ["ReportData", "StudyData", "paragraph", "csv_link"]
 __all__ += ["sentence", "details", "folded", "Table", "Column", "Spec", "table", "text_of", "number_of"]
 __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "linked", "numbers", "Page", "makers_of", "write_page"]
-__all__ += ["linked", "Row", "UNDEFINED", "remarks_section", "write_sections", "cannot_be_told"]
+__all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections", "cannot_be_told"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
 __all__ += ["direction", "first_last", "cloud_charts", "panels", "diagonal", "budget_axis", "with_field"]
-__all__ += ["MUTED", "RUNS"]
+__all__ += ["MUTED", "RUNS", "apart", "decade_ticks"]
 # a command
 __all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
 __all__ += ["Opening", "run_and_report", "EXISTING", "FILE", "COUNT", "repeated_option", "defaulted_option"]
 __all__ += ["column_option", "columns_of", "json_option", "page_option", "page_or_figure_option", "print_lines"]
-__all__ += ["print_notes", "print_report", "write_out"]
+__all__ += ["print_notes", "print_report", "write_out", "log_options"]
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import adjusted
@@ -92,11 +92,11 @@ if TYPE_CHECKING:
         trajectories,
     )
     from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, cannot_be_told, verdict_sentence
-    from toposcope.charts.axes import budget_axis, with_field
+    from toposcope.charts.axes import budget_axis, decade_ticks, with_field
     from toposcope.charts.chart import Chart
     from toposcope.charts.panels import panels
     from toposcope.charts.theme import MUTED, RUNS
-    from toposcope.charts.training import step_axis, training_lines
+    from toposcope.charts.training import apart, step_axis, training_lines
     from toposcope.charts.zero import diagonal, zero_line
     from toposcope.checkpoints.checkpoint import Checkpoint
     from toposcope.checkpoints.formats import is_checkpoint
@@ -126,6 +126,7 @@ if TYPE_CHECKING:
         columns_of,
         defaulted_option,
         json_option,
+        log_options,
         page_option,
         page_or_figure_option,
         repeated_option,
@@ -138,7 +139,7 @@ if TYPE_CHECKING:
     from toposcope.csv_file import to_csv
     from toposcope.errors import ToposcopeError, choices, message_of
     from toposcope.files import refuse_link, write_bytes
-    from toposcope.forecasting.backtesting import SKILLS, siblings_in_split, skills
+    from toposcope.forecasting.backtesting import SKILLS, Split, scores, siblings_in_split, skills
     from toposcope.forecasting.decision.advice import Advice
     from toposcope.forecasting.decision.calibration import calibration_of
     from toposcope.forecasting.decision.decision import continued, scaled
@@ -160,7 +161,7 @@ if TYPE_CHECKING:
     )
     from toposcope.forecasting.schedules.planned import known_schedule, planned
     from toposcope.forecasting.schedules.schedule import Schedule
-    from toposcope.forecasting.siblings import complete_runs, usable_siblings
+    from toposcope.forecasting.siblings import complete_runs, runs_to_score, usable_siblings
     from toposcope.forecasting.tuning import EXPONENT_PRIOR, LATE_SHARE, SIBLING_SHARE
     from toposcope.homology.arrays import as_float_matrix
     from toposcope.homology.diagram import Diagram
@@ -205,12 +206,11 @@ if TYPE_CHECKING:
     from toposcope.probes.rips import RipsProbe
     from toposcope.probes.stacks import by_stacks
     from toposcope.progress import Progress, silent
-    from toposcope.report.backtest import BacktestData
     from toposcope.report.charts.series import choose_runs, direction, first_last, run_names, runs_of, spread
     from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
     from toposcope.report.document import Block, Picture, csv_link, details, folded, linked, paragraph
-    from toposcope.report.formats import UNDEFINED, missing, p_value, plain, share, signed, whole, word
+    from toposcope.report.formats import UNDEFINED, fixed, missing, p_value, plain, share, signed, whole, word
     from toposcope.report.headline import (
         CLOUD_STATISTICS,
         NP,

@@ -38,7 +38,6 @@ COMMANDS = [
     ["study", "status"],
     ["report"],
     ["forecast"],
-    ["backtest"],
     ["export"],
 ]
 SETTINGS = "steps=30,batch_size=4,warmup_steps=4,checkpoint_every=10"

@@ -46,7 +46,6 @@ COMMANDS = [
     ["doctor", "{}", "--deep"],
     ["layers", "{}"],
     ["forecast", "{}"],
-    ["backtest", "{}"],
     ["report", "{}"],
     ["study", "run", "{}"],
     ["study", "import", "{}"],

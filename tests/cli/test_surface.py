@@ -73,21 +73,6 @@ COMMANDS = {
         ),
         *("--steps", "--unit", "--watch", "-h", "LOG"),
     ],
-    "toposcope backtest": [
-        *(
-            "--column",
-            "--fractions",
-            "--help",
-            "--json",
-            "--out",
-            "--pattern",
-            "--split",
-            "--unit",
-            "--workers",
-            "-h",
-            "DATA",
-        ),
-    ],
     "toposcope decide": [
         *(
             "--budget",

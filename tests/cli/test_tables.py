@@ -127,7 +127,6 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "doctor RUN",
         "study status STUDY",
         "forecast NOW --steps 2000 --all",
-        "backtest LOGS --fractions 0.5 --workers 1",
         "decide --points POINTS --budget 1e20",
         "decide --points POINTS --parameters 1e8 --tokens 1e9 --extra 1e19",
     ],

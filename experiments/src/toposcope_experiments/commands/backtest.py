@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli import options
-from toposcope.cli.output import print_json, print_lines, print_notes, print_table
-from toposcope.cli.progress_bars import progress_bars
+from toposcope.extend import EXISTING, json_option, log_options, page_option, workers_option
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import polars as pl
 
-    from toposcope.forecasting.backtesting import Split
-    from toposcope.report.backtest import BacktestResult
+    from toposcope.extend import Split
+    from toposcope_experiments.backtest.result import BacktestResult
 
 DEFAULT_FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
 NOT_PRINTED = ("forecasts", "scores", "skills", "families")
@@ -24,19 +21,25 @@ NOT_PRINTED = ("forecasts", "scores", "skills", "families")
 
 
 @click.command()
-@click.argument("data", type=options.EXISTING)
-@options.choice_option(
+@click.argument("data", type=EXISTING)
+@click.option(
     "--split",
-    choices=["size", "group", "family"],
+    type=click.Choice(["size", "group", "family"]),
+    default="size",
+    show_default=True,
     help="Which runs are held out with each run: those of its size, its kind of schedule, or its family.",
 )
-@options.defaulted_option(
-    "--fractions", default=DEFAULT_FRACTIONS, metavar="F,...", help="Shares of a run that are seen before forecasting."
+@click.option(
+    "--fractions",
+    default=DEFAULT_FRACTIONS,
+    show_default=True,
+    metavar="F,...",
+    help="Shares of a run that are seen before forecasting.",
 )
-@options.workers_option
-@options.log_options
-@options.json_option
-@options.page_option
+@workers_option
+@log_options
+@json_option
+@page_option
 def backtest(
     data: Path,
     split: Split,
@@ -56,14 +59,14 @@ def backtest(
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
+    from toposcope.extend import bad_use, print_json, print_lines, print_notes, progress_bars, runs_to_score, write_page
     from toposcope.forecasting import backtest as forecast_all
-    from toposcope.forecasting.siblings import runs_to_score
     from toposcope.logs import read_logs
-    from toposcope.report.backtest import BacktestResult, backtest_page
-    from toposcope.report.writing import PAGE, write_page
+    from toposcope_experiments.backtest.page import backtest_page
+    from toposcope_experiments.backtest.result import BacktestResult
 
     shares = _shares(fractions)
-    with options.bad_use():
+    with bad_use():
         complete = runs_to_score(read_logs(data, **reading))
     with progress_bars() as progress:
         rows = forecast_all(complete.runs, split=split, fractions=shares, workers=workers, progress=progress)
@@ -81,22 +84,25 @@ def backtest(
         print_lines(page.summary())
         print_notes([*backtested.remarks, *page.notes()])
     if out is not None:
-        click.echo(f"page: {(out / PAGE).resolve()}", err=as_json)
+        click.echo(f"page: {(out / 'index.html').resolve()}", err=as_json)
 
 
 def _shares(text: str) -> tuple[float, ...]:
+    from toposcope.extend import BadUse
+
     try:
         shares = tuple(sorted({float(part) for part in text.split(",")}))
     except ValueError as error:
-        raise options.BadUse(f"--fractions {text}: expected numbers, such as {DEFAULT_FRACTIONS}") from error
+        raise BadUse(f"--fractions {text}: expected numbers, such as {DEFAULT_FRACTIONS}") from error
     if not all(0 < share < 1 for share in shares):
-        raise options.BadUse(f"--fractions {text}: each must be between 0 and 1")
+        raise BadUse(f"--fractions {text}: each must be between 0 and 1")
     return shares
 
 
 def _print(backtested: BacktestResult, tables: dict[str, pl.DataFrame]) -> None:
     """Print the scores and the other tables of the page."""
-    from toposcope.report.backtest import SCORES, families_of, shown
+    from toposcope.extend import print_table
+    from toposcope_experiments.backtest.page import SCORES, families_of, shown
 
     titles = [title for title, _, _ in SCORES]
 

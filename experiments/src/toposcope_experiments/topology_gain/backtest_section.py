@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from toposcope.extend import (
-    BacktestData,
     Block,
     Picture,
     ReportSection,
@@ -21,6 +20,7 @@ from toposcope.extend import (
     text_of,
     whole,
 )
+from toposcope_experiments.backtest.result import BacktestData
 from toposcope_experiments.topology_gain.gain import TopologyGain, topology_gain
 
 ERRORS: tuple[Spec, ...] = (

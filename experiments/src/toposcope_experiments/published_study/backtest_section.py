@@ -7,7 +7,6 @@ import polars as pl
 
 from toposcope.analysis import trajectories
 from toposcope.extend import (
-    BacktestData,
     Block,
     LoggedRun,
     Picture,
@@ -29,6 +28,7 @@ from toposcope.extend import (
     whole,
 )
 from toposcope.study import Study
+from toposcope_experiments.backtest.result import BacktestData
 from toposcope_experiments.published_study.predictions import predictions
 
 DEFAULT = "default"  # the forecaster that is used where none is named

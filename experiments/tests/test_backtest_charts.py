@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 from toposcope.forecasting.backtesting import SCORES
-from toposcope.report.backtest import BacktestData, BacktestResult, backtest_charts
+from toposcope_experiments.backtest.page import backtest_charts
+from toposcope_experiments.backtest.result import BacktestData, BacktestResult
 
 NAMES = ("default", "last", "power_law", "s1", "s1_anneal", "annealing", "cooldown", "median", "multi_power", "<b>")
 

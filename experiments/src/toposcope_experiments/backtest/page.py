@@ -1,8 +1,7 @@
 """The report of a backtest: errors of the forecasters, coverage of their intervals, skill against simpler ones."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +9,41 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.verdict import LEVEL as SIGNIFICANT
-from toposcope.charts.axes import decade_ticks
-from toposcope.charts.chart import Chart
-from toposcope.charts.theme import MUTED
-from toposcope.charts.training import apart
-from toposcope.forecasting.backtesting import Split, scores, skills
-from toposcope.forecasting.forecaster_set import DEFAULT
-from toposcope.forecasting.held_out import LEVEL
-from toposcope.logs.formats.study import claims
-from toposcope.progress import Progress, silent
-from toposcope.report import formats
-from toposcope.report.composing import Page
-from toposcope.report.document import Block, Picture, linked
-from toposcope.report.section import ReportData, ReportSection, collect_sections, remarks_section
-from toposcope.report.tables import Spec, interval_of, number_of, numbers, percent_of, table, text_of
+from toposcope.extend import (
+    LEVEL,
+    MUTED,
+    Block,
+    Chart,
+    Page,
+    Picture,
+    Progress,
+    ReportSection,
+    Spec,
+    Split,
+    apart,
+    decade_ticks,
+    fixed,
+    interval_of,
+    linked,
+    number_of,
+    p_value,
+    percent_of,
+    plain,
+    remarks_section,
+    signed,
+    silent,
+    table,
+    text_of,
+    whole,
+)
 from toposcope.study import Study
+from toposcope_experiments.backtest.result import BacktestData, BacktestResult
+from toposcope_experiments.published_study import backtest_section as published_rules
+from toposcope_experiments.topology_gain import backtest_section as topology_gain
 
+DEFAULT = "default"  # the forecaster that is used where none is named
+COVERAGE = 0.9  # of the intervals of forecasts
+STUDY_FILES = ("study.toml", "study.db")
 HELD_OUT: dict[Split, str] = {
     "size": "all runs of its family and size",
     "group": "all runs of its family and kind of schedule",
@@ -46,48 +63,6 @@ SCORES: tuple[tuple[str, str, str], ...] = (
     ("rank corr.", "rank_correlation", "loss"),
 )
 """Title, column of `scores` and kind of number."""
-
-
-@dataclass(frozen=True, eq=False)
-class BacktestResult:
-    """The forecasts of a backtest and their scores."""
-
-    rows: pl.DataFrame  # from `toposcope.forecasting.backtest`
-    split: Split
-    unit: str  # of the losses
-    remarks: tuple[str, ...]  # of the runs that were read
-    scores: pl.DataFrame  # from `toposcope.forecasting.backtesting`, over all runs
-    skills: pl.DataFrame  # from there, over all runs
-    families: pl.DataFrame  # the scores of each family, with ``family``
-
-    @classmethod
-    def of(cls, rows: pl.DataFrame, split: Split, unit: str, remarks: tuple[str, ...] = ()) -> "BacktestResult":
-        """Score a backtest."""
-        each = [
-            scores(part).with_columns(family=pl.lit(family))
-            for (family,), part in rows.group_by("family", maintain_order=True)
-        ]
-        return cls(rows, split, unit, remarks, scores(rows), skills(rows), pl.concat(each))
-
-    @property
-    def fractions(self) -> list[float]:
-        """Shares of the runs that were seen."""
-        return sorted(self.rows["fraction"].unique())
-
-    @property
-    def n_runs(self) -> int:
-        """Number of runs that were forecast."""
-        return self.rows["run"].n_unique()
-
-    @property
-    def n_families(self) -> int:
-        """Number of families of the runs."""
-        return self.rows["family"].n_unique()
-
-    @property
-    def n_groups(self) -> int:
-        """Number of groups over which forecasters are compared: runs of one family and size."""
-        return self.rows.select("family", "size").n_unique()
 
 
 def lead(backtest: BacktestResult) -> list[str]:
@@ -112,8 +87,8 @@ def lead(backtest: BacktestResult) -> list[str]:
 def shown(value: float | None, kind: str) -> str:
     """Write a score: losses to four decimals, shares in percent."""
     if kind == "count":
-        return formats.whole(value)
-    return formats.fixed(value, 4) if kind == "loss" or value is None else formats.fixed(100 * value, 2)
+        return whole(value)
+    return fixed(value, 4) if kind == "loss" or value is None else fixed(100 * value, 2)
 
 
 def families_of(backtest: BacktestResult) -> list[dict[str, Any]]:
@@ -139,44 +114,28 @@ def _against(backtest: BacktestResult) -> list[str]:
         rows = part.sort("fraction").to_dicts()
         each = "; ".join(
             f"{100 * row['skill']:+.0f}% at {100 * row['fraction']:.3g}% seen".replace("-", "−")
-            + f" ({row['n_groups']} groups, p {formats.p_value(row['p_adjusted'])})"
+            + f" ({row['n_groups']} groups, p {p_value(row['p_adjusted'])})"
             for row in rows
         )
         sentences.append(f"Skill of the default against {baseline}: {each}.")
     # The lowest p that n groups allow is 2 / 2^n, before adjustment.
-    min_groups = int(np.ceil(np.log2(2 / SIGNIFICANT)))
+    min_groups = int(np.ceil(np.log2(2 / LEVEL)))
     if backtest.n_groups < min_groups:
         sentences.append(
             f"{backtest.n_groups} group{'s'[: backtest.n_groups != 1]} cannot show that one forecaster is better than "
-            f"another: at least {min_groups} are needed for p < {SIGNIFICANT:g}, more after correction."
+            f"another: at least {min_groups} are needed for p < {LEVEL:g}, more after correction."
         )
     return sentences
 
 
 def seen(fraction: float) -> str:
     """Write how much of a run was seen."""
-    return f"With {formats.plain(100 * fraction)}% of a run seen"
+    return f"With {plain(100 * fraction)}% of a run seen"
 
 
 def score_columns() -> list[Spec]:
     """Return the columns of a table of scores."""
     return [number_of(title, column, partial(shown, kind=kind)) for title, column, kind in SCORES]
-
-
-class BacktestData(ReportData[BacktestResult]):
-    """The data of a backtest's page, with the study whose runs were forecast, where they have measured checkpoints."""
-
-    def __init__(
-        self,
-        backtest: BacktestResult,
-        sections: Sequence[ReportSection[Any]] = (),
-        study: Study | None = None,
-        *,
-        workers: int | None = None,
-        progress: Progress = silent,
-    ) -> None:
-        super().__init__(backtest, sections)
-        self.backtest, self.study, self.workers, self.progress = backtest, study, workers, progress
 
 
 HEIGHT = 280
@@ -193,7 +152,7 @@ def backtest_charts(data: BacktestData) -> list[Chart]:
             scores, "relative_median", "Median error of the default", "median error (% of the final loss)", log=True
         ),
         _chart(scores, "relative_p90", "90th percentile of the default's error", "90th percentile (%)", log=True),
-        _chart(scores, "coverage", "Final losses within the default's 90% intervals", "share within (%)", aim=LEVEL),
+        _chart(scores, "coverage", "Final losses within the default's 90% intervals", "share within (%)", aim=COVERAGE),
         _chart(scores, "width", "Width of the default's 90% intervals", "width (% of the loss)"),
     ]
     return [chart for chart in charts if chart is not None]
@@ -304,9 +263,12 @@ def _skills(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block |
         percent_of("seen, %", "fraction"),
         text_of("forecaster", "forecaster", names_row=True),
         text_of("against", "baseline"),
-        *numbers(whole={"runs": "n", "groups": "n_groups"}, signed={"skill": "skill"}),
+        number_of("runs", "n", whole),
+        number_of("groups", "n_groups", whole),
+        number_of("skill", "skill", signed),
         interval_of("95% interval", "skill_low", "skill_high", 3),
-        *numbers(p_value={"p-value": "p", "p, adjusted": "p_adjusted"}),
+        number_of("p-value", "p", p_value),
+        number_of("p, adjusted", "p_adjusted", p_value),
     )
     rule = linked(
         "Skill is 1 - MAE / MAE of the simpler forecaster, on the runs that both forecast. p: signs of the groups' "
@@ -343,21 +305,17 @@ SECTIONS = (
         tables={"skills": lambda data: data.backtest.skills},
         blocks=_skills,
     ),
+    topology_gain.SECTION,
+    published_rules.SECTION,
     remarks_section(lambda data: data.backtest.remarks, "Assumptions", 900),
 )
 
 
-@cache
-def backtest_sections() -> tuple[ReportSection[BacktestData], ...]:
-    """Return every section of a backtest's page; another package adds one by `toposcope.backtest_sections`."""
-    return (*SECTIONS, *collect_sections(__name__, "toposcope.backtest_sections"))
-
-
 def backtest_page(
-    backtest: BacktestResult, folder: Path, *, workers: int | None = None, progress: Progress = silent
+    backtest: BacktestResult, data: Path, *, workers: int | None = None, progress: Progress = silent
 ) -> Page[BacktestData]:
-    """Return the page of a backtest."""
-    study = Study.load(folder if folder.is_dir() else folder.parent) if claims(folder) else None
-    return Page(
-        backtest_sections(), BacktestData(backtest, backtest_sections(), study, workers=workers, progress=progress)
-    )
+    """Return the page of a backtest of the runs at a path; of those of a study it says what topology adds."""
+    folder = data if data.is_dir() else data.parent
+    is_study = (data.is_dir() or data.name in STUDY_FILES) and all((folder / name).is_file() for name in STUDY_FILES)
+    study = Study.load(folder) if is_study else None
+    return Page(SECTIONS, BacktestData(backtest, SECTIONS, study, workers=workers, progress=progress))
