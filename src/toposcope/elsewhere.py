@@ -2,7 +2,8 @@
 
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
-    "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import backtest multi_power cool",
+    "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import backtest multi_power "
+    "cool",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {
