@@ -16,10 +16,10 @@ from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.extend import UNDETERMINED
 from toposcope.study.kinds import feature_named
-from toposcope.study.published import Law, Published, Trace
 from toposcope_experiments.published_study.case import EXPLAINED, FALLS, STANDS, p_of_rho
 from toposcope_experiments.published_study.claims import RULES, SCHEMA, claims
 from toposcope_experiments.published_study.correlation_claims import fisher_p
+from toposcope_experiments.published_study.published import Law, Published, Trace
 
 SIZES = {"a": 3_000, "b": 7_000, "c": 21_000, "d": 46_000, "e": 97_000}
 LARGE = "large model"

@@ -15,6 +15,7 @@ from toposcope.report import write_report
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 from toposcope_experiments import shipped_study
+from toposcope_experiments.published_study.reading import published_of
 
 STEPS = [0, 1000, 5000, 10000, 50000, 100000, 143000]
 WIDTH, VOCABULARY, LAYERS = 16, 48, 2
@@ -92,8 +93,9 @@ def test_seven_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> None:
         "gradient_rips:batches=4 does not apply to pythia-14m: only runs trained here have gradients"
     ]
     # What was published of it stands at the same steps.
-    assert declaration.published is not None
-    assert declaration.published.traces["pythia-14m"].steps == STEPS
+    told = published_of(declaration)
+    assert told is not None
+    assert told.traces["pythia-14m"].steps == STEPS
     page, _ = write_report(study)
     assert "pythia-14m" in page.read_text()
     # Again, with the hub gone: what was measured stands, and a note says so.

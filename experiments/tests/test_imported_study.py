@@ -21,6 +21,7 @@ from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.store import Store
 from toposcope_experiments.published_study.claims import declared
 from toposcope_experiments.published_study.importing import ImportedStudy, import_study
+from toposcope_experiments.published_study.reading import published_of
 
 SIZES = ["tiny-3k", "small-7k", "med-21k", "large-46k", "xl-97k"]
 
@@ -170,7 +171,7 @@ def test_five_sizes_of_features_alone(tmp_path: Path) -> None:
     assert study.runs().select("run", "kind", "n_parameters").rows() == [
         (run, "published", 100 * (i + 1)) for i, run in enumerate(SIZES)
     ]
-    claimed = study.declaration.published
+    claimed = published_of(study.declaration)
     assert claimed is not None
     for statistic, by_run in claimed.correlations.items():
         for run, value in by_run.items():
@@ -223,7 +224,7 @@ def test_the_published_study_of_hidden_states(published_study: Path, tmp_path: P
         pytest.skip(f"{folder} is not here")
     found = import_study(folder)
     fill(found, tmp_path / "study")
-    claimed = found.declaration.published
+    claimed = published_of(found.declaration)
     assert claimed is not None
     assert claimed.subject == "hidden_states"
     assert {len(by_run) for by_run in claimed.correlations.values()} == {3}
@@ -240,8 +241,9 @@ def test_the_published_study(published_study: Path, tmp_path: Path) -> None:
     assert not any("otherwise" in note for note in found.notes)
     if (published_study / "analysis_results.json").exists():
         assert any(note.endswith("laws of quantities that are not fitted: np_rate") for note in found.notes)
-        assert found.declaration.published is not None
-        made = declared(found.declaration.published)
+        told = published_of(found.declaration)
+        assert told is not None
+        made = declared(told)
         assert [number for number, is_made in made.items() if is_made] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert list(found.declaration.named_series()) == ["tiny-3k", "med-21k", "pythia-14m-weights", "pythia-70m"]
     fill(found, tmp_path / "study")
@@ -252,7 +254,7 @@ def test_the_published_study(published_study: Path, tmp_path: Path) -> None:
         ("pythia-14m-weights", "published", None, 0),
         ("pythia-70m", "published", None, 0),
     ]
-    claimed = study.declaration.published
+    claimed = published_of(study.declaration)
     assert claimed is not None
     told = json.loads((published_study / "analysis.json").read_text())["correlations"]
     for run in ("tiny-3k", "med-21k"):

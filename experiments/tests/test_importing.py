@@ -10,9 +10,10 @@ from published_folders import STEPS, hidden_states, published_weights, rows, wri
 from small_studies import write_series
 
 from toposcope.errors import ToposcopeError
-from toposcope.study.published import Law
 from toposcope_experiments.published_study.claims import declared
 from toposcope_experiments.published_study.importing import import_study
+from toposcope_experiments.published_study.published import Law
+from toposcope_experiments.published_study.reading import published_of
 
 LAWS = {
     "final_h0_total": {
@@ -46,7 +47,7 @@ def test_what_is_found(published: Path) -> None:
         f"left out: {published / 'results' / 'machines.json'}: host: expected a list of rows, found text",
     ]
     assert found.declaration.name == "published"
-    claimed = found.declaration.published
+    claimed = published_of(found.declaration)
     assert claimed is not None
     assert claimed.correlations == {"H0.total": {"first": -0.5}}
     assert (claimed.largest_change, claimed.diminishing_returns) == ({"first": 10}, {"first": 20})
@@ -72,8 +73,9 @@ def test_two_files_of_results_are_joined(published: Path) -> None:
     more = {"second": {"h0_total_vs_loss": {"rho": -0.7}}, "first": {"h0_total_vs_loss": {"rho": -0.4}}}
     second = write(published / "results" / "analysis.json", {"correlations": more})
     found = import_study(published)
-    assert found.declaration.published is not None
-    assert found.declaration.published.correlations == {"H0.total": {"first": -0.5, "second": -0.7}}
+    told = published_of(found.declaration)
+    assert told is not None
+    assert told.correlations == {"H0.total": {"first": -0.5, "second": -0.7}}
     (note,) = [note for note in found.notes if "otherwise" in note]
     assert note.startswith(f"left out: {second}: 1 of its numbers, which {published / 'analysis.json'} has otherwise")
     assert "correlations H0.total first" in note
@@ -84,7 +86,7 @@ def test_two_files_of_results_are_joined(published: Path) -> None:
 def test_laws_of_size_and_errors_of_forecasts_are_imported(published: Path) -> None:
     write(published / "analysis.json", {"scaling": LAWS, "prediction_maes": ERRORS, "author": "x"})
     found = import_study(published)
-    claimed = found.declaration.published
+    claimed = published_of(found.declaration)
     assert claimed is not None
     assert claimed.scaling["H0.total"] == Law(exponent=0.2, r_squared=0.85, rho=0.9, p=0.04)
     assert set(claimed.scaling) == {"H0.total", "loss"}
@@ -134,8 +136,9 @@ def test_odd_results_are_left_out_in_one_line(published: Path, content: Any, wor
     (note,) = [note for note in found.notes if "analysis.json" in note]
     assert [word for word in words if word not in note] == []
     assert "\n" not in note
-    assert found.declaration.published is not None
-    assert found.declaration.published.correlations == {}
+    told = published_of(found.declaration)
+    assert told is not None
+    assert told.correlations == {}
     assert list(found.declaration.named_series()) == ["first", "second", "third"]
 
 
@@ -143,7 +146,7 @@ def test_a_study_of_hidden_states_as_published(tmp_path: Path) -> None:
     folder = hidden_states(tmp_path / "states")
     found = import_study(folder)
     assert sorted(found.declaration.named_series()) == ["pythia-160m", "pythia-410m", "pythia-70m"]
-    claimed = found.declaration.published
+    claimed = published_of(found.declaration)
     assert claimed is not None
     assert claimed.subject == "hidden_states"
     assert claimed.correlations["H0.total"] == {"pythia-70m": -0.5, "pythia-160m": -0.6, "pythia-410m": -0.7}
@@ -204,8 +207,9 @@ def test_files_that_disagree_on_a_run_are_refused_with_the_place(tmp_path: Path)
 def test_results_of_weights_and_of_hidden_states_are_not_mixed(published: Path) -> None:
     second = hidden_states(published / "states") / "statistics.json"
     found = import_study(published)
-    assert found.declaration.published is not None
-    assert found.declaration.published.subject == "weights"
+    told = published_of(found.declaration)
+    assert told is not None
+    assert told.subject == "weights"
     assert any(note.startswith(f"left out: {second}: not of what ") for note in found.notes)
 
 

@@ -15,12 +15,13 @@ from section_tools import with_tables
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.states import representation_charts
-from toposcope.study.published import Published, Trace
 from toposcope_experiments.published_study.charts import (
     published_correlation_charts,
     published_state_charts,
     trace_charts,
 )
+from toposcope_experiments.published_study.published import Published, Trace
+from toposcope_experiments.published_study.reading import published_of
 from toposcope_experiments.published_study.sections.predictions import prediction_charts
 
 
@@ -33,7 +34,7 @@ def test_published_correlations_stand_beside_ours() -> None:
     of = material(5)
     persistence, h0 = published_correlation_charts(of)
     assert h0.title == "H0 total: the step alone is at least as strong as the published value in all 5 runs"
-    claims = of.declaration.published
+    claims = published_of(of.declaration)
     assert claims is not None
     rows = {(row["run"], row["source"]): row["rho"] for row in rows_of(h0, "source")}
     assert {run: rho for (run, source), rho in rows.items() if source == "published"} == claims.correlations["H0.total"]
@@ -48,7 +49,9 @@ def test_published_correlations_stand_beside_ours() -> None:
 
 def test_published_runs_that_are_not_here() -> None:
     of = material(2)
-    declared = msgspec.structs.replace(of.declaration, published=Published(correlations={"H0.total": {"other": -0.7}}))
+    declared = msgspec.structs.replace(
+        of.declaration, published=msgspec.to_builtins(Published(correlations={"H0.total": {"other": -0.7}}))
+    )
     (chart,) = published_correlation_charts(dataclasses.replace(of, declaration=declared))
     assert {row["run"] for row in rows_of(chart, "source")} == {"other", "run-0", "run-1"}
     nothing = with_tables(of, {"association": of.tables["association"].clear()})
@@ -117,7 +120,9 @@ def test_imported_values_without_weights_are_a_trace() -> None:
 def test_a_quantity_that_is_not_drawn_is_not_named() -> None:
     full = material(1)
     trace = Trace(steps=[0, 10], values={"np_mean": [0.3, 0.4], "H1.total": [1.0, 0.0]})
-    declared = msgspec.structs.replace(full.declaration, published=Published(traces={"elsewhere": trace}))
+    declared = msgspec.structs.replace(
+        full.declaration, published=msgspec.to_builtins(Published(traces={"elsewhere": trace}))
+    )
     (chart,) = trace_charts(dataclasses.replace(full, declaration=declared))
     assert "H1" not in chart.title + chart.caption + chart.alt
 

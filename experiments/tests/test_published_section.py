@@ -13,15 +13,17 @@ from section_tools import section_of, with_tables
 from toposcope.report.document import Code, Document, Section, csv_link, paragraph
 from toposcope.report.markdown import to_markdown
 from toposcope.report.study_data import StudyData
-from toposcope.study.published import Published
 from toposcope_experiments.published_study.claims import SCHEMA
+from toposcope_experiments.published_study.published import Published
 
 CLAIMS = pl.DataFrame([(8, "x", "stands", "y")], schema=SCHEMA, orient="row")
 
 
 def telling(declared: Published) -> StudyData:
     full = material(2)
-    return dataclasses.replace(full, declaration=msgspec.structs.replace(full.declaration, published=declared))
+    return dataclasses.replace(
+        full, declaration=msgspec.structs.replace(full.declaration, published=msgspec.to_builtins(declared))
+    )
 
 
 def test_without_claims_there_is_no_section_of_claims() -> None:

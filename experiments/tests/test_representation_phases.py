@@ -13,7 +13,7 @@ from sklearn.isotonic import isotonic_regression
 
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.errors import ToposcopeError
-from toposcope.study.feature_file import read_features
+from toposcope_experiments.published_study.feature_file import read_features
 from toposcope_experiments.representation_phases.alternating import alternating_errors, alternating_places
 from toposcope_experiments.representation_phases.phases import SCHEMA, _chance, _Cut, representation_phases
 from toposcope_experiments.representation_phases.turns import Turn, Turns, turning_points

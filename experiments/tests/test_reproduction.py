@@ -13,14 +13,15 @@ from scipy.stats import spearmanr
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.extend import UNDETERMINED
-from toposcope.study.feature_file import read_features
 from toposcope.study.kinds import feature_named
-from toposcope.study.published import Law, Published, Trace
 from toposcope_experiments import shipped_study
 from toposcope_experiments.published_study.case import FALLS
 from toposcope_experiments.published_study.claims import claims
+from toposcope_experiments.published_study.feature_file import read_features
 from toposcope_experiments.published_study.findings import feature_of
 from toposcope_experiments.published_study.predictions import predictions
+from toposcope_experiments.published_study.published import Law, Published, Trace
+from toposcope_experiments.published_study.reading import published_of
 from toposcope_experiments.published_study.reproduction import SCHEMA, n_rows, reproduction
 
 SIZES = ("tiny-3k", "small-7k", "med-21k", "large-46k", "xl-97k")
@@ -244,7 +245,7 @@ def states_of(run: str, features: dict[str, Any], steps: list[int], losses: dict
         targets={name: np.array(values, dtype=float) for name, values in losses.items()},
         covariates={"step": place.astype(float)},
     )
-    published = shipped_study("pythia").published
+    published = published_of(shipped_study("pythia"))
     return beside(published, some_runs([run], "series"), [trajectory], associations=association_table([trajectory]))
 
 

@@ -7,6 +7,7 @@ import pytest
 from toposcope.family import SIZES, Corpus, TrainingOptions
 from toposcope.study.declaration import check_declaration
 from toposcope_experiments import shipped_study
+from toposcope_experiments.published_study.reading import published_of
 
 PUBLISHED_CLOUD = "rips:max_points=200,threshold=2.0,pooled=true,sample=random,draws=10"
 
@@ -24,7 +25,7 @@ def test_the_shipped_study_of_the_paper_measures_as_published_and_exactly() -> N
     assert {"neural_persistence", "rips", PUBLISHED_CLOUD, "distances:of=neural_persistence"} <= set(labels)
     assert declaration.protocol == "exact"
     sizes = set(SIZES)
-    published = declaration.published
+    published = published_of(declaration)
     assert published is not None
     by_run: list[dict[str, Any]] = [
         published.final_loss,

@@ -51,9 +51,8 @@ __all__ += ["sign_flip", "correlate_across_runs", "adjusted", "PSEUDO_LAYERS", "
 __all__ += ["verdict_sentence", "BEYOND", "UNDETERMINED", "TREND", "NONE", "LEVEL"]
 __all__ += ["associate", "AssociationTask", "FeatureSeries", "StudyCorpora", "OtherCorporaTask", "other_corpora_task"]
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
-# a published study
-__all__ += ["Published", "PublishedRun", "Trace", "Law", "PUBLISHED", "PUBLISHED_CLOUD", "SPECTRAL_QUANTITIES"]
-__all__ += ["is_quantity", "canonical_name", "parse_features", "read_json", "check_declaration"]
+# a study's declaration
+__all__ += ["PUBLISHED", "PublishedRun", "check_declaration", "readable", "MAX_STEP"]
 # a section of a report, and a page of one's own
 __all__ += ["ReportSection", "MaterialType", "Tables", "Block", "Picture"]
 __all__ += ["ReportData", "StudyData", "paragraph", "csv_link"]
@@ -114,6 +113,7 @@ if TYPE_CHECKING:
         StoredFile,
         check_range,
     )
+    from toposcope.checkpoints.steps import MAX_STEP
     from toposcope.cli.decide import advice_options
     from toposcope.cli.options import (
         COUNT,
@@ -238,10 +238,10 @@ if TYPE_CHECKING:
     from toposcope.report.writing import write_page, write_sections
     from toposcope.seeds import derive_seed
     from toposcope.study.corpora import OtherCorporaTask, StudyCorpora, other_corpora_task
-    from toposcope.study.declaration import DEFAULT_PROBES, PUBLISHED_CLOUD, DeclaredSeries, check_declaration
-    from toposcope.study.feature_file import PublishedRun, canonical_name, parse_features, read_json
+    from toposcope.study.declaration import DEFAULT_PROBES, DeclaredSeries, check_declaration
+    from toposcope.study.declared_runs import readable
     from toposcope.study.kinds import PUBLISHED, feature_named
-    from toposcope.study.published import SPECTRAL_QUANTITIES, Law, Published, Trace, is_quantity
+    from toposcope.study.publication import PublishedRun
     from toposcope.study.study import Study
     from toposcope.typing import Indices, Matrix, Steps, Vector
     from toposcope.wording import counted, examples, joined, sentence, short

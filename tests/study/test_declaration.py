@@ -10,10 +10,10 @@ import tomli_w
 
 from toposcope.errors import ToposcopeError
 from toposcope.family import SIZES, Corpus, ModelSize, TrainingOptions
-from toposcope.study import Declaration, load_declaration, run_study
+from toposcope.study import Declaration, load_declaration, publication, run_study
+from toposcope.study import declaration as declaration_module
 from toposcope.study.declaration import DeclaredSeries, check_declaration, shipped_study
 from toposcope.study.declared_runs import DeclaredRun
-from toposcope.study.published import Law, Published, Trace
 from toposcope.version import __version__
 
 RUN: dict[str, Any] = {"size": "tiny-3k"}
@@ -122,17 +122,6 @@ MISSPELLED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         ["hidden", "layers", "heads", "context"],
     ),
     "series": ({"series": [{"paht": "a"}]}, "paht", ["path", "name", "features", "optional", "steps"]),
-    "published": ({"runs": [RUN], "published": {"corelations": {}}}, "corelations", ["correlations", "scaling"]),
-    "a published law": (
-        {"runs": [RUN], "published": {"scaling": {"loss": {"exponent": 1.0, "r_squared": 1.0, "q": 1.0}}}},
-        "q",
-        ["exponent", "r_squared", "rho"],
-    ),
-    "a published trace": (
-        {"runs": [RUN], "published": {"traces": {"a": {"steps": [], "values": {}, "value": {}}}}},
-        "value",
-        ["steps", "values"],
-    ),
     "probe": ({"runs": [RUN], "probes": [{"name": "ripz"}]}, "ripz", ["rips", "controls", "neural_persistence"]),
     "option of a probe": (
         {"runs": [RUN], "probes": [{"name": "rips", "max_dim": 1}]},
@@ -174,14 +163,6 @@ BAD_VALUES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a protocol": ({"name": "x", "runs": [RUN], "protocol": "loose"}, ["'loose'", "protocol"]),
     "a series of nothing": ({"name": "x", "series": [{"name": "a"}]}, ["series", "path", "features"]),
     "features of no name": ({"name": "x", "series": [{"features": "f.json"}]}, ["series", "name", "features"]),
-    "a correlation": (
-        {"name": "x", "runs": [RUN], "published": {"correlations": {"np_mean": {"a": "high"}}}},
-        ["float", "published.correlations"],
-    ),
-    "a trace": (
-        {"name": "x", "runs": [RUN], "published": {"traces": {"a": {"steps": [0, 1], "values": {"np_mean": [1.0]}}}}},
-        ["np_mean has 1 values for 2 steps", "published.traces"],
-    ),
     "a probe without a name": ({"name": "x", "runs": [RUN], "probes": [{"pooled": True}]}, ["probe", "rips"]),
     "an option": (
         {"name": "x", "runs": [RUN], "probes": [{"name": "rips", "max_dimension": -1}]},
@@ -267,13 +248,7 @@ FULL = Declaration(
         DeclaredSeries(name="told", features="/features.json"),
     ],
     protocol="published",
-    published=Published(
-        correlations={"H0.total": {"found": -0.5}},
-        intervals={"H0.total": {"found": (-0.75, -0.25)}},
-        prediction_errors={"loss_only": {"0.2": 0.1}},
-        scaling={"loss": Law(exponent=-0.1, r_squared=0.5, p=0.25)},
-        traces={"pythia-14m": Trace(steps=[0, 5], values={"np_mean": [0.5, 0.25]})},
-    ),
+    published={"source": "a paper", "intervals": {"H0.total": {"found": [-0.75, -0.25]}}},
     probes=[
         {"name": "rips", "threshold": 2.0},
         {"name": "rips", "pooled": True},
@@ -312,23 +287,16 @@ def test_shipped_studies_can_be_run(name: str) -> None:
     assert declaration.name == name
 
 
-PUBLISHED_CLOUD = "rips:max_points=200,threshold=2.0,pooled=true,sample=random,draws=10"
-
-
-@pytest.mark.parametrize(
-    ("content", "labels"),
-    [
-        ({"protocol": "exact"}, ["neural_persistence", "rips", "controls", "distances"]),
-        ({"protocol": "published"}, ["neural_persistence", PUBLISHED_CLOUD, "controls"]),
-        ({"protocol": "published", "probes": [{"name": "rips"}]}, ["rips"]),
-        ({"protocol": "published", "probes": []}, []),
-    ],
-    ids=["exact", "published", "own", "none"],
-)
-def test_the_probes_of_a_protocol(tmp_path: Path, content: dict[str, Any], labels: list[str]) -> None:
-    declaration = load(tmp_path, {"name": "x", "runs": [RUN], **content})
-    assert [probe.label() for probe in declaration.resolved_probes()] == labels
-    assert load(tmp_path, declaration.to_toml()) == declaration
+def test_what_is_published_is_read_where_the_experiments_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publication, "reader", lambda: None)
+    monkeypatch.setattr(declaration_module, "reader", lambda: None)
+    needed = "read by toposcope-experiments; pip install toposcope-experiments"
+    assert needed in refusal(tmp_path, {"name": "x", "runs": [RUN], "protocol": "published"})
+    kept = load(tmp_path, {"name": "x", "series": [{"name": "a", "features": "f.json"}], "published": {"source": "y"}})
+    errors = run_study(kept, tmp_path / "study", workers=1)
+    assert list(errors.values()) == [f"published features: {needed}"]
 
 
 TRAINED = 'name = "s"\n[[runs]]\nsize = "tiny-3k"\n'

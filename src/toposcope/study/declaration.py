@@ -26,7 +26,7 @@ from toposcope.models.tokenizers import BY_CHARACTERS
 from toposcope.probes import Probe, declarations, make_probes
 from toposcope.probes.needs import needs_of
 from toposcope.study.declared_runs import DeclaredRun, Population, expanded, is_pattern, readable
-from toposcope.study.published import Published
+from toposcope.study.publication import needed_reader, reader
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -38,16 +38,6 @@ MAX_WHOLE_NUMBER = (1 << 63) - 1
 DEFAULT_PROBES: list[dict[str, Any]] = [
     {"name": name} for name in ("neural_persistence", "rips", "controls", "distances")
 ]
-PUBLISHED_CLOUD: dict[str, Any] = {
-    "name": "rips",
-    "max_points": 200,
-    "threshold": 2.0,
-    "pooled": True,
-    "sample": "random",
-    "draws": 10,
-}
-"""The cloud of the published study, which drew its points once, without a seed; ten draws give the noise of that."""
-PUBLISHED_PROBES: list[dict[str, Any]] = [{"name": "neural_persistence"}, PUBLISHED_CLOUD, {"name": "controls"}]
 
 
 class DeclaredSeries(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -163,13 +153,13 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         More runs, by what varies between them.
     series : list of DeclaredSeries
     probes : list of dict
-        ``name`` and options of each; by default `DEFAULT_PROBES`, or `PUBLISHED_PROBES` where the protocol is
-        ``published``.
+        ``name`` and options of each; by default `DEFAULT_PROBES`, or those of the published study where the
+        protocol is ``published``.
     protocol : "exact" or "published"
         The choices behind the headline numbers: all rows, all deaths and a trusted loss, or those of the published
         study.
-    published : Published, optional
-        Published numbers of these runs.
+    published : dict, optional
+        Published numbers of these runs, which `toposcope-experiments` sets next to those that were measured.
     toposcope : str
         Version that ran the study; filled in by the runner.
     """
@@ -183,13 +173,13 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     series: list[DeclaredSeries] = []
     probes: list[dict[str, Any]] | None = None
     protocol: Literal["exact", "published"] = "exact"
-    published: Published | None = None
+    published: dict[str, Any] | None = None
     toposcope: str = __version__
 
     def __post_init__(self) -> None:
         if self.probes is None:
-            default = PUBLISHED_PROBES if self.protocol == "published" else DEFAULT_PROBES
-            msgspec.structs.force_setattr(self, "probes", list(default))
+            published = needed_reader('protocol = "published"').PROBES if self.protocol == "published" else None
+            msgspec.structs.force_setattr(self, "probes", list(published or DEFAULT_PROBES))
         msgspec.structs.force_setattr(
             self, "series", [each for declared in self.series for each in declared.expanded()]
         )
@@ -259,6 +249,8 @@ def check_declaration(declaration: Declaration) -> None:
     content = msgspec.to_builtins(declaration)
     _refuse_credentials(content)
     _check_numbers({name: value for name, value in content.items() if name not in ("probes", "published")})
+    if declaration.published is not None and (known := reader()) is not None:
+        known.check_published(declaration.published)
     declaration.resolved_probes()
     names = [run.name for run in declaration.resolved_runs()] + [s.resolved_name() for s in declaration.series]
     if not names:

@@ -30,8 +30,8 @@ from toposcope.progress import Progress, silent
 from toposcope.study.corpora import STAGE as OTHER_CORPORA
 from toposcope.study.corpora import StudyCorpora, measure_missing, stored_losses
 from toposcope.study.declaration import Declaration, DeclaredSeries, check_declaration, load_declaration
-from toposcope.study.feature_file import PublishedRun, features_of_run, read_features
 from toposcope.study.kinds import PUBLISHED
+from toposcope.study.publication import PublishedRun, needed_reader
 from toposcope.study.store import Store
 from toposcope.study.survey import Survey
 from toposcope.study.tables import Unit
@@ -316,9 +316,8 @@ class _Runner:
         """Store the published features of a run; those of a file that cannot be read any more are deleted."""
         name, published = declared.resolved_name(), None
         if declared.features:
-            path = Path(declared.features)
             try:
-                published = features_of_run(read_features(path), name, path)
+                published = needed_reader("published features").read_run(Path(declared.features), name)
             except ToposcopeError as error:
                 self._fail(name, PUBLISHED, str(error))
         self.store.put_published(name, published.key if published else "", published.features if published else {})

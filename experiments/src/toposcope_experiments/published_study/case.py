@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.extend import NONE, TREND, UNDETERMINED, Published, Vector, rank_correlation
+from toposcope.extend import NONE, TREND, UNDETERMINED, Vector, rank_correlation
 from toposcope_experiments.published_study.findings import StudyTables
+from toposcope_experiments.published_study.published import Published
 
 STANDS = "stands"
 EXPLAINED = "stands, but a plain quantity explains it"

@@ -8,9 +8,7 @@ from toposcope.charts import Chart
 from toposcope.extend import (
     NP,
     PUBLISHED,
-    Published,
     StudyData,
-    Trace,
     cloud_charts,
     cloud_feature,
     clouds_of,
@@ -22,6 +20,8 @@ from toposcope.extend import (
     zero_line,
 )
 from toposcope_experiments.published_study.findings import NAMES, StudyTables, chart_name
+from toposcope_experiments.published_study.published import Published, Trace
+from toposcope_experiments.published_study.reading import published_of
 
 SOURCES = ("published", "ours, published protocol", "ours, exact", "the step alone")
 SHAPES = ("square", "cross", "circle", "triangle-up")
@@ -30,7 +30,7 @@ ROW = 26  # height of a run in pixels
 
 def published_correlation_charts(data: StudyData) -> list[Chart]:
     """Draw published correlations with the loss next to ours and the step's: a chart for each quantity."""
-    claims = data.declaration.published
+    claims = published_of(data.declaration)
     if claims is None:
         return []
     quantities = [quantity for quantity in NAMES if claims.correlations.get(quantity)]
@@ -111,7 +111,7 @@ HEIGHT = 200
 
 def trace_charts(data: StudyData) -> list[Chart]:
     """Draw the published traces of single runs next to ours: a chart for each quantity."""
-    claims = data.declaration.published
+    claims = published_of(data.declaration)
     quantities = TRACED[claims.subject if claims else "weights"]
     traces = _traces(data, quantities)
     drawn = (_trace_chart(data, traces, quantity) for quantity in quantities)
@@ -145,7 +145,7 @@ def _trace_chart(data: StudyData, traces: dict[str, Trace], quantity: str) -> Ch
 
 def _ours(data: StudyData, run: str, quantity: str) -> list[pl.DataFrame]:
     """Return what was measured of a run here: by the published protocol, where that differs, and exact."""
-    found, claims = {t.run: t for t in data.trajectories}, data.declaration.published
+    found, claims = {t.run: t for t in data.trajectories}, published_of(data.declaration)
     subject = claims.subject if claims else "weights"
     tables = StudyTables(data.tables["association"], data.tables["scaling"], found, subject=subject)
     exact, protocol = (tables.feature(run, quantity, published=published) for published in (False, True))
@@ -162,7 +162,7 @@ def _traces(data: StudyData, quantities: tuple[str, ...]) -> dict[str, Trace]:
 
     Those of hidden states have charts of their own.
     """
-    claims = data.declaration.published
+    claims = published_of(data.declaration)
     found = dict(claims.traces) if claims else {}
     for trajectory in data.trajectories:
         if NP.feature in trajectory.features or trajectory.run in found or PUBLISHED in trajectory.clouds:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 import polars as pl
 
 from toposcope.analysis import Trajectory
-from toposcope.extend import Published
 from toposcope_experiments.published_study.case import MIN_SIZES, Judgement, StudyEvidence
 from toposcope_experiments.published_study.correlation_claims import (
     holds_elsewhere,
@@ -20,6 +19,7 @@ from toposcope_experiments.published_study.correlation_claims import (
     strengthens,
     weakens,
 )
+from toposcope_experiments.published_study.published import Published
 from toposcope_experiments.published_study.training_claims import has_phases, improves, is_power_law, scales
 
 SCHEMA = {"number": pl.Int64, "claim": pl.String, "verdict": pl.String, "why": pl.String}

@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from toposcope.checkpoints import series
 from toposcope.extend import (
     DEFAULT_PROBES,
-    PUBLISHED_CLOUD,
     DeclaredSeries,
-    Published,
     PublishedRun,
     ToposcopeError,
     check_declaration,
     is_checkpoint,
-    parse_features,
-    read_json,
     without_credentials,
 )
 from toposcope.study import Declaration
+from toposcope_experiments.published_study.feature_file import parse_features, read_json
+from toposcope_experiments.published_study.published import Published
 from toposcope_experiments.published_study.published_file import merge_results, parse_results
+from toposcope_experiments.published_study.reading import CLOUD
 
 MAX_DEPTH = 4  # levels of folders below the given one that are searched
 SAME = 1e-6  # relative difference up to which two files have the same number
@@ -175,8 +175,8 @@ class _Contents:
         return Declaration(
             name=re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).lstrip("-._") or "imported",
             series=declared,
-            probes=[*DEFAULT_PROBES, PUBLISHED_CLOUD],
-            published=published,
+            probes=[*DEFAULT_PROBES, CLOUD],
+            published=msgspec.to_builtins(published),
         )
 
 

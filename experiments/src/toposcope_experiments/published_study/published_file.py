@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import msgspec
 
-from toposcope.extend import Law, Published, ToposcopeError, canonical_name, is_quantity
+from toposcope.extend import ToposcopeError
+from toposcope_experiments.published_study.feature_file import canonical_name
 from toposcope_experiments.published_study.findings import FORECASTERS
+from toposcope_experiments.published_study.published import Law, Published, is_quantity
 
 MAX_NAME_LENGTH = 100  # characters of a name of a run, as in files of features
 ANALYSIS_FIELDS = ("correlations", "transitions", "scaling", "prediction_maes")

@@ -7,8 +7,9 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis import Trajectory
-from toposcope.extend import NETWORK, PUBLISHED, SPECTRAL_QUANTITIES, STATES, TEXT_LOSS, Published, two_sided
+from toposcope.extend import NETWORK, PUBLISHED, STATES, TEXT_LOSS, two_sided
 from toposcope_experiments.published_study.findings import BATCH_LOSS, STEP, StudyTables, feature_of
+from toposcope_experiments.published_study.published import SPECTRAL_QUANTITIES, Published
 
 SCHEMA: dict[str, type[pl.DataType]] = {**dict.fromkeys(("table", "quantity", "run"), pl.String)}
 SCHEMA |= {**dict.fromkeys(("published", "published_protocol", "exact"), pl.Float64), "note": pl.String}

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.extend import UNDETERMINED, WEIGHT_NORM, Published, Vector, adjusted, joined, sign_flip
+from toposcope.extend import UNDETERMINED, WEIGHT_NORM, Vector, adjusted, joined, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
     FALLS,
@@ -21,6 +21,7 @@ from toposcope_experiments.published_study.case import (
     trend,
 )  # fmt: skip
 from toposcope_experiments.published_study.findings import BATCH_LOSS
+from toposcope_experiments.published_study.published import Published
 
 MIN_RUNS = 15  # runs that a test needs to show that topology improves predictions
 GOOD_FIT = 0.95  # least R² of a power law that describes final losses

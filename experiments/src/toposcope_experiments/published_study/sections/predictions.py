@@ -24,6 +24,7 @@ from toposcope.extend import (
     whole,
 )
 from toposcope_experiments.published_study.predictions import predictions
+from toposcope_experiments.published_study.reading import published_of
 from toposcope_experiments.published_study.reproduction import BLEND_OF_LOSSES
 
 MIN_GROUPS = 15  # a comparison of forecasters needs at least as many groups of runs
@@ -40,7 +41,7 @@ PROTOCOLS = {"published": "On one batch's loss, as published", "exact": "On the 
 
 def prediction_charts(data: StudyData) -> list[Chart]:
     """Draw the error of each forecaster by the share of training seen: a chart for each protocol."""
-    claims = data.declaration.published
+    claims = published_of(data.declaration)
     table = comparable(data.tables["predictions"], list(claims.final_loss) if claims else [])
     published = claims.prediction_errors if claims else {}
     return [

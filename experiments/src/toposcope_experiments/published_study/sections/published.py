@@ -34,6 +34,7 @@ from toposcope_experiments.published_study.charts import (
     trace_charts,
 )
 from toposcope_experiments.published_study.claims import claims
+from toposcope_experiments.published_study.reading import published_of
 from toposcope_experiments.published_study.reproduction import reproduction
 
 DIFFERENCES = Table(
@@ -88,7 +89,7 @@ REPRODUCED = {
 
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Compare the published numbers with ours, claim by claim."""
-    declared = data.declaration.published
+    declared = published_of(data.declaration)
     claims, reproduction = data.tables["claims"], data.tables["reproduction"]
     blocks: list[Block | None] = []
     specs: tuple[Spec, ...] = (
@@ -151,14 +152,14 @@ def _claims(data: StudyData) -> pl.DataFrame:
     tables = data.tables
     association, phases, changes, scaling = (tables[n] for n in ("association", "phases", "change_points", "scaling"))
     of_runs = data.trajectories, data.runs, tables["predictions"]
-    return claims(data.declaration.published, association, phases, changes, scaling, *of_runs)
+    return claims(published_of(data.declaration), association, phases, changes, scaling, *of_runs)
 
 
 def _reproduction(data: StudyData) -> pl.DataFrame:
     tables, declared = data.tables, data.declaration
     association, phases, scaling = (tables[name] for name in ("association", "phases", "scaling"))
     of_runs = data.trajectories, data.runs, tables["predictions"]
-    return reproduction(declared.published, association, phases, scaling, *of_runs, declared.corpus.source)
+    return reproduction(published_of(declared), association, phases, scaling, *of_runs, declared.corpus.source)
 
 
 def _finding(data: StudyData) -> str:

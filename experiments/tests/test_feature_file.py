@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
-from toposcope.study.feature_file import MAX_FILE_BYTES, canonical_name, features_of_run, read_features
+from toposcope_experiments.published_study.feature_file import (
+    MAX_FILE_BYTES,
+    canonical_name,
+    features_of_run,
+    read_features,
+)
 
 ROWS = [{"step": 0, "np_mean": 0.5}, {"step": 10, "np_mean": 0.25}]
 

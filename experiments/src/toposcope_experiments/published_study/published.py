@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from toposcope_experiments.published_study.findings import FORECASTERS, STEP
+
 _QUANTITY = re.compile(
     r"loss|np_mean(_(std|min|max))?|H\d+\.(total(_p2)?|mean|max|std|entropy(_normalized)?|count|n_(significant|zero|essential))"
 )
@@ -16,8 +18,6 @@ SPECTRAL_QUANTITIES = (
     *("anisotropy", "mean_norm", "rms_radius", "two_nn", "pca_variance"),
 )
 """Quantities of a cloud of hidden states that are not topological."""
-STEP = "step"  # in place of a quantity: the correlation of the step with the loss
-FORECASTERS = ("loss_only", "tda_only", "combined")
 
 
 class Law(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,19 +1,14 @@
 """Reads published features of runs from a JSON file; nothing in it is trusted."""
 
-import hashlib
 import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toposcope.checkpoints.steps import MAX_STEP
-from toposcope.errors import ToposcopeError, message_of
+from toposcope.extend import MAX_STEP, PublishedRun, ToposcopeError, identify_columns, message_of, sources
 from toposcope.logs import COLUMNS, LogTable
-from toposcope.logs.columns import identify_columns
-from toposcope.logs.table import sources
 
 MAX_FILE_BYTES = 100_000_000  # a table of features is far smaller
 MAX_NAME_LENGTH = 100
@@ -36,32 +31,6 @@ _STATISTICS = {
 }
 _OTHER_NAMES = {"eigenspectrum_decay_alpha": "eigenspectrum_decay"}
 _STATISTIC_OF = {name: statistic for statistic, names in _STATISTICS.items() for name in names}
-
-
-@dataclass(frozen=True)
-class PublishedRun:
-    """One run in a file.
-
-    Attributes
-    ----------
-    features : dict of dict of float
-        By step, then by statistic (`canonical_name`). Finite; undefined values are absent.
-    log : LogTable
-        The columns of a training log, at the same steps.
-    n_parameters : int, optional
-    written : str
-        Its name in the file; empty if there is none.
-    """
-
-    features: dict[int, dict[str, float]]
-    log: LogTable
-    n_parameters: int | None = None
-    written: str = ""
-
-    @property
-    def key(self) -> str:
-        """Return a digest of the features."""
-        return hashlib.sha256(json.dumps(sorted(self.features.items()), sort_keys=True).encode()).hexdigest()
 
 
 def canonical_name(name: str) -> str:

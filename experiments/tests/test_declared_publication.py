@@ -3,13 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import tomli_w
 
 from toposcope.errors import ToposcopeError
-from toposcope.study import load_declaration
-from toposcope.study.published import Published
+from toposcope.study import Declaration, load_declaration
+from toposcope.study.declared_runs import DeclaredRun
+from toposcope_experiments.published_study.published import Law, Published, Trace
+from toposcope_experiments.published_study.reading import published_of
 
 
 def declared(tmp_path: Path, published: dict[str, Any]) -> Path:
@@ -24,6 +27,14 @@ LAW = {"exponent": 0.2, "r_squared": 0.9}
 @pytest.mark.parametrize(
     ("published", "words"),
     [
+        ({"corelations": {}}, ["corelations", "correlations", "scaling"]),
+        ({"scaling": {"loss": {**LAW, "q": 1.0}}}, ["'q'", "exponent", "r_squared", "rho"]),
+        ({"traces": {"a": {"steps": [], "values": {}, "value": {}}}}, ["'value'", "steps", "values"]),
+        ({"correlations": {"np_mean": {"a": "high"}}}, ["float", "published.correlations"]),
+        (
+            {"traces": {"a": {"steps": [0, 1], "values": {"np_mean": [1.0]}}}},
+            ["np_mean has 1 values for 2 steps", "published.traces"],
+        ),
         ({"prediction_errors": {"loss_only": {"abc": 1}}}, ["prediction_errors.loss_only", "'abc'", "between 0 and 1"]),
         ({"prediction_errors": {"loss_only": {"1.0": 1}}}, ["prediction_errors.loss_only", "'1.0'"]),
         ({"prediction_errors": {"loss_only": {"0.2": -1}}}, ["prediction_errors.loss_only.0.2", "at least 0"]),
@@ -82,3 +93,38 @@ def test_the_runs_anything_is_said_of() -> None:
         final_loss={"a": 2.0}, correlations={"np_mean": {"b": 0.1, "a": 0.2}}, largest_change={"c": 100}
     )
     assert published.runs() == ["a", "b", "c"]
+
+
+CLOUD = "rips:max_points=200,threshold=2.0,pooled=true,sample=random,draws=10"
+
+
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        ({"protocol": "exact"}, ["neural_persistence", "rips", "controls", "distances"]),
+        ({"protocol": "published"}, ["neural_persistence", CLOUD, "controls"]),
+        ({"protocol": "published", "probes": [{"name": "rips"}]}, ["rips"]),
+        ({"protocol": "published", "probes": []}, []),
+    ],
+    ids=["exact", "published", "own", "none"],
+)
+def test_the_probes_of_a_protocol(tmp_path: Path, content: dict[str, Any], labels: list[str]) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(tomli_w.dumps({"name": "x", "runs": [{"size": "tiny-3k"}], **content}))
+    declaration = load_declaration(path)
+    assert [probe.label() for probe in declaration.resolved_probes()] == labels
+    path.write_text(declaration.to_toml())
+    assert load_declaration(path) == declaration
+
+
+def test_published_numbers_survive_being_written(tmp_path: Path) -> None:
+    published = Published(
+        correlations={"H0.total": {"found": -0.5}},
+        intervals={"H0.total": {"found": (-0.75, -0.25)}},
+        scaling={"loss": Law(exponent=-0.1, r_squared=0.5, p=0.25)},
+        traces={"pythia-14m": Trace(steps=[0, 5], values={"np_mean": [0.5, 0.25]})},
+    )
+    declaration = Declaration(name="x", runs=[DeclaredRun(size="tiny-3k")], published=msgspec.to_builtins(published))
+    path = tmp_path / "study.toml"
+    path.write_text(declaration.to_toml())
+    assert published_of(load_declaration(path)) == published

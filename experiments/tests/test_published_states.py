@@ -14,7 +14,7 @@ from toposcope.analysis.phases import phase_table
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.probes.point_clouds import kind_of_cloud
-from toposcope.study.feature_file import read_features
+from toposcope_experiments.published_study.feature_file import read_features
 
 SPECTRAL = ("effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank", "top_eigenvalue")
 
