@@ -280,8 +280,8 @@ def test_bad_checkpoints_are_told_and_the_rest_is_measured(tmp_path: Path) -> No
 
 def test_an_empty_folder_fails_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for words in (("measure",), ("doctor",), ("doctor", "--deep", "--json")):
-        line = complaint_of(*words, tmp_path / "empty", by=installed)
+    for words, by in ((["measure"], installed), (["doctor"], called), (["doctor", "--deep", "--json"], called)):
+        line = complaint_of(*words, tmp_path / "empty", by=by)
         assert str(tmp_path / "empty") in line
         assert "no checkpoints" in line
 

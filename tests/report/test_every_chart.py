@@ -30,7 +30,10 @@ def drawn(of: StudyData) -> dict[str, Chart]:
     return {name: chart for draw in DRAW.values() for name, chart in charts_of(draw, of).items()}
 
 
-@pytest.mark.parametrize(("runs", "checkpoints"), [(1, 1), (1, 2), (2, 5), pytest.param(60, 3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("runs", "checkpoints"),
+    [(1, 1), (2, 5), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((1, 2), (60, 3)))],
+)
 def test_small_and_large_studies_are_drawn(runs: int, checkpoints: int) -> None:
     found = drawn(material(runs, checkpoints))
     assert {"losses", "neural-persistence", "h0-total", "h1-total"} <= found.keys()
