@@ -74,7 +74,7 @@ def test_it_shows_the_forecast(report: ForecastReport) -> None:
 
 
 def test_a_long_log_is_drawn_small() -> None:
-    chart = forecast_run(log("long", 0.5, every=1, last=200_000)).plot()
+    chart = forecast_run(log("long", 0.5, every=1, last=60_000)).plot()
     sizes = sorted(len(each) for each in chart.spec()["datasets"].values())
     assert MAX_POINTS in sizes
     assert sizes[-1] <= MAX_RAW_POINTS

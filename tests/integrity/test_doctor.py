@@ -398,6 +398,7 @@ def test_weights_that_cannot_be_unpacked_are_a_fault(tmp_path: Path) -> None:
 # Many checkpoints
 
 
+@pytest.mark.slow
 def test_memory_and_time_grow_with_the_checkpoints() -> None:
     """All distances between 1,600 checkpoints would take 80 MB for each tensor."""
     rng = np.random.default_rng(0)

@@ -27,7 +27,7 @@ def changed(series: Series, steps: list[int], **tensors: torch.Tensor) -> Series
     return {step: weights | tensors if step in steps else weights for step, weights in series.items()}
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [NORM, BIAS, MATRIX, EMBEDDING])
 @pytest.mark.parametrize("size", [10.0, -1e3, 1e6, 1e20, -3e37])
 def test_one_absurd_value(size: float, name: str, dtype: torch.dtype) -> None:

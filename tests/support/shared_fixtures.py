@@ -10,12 +10,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import pytest
 from hypothesis import HealthCheck, settings
+from property_examples import examples
 
 from toposcope.checkpoints import Access
 from toposcope.checkpoints.sources import http_requests, range_cache
 
 # No property depends on how fast the machine is.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("untimed", examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
