@@ -44,12 +44,12 @@ def test_runs_that_are_not_here_are_named(runs: list[str], noted: bool) -> None:
     )
     assert found is not None
     note = "Published of runs that are not in this study: elsewhere."
-    assert (note in to_markdown(Document("x", [("", ["x."])], [found]))) == noted
+    assert (note in to_markdown(Document("x", ["x."], [found]))) == noted
 
 
 def test_words_of_markdown_stand_apart_from_links_and_code() -> None:
     parts = paragraph("All: ", csv_link("runs"), ", kept as ", Code("a.toml"), " here. ")
-    text = to_markdown(Document("x", [("", ["Said."])], [Section("s", "S", (parts,))]))
+    text = to_markdown(Document("x", ["Said."], [Section("s", "S", (parts,))]))
     assert "All: [runs.csv](tables/runs.csv), kept as `a.toml` here.\n" in text
 
 

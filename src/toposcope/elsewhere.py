@@ -3,7 +3,7 @@
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
     "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import backtest multi_power "
-    "cool",
+    "cool Published canonical_name parse_features is_quantity",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {

@@ -278,5 +278,5 @@ def exploded_page() -> str:
     rows = pl.DataFrame({"run": ["good"] * 200 + ["bad"] * 200, "step": [*range(200)] * 2, "value": good + bad})
     figure = training_lines(rows, "loss", ["good", "bad"], may_be_log=False)
     chart = Chart("losses", "Losses", "Two runs.", "Line chart of two losses, one of which explodes", figure)
-    document = Document("exploded", [("", ["One run exploded."])], [Section("a", "A", (Picture(chart),))])
+    document = Document("exploded", ["One run exploded."], [Section("a", "A", (Picture(chart),))])
     return to_page(document, bundle().decode())

@@ -42,7 +42,7 @@ def page() -> Element:
         Preformatted(nasty, "lines"), *pictures,
         Details("more", (table,)), words,
     )  # fmt: skip
-    document = Document(nasty, [("", [nasty, "second"])], [Section("s", nasty, blocks)])
+    document = Document(nasty, [nasty, "second"], [Section("s", nasty, blocks)])
     text = to_page(document, "")
     assert "<img src=x" not in text
     return read(text)

@@ -194,7 +194,7 @@ def test_the_same_study_gives_the_same_bytes(folder: Path) -> None:
 def small_document(*figures: str) -> tuple[Document, Rendered]:
     point = alt.Chart(pl.DataFrame({"x": [1]})).mark_point().encode(x="x:Q")
     pictures = tuple(Picture(Chart(name, name, "", name, point)) for name in figures)
-    document = Document("x", [("", ["Nothing."])], [Section("s", "Figures", pictures)])
+    document = Document("x", ["Nothing."], [Section("s", "Figures", pictures)])
     return document, render_all(document.charts(), ("svg",), rendering_engine())
 
 
@@ -284,4 +284,4 @@ def test_the_command_of_several(folder: Path, tmp_path: Path, monkeypatch: pytes
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "report").write_text("in the way")
     with pytest.raises(ToposcopeError, match="cannot be written"):
-        writing.write_document(tmp_path / "report", Document("x", [("", ["Nothing."])]), {}, Rendered())
+        writing.write_document(tmp_path / "report", Document("x", ["Nothing."]), {}, Rendered())

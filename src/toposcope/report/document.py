@@ -186,8 +186,7 @@ class Document:
     """A report."""
 
     title: str
-    # the sentences at the top, by title; the title is empty where there is only one group of sentences
-    lead: list[tuple[str, list[str]]]
+    lead: list[str]  # the sentences at the top
     sections: list[Section] = field(default_factory=list)
     opening: Opening | None = None  # takes the place of the sentences at the top of the page, which are then folded
     explorer: Explorer | None = None  # what the page of a study lets a reader ask

@@ -16,12 +16,8 @@ def to_markdown(document: content.Document) -> str:
 
 def _parts(document: content.Document) -> Iterator[str]:
     yield f"# {_escaped(document.title)}"
-    for title, sentences in document.lead:
-        if title:
-            yield f"## {_escaped(title)}"
-        first, *others = sentences
-        yield f"**{_escaped(first)}**"
-        yield from map(_escaped, others)
+    for place, sentence in enumerate(document.lead):
+        yield _escaped(sentence) if place else f"**{_escaped(sentence)}**"
     for section in document.sections:
         yield f"## {_escaped(section.title)}"
         for block in section.blocks:

@@ -80,7 +80,7 @@ def write_report(
     progress("report", 1, 2)
     top = opening(page.data, composed.first)
     lead = lead_of(top, composed.summary)
-    document = Document(study.declaration.name, [("", lead)], composed.sections, top, _explorer(page.data))
+    document = Document(study.declaration.name, lead, composed.sections, top, _explorer(page.data))
     write_document(folder, document, composed.tables, composed.rendered)
     progress("report", 2, 2)
     return folder / PAGE, _answer(top, composed.sections)
@@ -117,7 +117,7 @@ def _made_explorer(data: StudyData) -> Explorer | None:
 def write_page(folder: Path, title: str, page: Page[MaterialType]) -> list[str]:
     """Write a page, its figures and tables; return the sentences at its top. Equal data gives equal bytes."""
     composed = page.compose(("svg",))
-    document = Document(title, [("", composed.summary)], composed.sections)
+    document = Document(title, composed.summary, composed.sections)
     write_document(folder, document, composed.tables, composed.rendered)
     return composed.summary
 

@@ -127,6 +127,8 @@ class JoinedStudy(Study):
             notes.append(f"{named} of runs in more than one study: these runs are called study/run")
         if len(self._protocols()) > 1:
             notes.append("the studies follow different protocols: here all follow the exact one")
+        published = [title for title, study in self.studies.items() if study.declaration.published is not None]
+        notes += [f"{title}: what was published of it is compared on its own page" for title in published]
         return notes + [f"{title}: {note}" for title, study in self.studies.items() for note in study.notes()]
 
     def declarations(self) -> dict[str, Declaration]:

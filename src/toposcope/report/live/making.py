@@ -58,7 +58,7 @@ def analysis(directory: Path) -> dict[str, Any]:
     composed = page.compose(first=top_charts, vega=False)
     top = opening(page.data, composed.first)
     about_topology = top.then or top  # of a run, the live page itself says the rest
-    document = Document(page.data.declaration.name, [("", composed.summary)], composed.sections, about_topology)
+    document = Document(page.data.declaration.name, composed.summary, composed.sections, about_topology)
     data = page_data(document.charts())
     explorer = explorer_data(page.data)
     html = to_fragment(document, explorer)
