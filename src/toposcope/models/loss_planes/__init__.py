@@ -20,7 +20,7 @@ from toposcope.models.loss_planes.landscape import (
     is_differentiable,
     measure_plane,
 )
-from toposcope.models.loss_planes.shape import Shape, profile_of, shape_of
+from toposcope.models.loss_planes.shape import Shape, shape_of
 from toposcope.models.loss_planes.surface import Surface, evaluate
 
 __all__ = [
@@ -41,7 +41,6 @@ __all__ = [
     "measure_plane",
     "path_directions",
     "points_on_disk",
-    "profile_of",
     "random_directions",
     "scattered_sample",
     "shape_of",

@@ -65,7 +65,7 @@ def shape_of(surface: Surface, graph: Graph = "triangulation") -> Shape:
         "smad": saddle_minimum_distance(tree),
         "minima": float(len(tree.minima) + len(tree.essential_minima)),
         "saddles": _n_saddles(surface, values) if graph == "triangulation" else np.nan,
-        "side_basin_share": _side_share(profile_of(surface, values, graph), values),
+        "side_basin_share": _side_share(_profile(surface, values, graph), values),
         "range": float(np.ptp(values)),
         "centre_height": _centre_height(surface, values),
     }
@@ -91,7 +91,7 @@ def distances_between(diagrams: list[Diagram]) -> dict[str, float]:
     }
 
 
-def profile_of(surface: Surface, values: Vector, graph: Graph = "triangulation") -> Profile:
+def _profile(surface: Surface, values: Vector, graph: Graph = "triangulation") -> Profile:
     """Return the topological profile of finite losses on a plane."""
     if surface.sample.shape is None:
         return profile_graph(values, _edges(surface, graph), n_levels=N_PROFILE_LEVELS)
