@@ -34,7 +34,7 @@ CALIBRATION := multi_power forecast forecast_odd_runs running_forecasts scaling_
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow properties coverage doctest wheel extras check format bench calibrate compare docs clean
+.PHONY: help lines demo test test-slow properties coverage doctest wheel extras check format bench calibrate compare docs clean
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -84,6 +84,9 @@ check: $(READY)  ## format, lint, types, import rules, public names
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/cli/test_surface.py experiments/tests/test_experiment_commands.py downstream/tests/test_downstream_surface.py
+
+lines:  ## count lines and words, beside the most there may be
+	$(PYTHON) .ci/lines
 
 format: $(READY)  ## format the code in place
 	$(BIN)/ruff format $(CODE)
