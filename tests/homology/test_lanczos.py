@@ -254,10 +254,3 @@ def test_shares_of_a_spectrum_lie_within_their_errors() -> None:
         assert error < 0.05
     # three eigenvalues: all starts are exhausted after three steps, and nothing is lost or gained
     assert_allclose(found.weights.sum(axis=1), 1, atol=1e-12)
-
-
-def test_a_smoothed_density_has_an_area_of_one() -> None:
-    matrix = with_spectrum(rng(2).normal(size=50))
-    found = spectral_density(lambda v: matrix @ v, 50, 4, 20, rng())
-    grid = np.linspace(-8, 8, 4001)
-    assert np.trapezoid(found.smoothed(grid, 0.2), grid) == pytest.approx(1, abs=1e-9)

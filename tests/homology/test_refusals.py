@@ -91,7 +91,6 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Moments": (Moments, {"dimension": 3}),
     "PfaffianFormat": (homology.PfaffianFormat, {"n": 2, "alpha": 1, "beta": 1, "length": 1}),
     "SpectralDensity.share": (DENSITY.share, {"low": 0.0, "high": 1.0}),
-    "SpectralDensity.smoothed": (DENSITY.smoothed, {"grid": np.array(GRID), "width": 0.1}),
     "betti_curve": (betti_curve, {"diagram": BAR, "at": GRID}),
     "classical_scaling": (homology.classical_scaling, {"distances": MATRIX}),
     "critical_points": (homology.critical_points, {"values": POINTS}),

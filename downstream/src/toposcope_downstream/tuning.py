@@ -18,8 +18,6 @@ MAX_WIDTH = 0.5  # of an interval, in what is left above chance
 MIN_PLATEAU_RISE = 10.0  # deviations of a plateau by which the best score shows that it is chance
 MAX_LOSS_REACH = 0.5  # how far a loss may lie outside the losses of the ladder, in units of their range
 MAX_MISMATCH, MAX_NAMED_MISMATCH = 0.05, 0.2  # of the ladder's losses from the law of the points; if the user names it
-MIN_HELD_OUT_REACH = 1.2  # of the compute of a held-out run over the largest that it is predicted from
-DRIFT_SHARE = 0.25  # of a donor's largest compute: runs above show what its law misses beyond its runs
 
 # Evaluations
 MIN_CHOICE = 0.05  # chance of a task that is a choice between answers: beyond 1% by far

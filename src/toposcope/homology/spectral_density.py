@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.arrays import as_count, as_number, as_positive
+from toposcope.homology.arrays import as_count, as_number
 from toposcope.homology.lanczos import Operator, checked_product, orthonormal_rows
 from toposcope.homology.tuning import CHUNK, MAX_BASIS_BYTES
 from toposcope.typing import Matrix, Vector
@@ -51,21 +51,6 @@ class SpectralDensity:
         coarse = _masses(self.coarse_nodes, self.coarse_weights, low, high)
         random = float(np.std(shares, ddof=1)) / len(shares) ** 0.5
         return float(shares.mean()), float(np.hypot(random, shares.mean() - coarse.mean()))
-
-    def smoothed(self, grid: Vector, width: float) -> Vector:
-        """Return the density at some values, each node spread as a Gaussian of a standard deviation.
-
-        Parameters
-        ----------
-        grid : ndarray, shape (m,)
-        width : float
-            In units of the eigenvalues; choose it no smaller than the distance of the nodes.
-        """
-        width = as_positive(width, "width")
-        distances = (grid[:, None] - self.nodes.ravel()) / width
-        heights = np.exp(-0.5 * distances**2) / (width * np.sqrt(2 * np.pi))
-        density: Vector = heights @ self.weights.ravel() / len(self.nodes)
-        return density
 
 
 def _finite(estimates: Vector) -> Vector:
