@@ -248,7 +248,8 @@ def main(
     with tempfile.TemporaryDirectory() as folder, out.open("r+", newline="") as file:
         rows: list[dict[str, Any]] = list(csv.DictReader(file))
         done = {(row["file"], row["line"], row["mutation"]) for row in rows}
-        writer, copy = csv.DictWriter(file, ("file", "line", "mutation", "outcome")), Copy(repo, Path(folder), limit)
+        writer = csv.DictWriter(file, ("file", "line", "mutation", "outcome"), lineterminator="\n")
+        copy = Copy(repo, Path(folder), limit)
         if not rows:
             writer.writeheader()
         for mutant in [each for each in drawn if (each.file, str(each.line), each.mutation) not in done]:
