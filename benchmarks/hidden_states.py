@@ -15,17 +15,14 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from bench import AGAINST, SUSTAINED, Column, against, command, interleaved, milliseconds, ratio, show, write
+from bench import AGAINST, Column, against, command, interleaved, milliseconds, ratio, show, write
 from result_files import Spread
 from toposcope.homology import (
     Diagram,
     Moments,
     bottleneck,
     diagram_distances,
-    linear_cka,
-    procrustes,
     rips,
-    rtd,
     spectral_measures,
     statistics,
     two_nn,
@@ -54,7 +51,6 @@ STREAM = (
     Column("streamed spectra, s", "ours"),
     Column("spectra / product", "ratio"),
 )
-INFORMATION = (Column("work", "work"), Column("ms", "taken"))
 
 
 @command("hidden_states", "small clouds, 3 repeats")
@@ -71,7 +67,6 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "All but H1, beside H1": (rows, PARTS),
         "Wasserstein-2 of H1 diagrams": (matchings(n_points, min(repeats, 3)), AGAINST),
         "Streamed spectra": (streamed(n_streamed, min(repeats, 3)), STREAM),
-        "Comparison of two representations": (comparisons(min(repeats, 3)), INFORMATION),
     }
     for title, (found, columns) in tables.items():
         show(found, columns, title)
@@ -84,7 +79,6 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "Wasserstein": "SciPy's assignment on the matrix of all costs, which it is not given",
         "spectra": f"float32 blocks of {BLOCK} rows, summed in float64; the product X'X of the same rows at once, in "
         "float64 or float32",
-        "comparison": "two clouds of 500 points, RTD of one batch of 200",
     }
     write("hidden-states", out, facts, tables, ("toposcope", "numpy", "scipy", "numba"))
 
@@ -166,22 +160,6 @@ def streamed(n: int, repeats: int) -> list[Row]:
         }
         for name in (double, single)
     ]
-
-
-def comparisons(repeats: int) -> list[Row]:
-    """Time the measures that compare two representations of the same points."""
-    first = cloud(500)
-    second = first + np.float32(0.2) * cloud(500, 1)
-    taken = milliseconds(
-        {
-            "RTD": partial(rtd, first, second, batch_size=200, n_batches=1),
-            "linear CKA": partial(linear_cka, first, second),
-            "Procrustes": partial(procrustes, first, second),
-        },
-        repeats,
-        SUSTAINED,
-    )
-    return [{"work": name, "taken": Spread.of(values)} for name, values in taken.items()]
 
 
 def _stream(points: NDArray[np.float32]) -> float:

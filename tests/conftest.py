@@ -3,4 +3,4 @@
 import pytest
 
 pytest_plugins = ["shared_fixtures", "browser_fixtures"]
-pytest.register_assert_rewrite("page_checks", "probe_cases")
+pytest.register_assert_rewrite("page_checks", "probe_cases", "probe_conformance")

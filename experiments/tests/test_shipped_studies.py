@@ -12,7 +12,9 @@ from toposcope_experiments.published_study.reading import published_of
 PUBLISHED_CLOUD = "rips:max_points=200,threshold=2.0,pooled=true,sample=random,draws=10"
 
 
-@pytest.mark.parametrize("name", ["paper", "population", "population-gpu", "topology-gain"])
+@pytest.mark.parametrize(
+    "name", ["paper", "population", "population-gpu", "topology-gain", "hidden-states", "landscape"]
+)
 def test_shipped_studies_can_be_run(name: str) -> None:
     declaration = shipped_study(name)
     check_declaration(declaration)

@@ -3,7 +3,10 @@
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
     "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import backtest multi_power "
-    "cool Published canonical_name parse_features is_quantity",
+    "cool Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
+    "local_learning_coefficient jump_and_retrain similarity linear_cka procrustes rtd "
+    "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
+    "transformer_format diffusion_potential DiffusionPotential metric_scaling",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {

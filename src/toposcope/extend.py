@@ -11,10 +11,14 @@ from toposcope.lazy import lazy_imports
 # anything: errors, seeds, types of arrays, files
 __all__ = ["ToposcopeError", "derive_seed", "Progress", "silent", "Vector", "Matrix", "Indices", "Steps"]
 __all__ += ["write_bytes", "to_csv", "compiled", "choices", "message_of", "lazy_imports", "collect_modules", "short"]
+# arguments of a function, checked; loops of a matrix of distances
+__all__ += ["as_count", "as_number", "as_positive", "as_scaled_matrix", "as_distances", "as_cloud", "Metric", "shown"]
+__all__ += ["loop_diagram", "check_loops_fit"]
 # a probe
 __all__ += ["Probe", "ProbeInput", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value"]
 __all__ += ["NETWORK", "POOLED"]
 __all__ += ["RipsProbe", "NOISE", "TOPOLOGY", "each_layer", "by_stacks", "stacked", "as_float_matrix", "Diagram"]
+__all__ += ["guarded", "SummedLoss"]
 # an input of probes
 __all__ += ["Input", "RunContext", "Origin", "Checkpoint"]
 # a checkpoint format
@@ -53,6 +57,7 @@ __all__ += ["associate", "AssociationTask", "FeatureSeries", "StudyCorpora", "Ot
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
 # a study's declaration
 __all__ += ["PUBLISHED", "PublishedRun", "check_declaration", "readable", "MAX_STEP"]
+__all__ += ["weight_paths"]
 # a section of a report, and a page of one's own
 __all__ += ["ReportSection", "MaterialType", "Tables", "Block", "Picture"]
 __all__ += ["ReportData", "StudyData", "paragraph", "csv_link"]
@@ -61,10 +66,12 @@ __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "linked", "numbers", "Page", "makers_of", "write_page"]
 __all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections", "cannot_be_told"]
+__all__ += ["Terms"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
 __all__ += ["direction", "first_last", "cloud_charts", "panels", "diagonal", "budget_axis", "with_field"]
 __all__ += ["MUTED", "RUNS", "apart", "decade_ticks"]
+__all__ += ["direction_of", "feature_rows", "bands_of", "training_chart", "runs_in", "largest_run", "path_panels"]
 # a command
 __all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
 __all__ += ["Opening", "run_and_report", "EXISTING", "FILE", "COUNT", "repeated_option", "defaulted_option"]
@@ -91,6 +98,7 @@ if TYPE_CHECKING:
         trajectories,
     )
     from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, cannot_be_told, verdict_sentence
+    from toposcope.analysis.weight_paths import weight_paths
     from toposcope.charts.axes import budget_axis, decade_ticks, with_field
     from toposcope.charts.chart import Chart
     from toposcope.charts.panels import panels
@@ -163,8 +171,10 @@ if TYPE_CHECKING:
     from toposcope.forecasting.schedules.schedule import Schedule
     from toposcope.forecasting.siblings import complete_runs, runs_to_score, usable_siblings
     from toposcope.forecasting.tuning import EXPONENT_PRIOR, LATE_SHARE, SIBLING_SHARE
-    from toposcope.homology.arrays import as_float_matrix
+    from toposcope.homology.arrays import as_count, as_float_matrix, as_number, as_positive, as_scaled_matrix, shown
     from toposcope.homology.diagram import Diagram
+    from toposcope.homology.loops import check_loops_fit, loop_diagram
+    from toposcope.homology.point_cloud import Metric, as_cloud, as_distances
     from toposcope.kernels.compiled import compiled
     from toposcope.logs.cleaning import size_of
     from toposcope.logs.columns import (
@@ -186,6 +196,7 @@ if TYPE_CHECKING:
     from toposcope.logs.texts import NO_VALUE, values_of_lines
     from toposcope.logs.tuning import FALSE_ALARM_RATE, MIN_LARGEST
     from toposcope.models.origin import Origin
+    from toposcope.models.summed_loss import SummedLoss
     from toposcope.monitor.alerts.noise import Tail
     from toposcope.monitor.events import Alert, Event, Forecasted, Logged, Measured, Note
     from toposcope.monitor.sinks.sink import Sink
@@ -201,15 +212,29 @@ if TYPE_CHECKING:
         ProbeInput,
         Value,
         each_layer,
+        guarded,
         stacked,
     )
     from toposcope.probes.rips import RipsProbe
     from toposcope.probes.stacks import by_stacks
     from toposcope.progress import Progress, silent
-    from toposcope.report.charts.series import choose_runs, direction, first_last, run_names, runs_of, spread
+    from toposcope.report.charts.series import (
+        bands_of,
+        choose_runs,
+        direction,
+        direction_of,
+        feature_rows,
+        first_last,
+        largest_run,
+        run_names,
+        runs_in,
+        runs_of,
+        spread,
+        training_chart,
+    )
     from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
-    from toposcope.report.document import Block, Picture, csv_link, details, folded, linked, paragraph
+    from toposcope.report.document import Block, Picture, Terms, csv_link, details, folded, linked, paragraph
     from toposcope.report.formats import UNDEFINED, fixed, missing, p_value, plain, share, signed, whole, word
     from toposcope.report.headline import (
         CLOUD_STATISTICS,
@@ -221,6 +246,7 @@ if TYPE_CHECKING:
         uncapitalised,
     )
     from toposcope.report.section import MaterialType, ReportData, ReportSection, Tables, makers_of, remarks_section
+    from toposcope.report.sections.trajectory import path_panels
     from toposcope.report.study_data import StudyData
     from toposcope.report.tables import (
         Column,

@@ -135,7 +135,7 @@ def test_a_logged_weight_norm_is_a_clock() -> None:
 DECLARED = make_probes(
     [
         *({"name": "language_modelling"}, {"name": "language_modelling", "length": 64}),
-        *({"name": "distances", "of": "hidden_states"}, {"name": "similarity"}),
+        {"name": "distances", "of": "hidden_states"},
         *({"name": "hidden_states", "layers": "all", "keep": 10}, {"name": "embeddings"}),
     ]
 )
@@ -155,11 +155,9 @@ def with_states(n: int) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
         for layer, (role, radius, total) in clouds.items():
             told = {"rms_radius": radius * grown, "H0.total": total * grown, "H0.total.noise": 0.5}
             told |= {"top_eigenvalue": radius * grown**2, "H1.betti@0.5": 3.0, "H1.betti@0.5.noise": 1.0}
-            rows += [(step, layer, role, DECLARED[4].label(), k, v) for k, v in told.items()]
+            rows += [(step, layer, role, DECLARED[3].label(), k, v) for k, v in told.items()]
         rows += [
             (step, "network", "network", "distances:of=hidden_states", "H0.wasserstein_2", grown),
-            (step, "network", "network", "similarity", "rtd.previous", grown),
-            (step, "network", "network", "similarity", "cka@step.0", 0.5),
             (step, "network", "network", "language_modelling", "loss", 9.0 - step / 1000),
             (step, "network", "network", "language_modelling", "perplexity", np.exp(9.0 - step / 1000)),
             (step, "network", "network", "language_modelling:length=64", "loss", 1.0),
@@ -219,8 +217,8 @@ def test_entries_of_curves_and_matrices_are_no_features(mixed: Trajectory) -> No
 
 def test_clock_of_hidden_states(mixed: Trajectory) -> None:
     scale = feature_named(f"{STATES} top_eigenvalue")
-    names = (f"{STATES} H0.total", "distances:of=hidden_states H0.wasserstein_2", "similarity rtd.previous", str(scale))
-    assert [mixed.scale(feature_named(name)) for name in names] == [scale] * 4
+    names = (f"{STATES} H0.total", "distances:of=hidden_states H0.wasserstein_2", str(scale))
+    assert [mixed.scale(feature_named(name)) for name in names] == [scale] * 3
     assert mixed.scale(feature_named(names[0], "hidden")) == feature_named(str(scale), "hidden")
     assert scale in mixed.features
     assert mixed.scale(feature_named("rips H0.total")) is None
@@ -273,12 +271,11 @@ def test_what_is_no_topology() -> None:
         *("controls alpha", "log grad_norm_mean", "gradient_rips gradient_norm"),
         *("random_matrices:draws=3 gaussian.np_mean", "clustering coefficient", "language_modelling perplexity"),
         *("hidden_states n_points", "hidden_states:points=texts two_nn", "published eigenvalue_ratio_1_10"),
-        *("hidden_states pca_variance", "published pca_variance_explained", "similarity cka.previous"),
-        *("similarity procrustes.first", "embeddings rankme"),
+        *("hidden_states pca_variance", "published pca_variance_explained", "embeddings rankme"),
     ]
     topology = [
         *("rips H0.total", "published np_mean", "hidden_states H1.entropy", "published wasserstein_h1_from_prev"),
-        *("similarity rtd.first", "distances:of=hidden_states H1.bottleneck", "neural_persistence np_norm"),
+        *("distances:of=hidden_states H1.bottleneck", "neural_persistence np_norm"),
     ]
     assert TOPOLOGY not in {feature_named(text).kind for text in controls}
     assert {feature_named(text).kind for text in topology} == {TOPOLOGY}
@@ -289,7 +286,7 @@ def test_what_compares_states_is_of_those_it_compares() -> None:
         [
             {"name": "hidden_states"},
             {"name": "hidden_states", "points": "texts", "keep": 10},
-            *({"name": "similarity"}, {"name": "distances", "of": "hidden_states"}),
+            {"name": "distances", "of": "hidden_states"},
         ]
     )
     labels = pl.DataFrame(
@@ -301,9 +298,6 @@ def test_what_compares_states_is_of_those_it_compares() -> None:
     columns = ["step", "layer", "role", "probe", "options", "statistic", "kind", "value"]
     features = pl.DataFrame(rows, schema=columns, orient="row").with_columns(run=pl.lit("a"), flag=pl.lit(""))
     (found,) = trajectories(features, labels, frames(6)[2].clear())
-    assert found.scale(feature_named("similarity rtd.previous")) == feature_named(
-        "hidden_states:points=texts top_eigenvalue"
-    )
     assert found.scale(feature_named("distances:of=hidden_states H1.wasserstein_2")) == feature_named(
         "hidden_states top_eigenvalue"
     )

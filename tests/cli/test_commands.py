@@ -385,7 +385,6 @@ def test_a_list_of_values_of_a_probe(trained: Path, text: Path) -> None:
         (["--text", "python-docs"], ["text python-docs", "none of the probes reads a text"]),
         (["--probe", "hidden_states:layers=[0,2]", "--text", "python-docs"], ["layers is [0.0, 2.0]", "0 and 1"]),
         (["--probe", "hidden_states:scales=0.5", "--text", "python-docs"], ["scales", "array"]),
-        (["--probe", "similarity", "--text", "python-docs"], ["similarity", "keep"]),
     ],
 )
 def test_a_text_that_does_not_go_with_the_probes_is_bad_use(

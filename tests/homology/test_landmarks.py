@@ -21,7 +21,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology import (
     farthest_points,
     rips,
-    rtd,
     two_nn,
 )
 
@@ -79,7 +78,6 @@ def test_landmarks_reach_every_component_or_say_so() -> None:
     assert rips(matrix, metric="precomputed", max_points=2)[1].cover_radius == np.inf
     refused: dict[str, Any] = {
         "points: 4 of 4 points have no second": lambda: two_nn(matrix[:4, :4], metric="precomputed"),
-        "first: distances are infinite": lambda: rtd(matrix, matrix, metric="precomputed"),
     }
     for message, call in refused.items():
         with pytest.raises(ToposcopeError, match=message):

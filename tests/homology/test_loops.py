@@ -14,7 +14,7 @@ from property_examples import examples
 from scipy.spatial.distance import cdist, squareform
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Loop, farthest_points, longest_loops, loops, memory, points_for_loops, rips, rtd
+from toposcope.homology import Loop, farthest_points, longest_loops, loops, memory, points_for_loops, rips
 from toposcope.homology.loops import LoopFiltration, closed_paths, loop_diagram
 from toposcope.homology.point_cloud import with_distances
 from toposcope.kernels import annotations, loop_edges
@@ -230,9 +230,6 @@ def test_more_points_than_can_be_numbered_mean_landmarks(monkeypatch: pytest.Mon
     monkeypatch.setattr(rips_module, "MAX_POINTS", 50)
     monkeypatch.setattr(rips_module, "DEFAULT_LANDMARKS", 20)
     assert [points_for_loops(n) for n in (50, 51)] == [50, 20]
-    monkeypatch.setattr(loops, "MAX_POINTS", 50)
-    with pytest.raises(ToposcopeError, match=r"divergence of 25 points in a batch: H1 of 51 points, and at most 50"):
-        rtd(np.random.default_rng(0).normal(size=(25, 2)), np.random.default_rng(1).normal(size=(25, 2)))
 
 
 # Cycles

@@ -15,7 +15,6 @@ from toposcope.homology import (
     neural_persistence,
     ph_dimension,
     rips,
-    rtd,
     sublevel_grid,
 )
 
@@ -49,7 +48,6 @@ def test_homology_is_an_attribute_of_the_package_and_loaded_on_first_use() -> No
         ),
         (longest_loops(HEXAGON)[0], "Loop(birth=1, death=1.732, 6 points)"),
         (sublevel_grid(GRID), "Sublevel(1 minima that die, 1 essential)"),
-        (rtd(HEXAGON, HEXAGON), "TopologyDivergence(value=0, spread=0, n_batches=1, batch_size=6)"),
         (Moments(3), "Moments(dimension=3, n_points=0)"),
     ],
 )

@@ -22,7 +22,7 @@ DRAW: dict[str, Callable[[StudyData], Any]] = {
     if section.anchor != "nested-models"  # whose tables take a population
     for i, draw in enumerate(section.charts)
 } | {"headlines": headline_chart}
-OF_STATES = ("similarity", "representations")
+OF_STATES = ("representations",)
 HOSTILE = "</script>'\"datum[run] || {{x}}"
 
 

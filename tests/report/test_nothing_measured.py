@@ -16,7 +16,6 @@ from toposcope.study.declaration import DeclaredSeries
 PROBES: list[dict[str, Any]] = [
     {"name": "hidden_states", "keep": 500},
     {"name": "language_modelling"},
-    {"name": "similarity"},
 ]
 
 

@@ -3,11 +3,10 @@
 import dataclasses
 
 import numpy as np
-import polars as pl
 import pytest
 from chart_checks import rows_of_chart
 from made_up_material import material
-from made_up_states import LAYERS, STEPS, with_states
+from made_up_states import STEPS, with_states
 
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.states import (
@@ -15,14 +14,9 @@ from toposcope.report.charts.states import (
     embedding_charts,
     representation_charts,
 )
-from toposcope.report.sections.similarity import (
-    MAX_CHECKPOINTS,
-    checkpoint_similarity_charts,
-    layer_similarity_charts,
-)
 from toposcope.report.study_data import StudyData
 
-ALL = (representation_charts, depth_charts, embedding_charts, layer_similarity_charts, checkpoint_similarity_charts)
+ALL = (representation_charts, depth_charts, embedding_charts)
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +35,6 @@ TITLES = {
     "states-h1-entropy": "H1 entropy of the last hidden state falls in all 3 runs",
     "depth-h0-total": "H0 total rises through the layers of run-2",
     "embedding-h0-total": "H0 total of embeddings: input falls in all 3 runs, output does not change in any of 3 runs",
-    "layers-cka": "CKA: the first and the last hidden state of run-2 stay as alike as they are",
-    "checkpoints-rtd": "RTD: the last hidden state changes most between steps 0 and 1 of run-0",
 }  # fmt: skip
 
 
@@ -54,7 +46,7 @@ def test_titles_say_what_is_seen(drawn: dict[str, Chart], name: str) -> None:
 @pytest.mark.slow
 def test_every_chart_is_drawn(drawn: dict[str, Chart]) -> None:
     names = list(drawn)
-    assert len(names) == 8 + 5 + 2 + 3 + 3
+    assert len(names) == 8 + 5 + 2
     for chart in drawn.values():
         assert chart.render("svg").startswith(b"<svg")
         assert chart.caption.count(". ") <= 1
@@ -99,34 +91,6 @@ def test_the_last_state_stands_behind_all_blocks(
     axis = chart.spec()["encoding"]["x"]["axis"]
     assert axis.get("values") == ticks
     assert ("'last'" in axis.get("labelExpr", "")) == bool(ticks)
-
-
-def test_matrices_are_symmetric_and_whole(drawn: dict[str, Chart]) -> None:
-    cells = {(r["checkpoint"], r["a"], r["b"]): r["value"] for r in rows_of_chart(drawn["layers-cka"], "a")}
-    assert len(cells) == 2 * len(LAYERS) ** 2
-    assert all(cells[at, a, b] == cells[at, b, a] for at, a, b in cells)
-    assert cells["step 0", "0", "last"] == 0.25
-    assert cells["step 0", "0", "0"] == 1.0
-    rtd = {(r["run"], r["a"], r["b"]): r["value"] for r in rows_of_chart(drawn["checkpoints-rtd"], "a")}
-    assert len(rtd) == 2 * len(STEPS) ** 2
-    assert rtd["run-0", 0, 10000] == rtd["run-0", 10000, 0] == pytest.approx(9.0)
-
-
-def test_layers_that_grow_alike_are_said_to(study: StudyData) -> None:
-    nearer = pl.when(pl.col("step") == STEPS[-1], pl.col("statistic") == "cka@network").then(0.9).otherwise("value")
-    chart = layer_similarity_charts(dataclasses.replace(study, frame=study.frame.with_columns(value=nearer)))[0]
-    assert chart.title == "CKA: the first and the last hidden state of run-2 become more alike"
-
-
-def test_of_many_checkpoints_some_are_drawn(study: StudyData) -> None:
-    rows = [("run-0", step, "network", "hidden", "similarity", "{}", f"cka@step.{before}", "control", 0.5, "")
-            for step in range(100) for before in range(step)]  # fmt: skip
-    frame = pl.DataFrame(rows, schema=study.frame.schema, orient="row")
-    (chart,) = checkpoint_similarity_charts(dataclasses.replace(study, frame=frame))
-    steps = {row["a"] for row in rows_of_chart(chart, "a")}
-    assert len(steps) == MAX_CHECKPOINTS
-    assert {0, 99} < steps
-    assert chart.caption.endswith("40 checkpoints of a run are shown.")
 
 
 @pytest.mark.slow

@@ -169,9 +169,7 @@ def test_the_law_of_losses_in_different_tokens_is_not_told() -> None:
 
 def test_other_clouds_are_named(study: StudyData) -> None:
     second = "hidden_states:points=texts"
-    more = [
-        dataclasses.replace(t, clouds={**t.clouds, second: second, "similarity": LABEL}) for t in study.trajectories
-    ]
+    more = [dataclasses.replace(t, clouds={**t.clouds, second: second, "distances": LABEL}) for t in study.trajectories]
     both = dataclasses.replace(study, trajectories=more)
     figure = Paragraph(("a figure",))
     found = section_of("representations", both, [figure])

@@ -16,12 +16,12 @@ from small_runs import small_corpus, some_text
 from small_studies import TRAINING, assert_same_study, frame, measurement_ids
 
 from toposcope.family import ModelSize, TrainingOptions
-from toposcope.homology import bottleneck, linear_cka, procrustes, rtd, wasserstein
+from toposcope.homology import bottleneck, wasserstein
 from toposcope.models.texts import Text
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.declared_runs import DeclaredRun
-from toposcope.study.diagrams import Source, read_diagrams, read_states
+from toposcope.study.diagrams import Source, read_diagrams
 
 STATES: dict[str, Any] = {
     "name": "hidden_states",
@@ -34,11 +34,10 @@ STATES: dict[str, Any] = {
 TEXT_PROBES: list[dict[str, Any]] = [
     STATES,
     {"name": "language_modelling"},
-    {"name": "similarity", "batch_size": 12, "n_batches": 2},
     {"name": "distances", "of": "hidden_states"},
 ]
 OTHERS: list[dict[str, Any]] = [{"name": "embeddings"}, {"name": "controls"}]
-READS_TEXT = {"hidden_states", "language_modelling", "similarity", "distances"}
+READS_TEXT = {"hidden_states", "language_modelling", "distances"}
 
 
 def write_text(folder: Path, seed: int = 1) -> Text:
@@ -96,7 +95,6 @@ def test_what_it_holds(finished: Path) -> None:
     assert layers == {"one": ["hidden.00", "network"], "two": ["hidden.00", "hidden.01", "network"]}
     assert set(told.filter(probe="hidden_states", layer="network")["step"]) == {0, 10, 20, 30}
     assert set(told.filter(probe="embeddings")["layer"]) == {"embedding.input", "embedding.output"}
-    assert set(told.filter(probe="similarity")["layer"]) == {"hidden.00", "hidden.01", "network"}
     assert set(told.filter(probe="distances")["step"]) == {10, 20, 30}
     assert set(told.filter(probe="distances", run="two")["layer"]) == {"hidden.00", "hidden.01", "network"}
     losses = told.filter(run="two", probe="language_modelling", statistic="loss").sort("step")["value"]
@@ -113,25 +111,6 @@ def test_a_rerun_measures_nothing(finished: Path, folder: Path) -> None:
     before = measurement_ids(finished)
     assert run_study(declared(folder), finished, workers=1) == {}
     assert measurement_ids(finished) == before
-
-
-def test_entries_are_those_of_the_kept_states(finished: Path) -> None:
-    states = {step: read_states(kept(finished, "two", step)) for step in (0, 10, 20, 30)}
-    assert {points["network"].shape for points in states.values()} == {(20, 12)}
-    found = {layer: statistics_of(finished, "similarity", "two", 30, layer) for layer in states[30]}
-    for layer, statistics in found.items():
-        pairs = {".previous": (20, layer), ".first": (0, layer)} | {f"@{o}": (30, o) for o in found if o != layer}
-        if layer == "network":
-            pairs |= {f"@step.{step}": (step, layer) for step in (0, 10, 20)}
-        mine = states[30][layer].astype(float)
-        names = set()
-        for end, (step, other) in pairs.items():
-            theirs = states[step][other].astype(float)
-            expected = {"cka": linear_cka(mine, theirs), "procrustes": procrustes(mine, theirs)}
-            expected["rtd"] = rtd(mine, theirs, batch_size=12, n_batches=2).value
-            assert {name: statistics[name + end] for name in expected} == pytest.approx(expected, rel=1e-9, abs=1e-9)
-            names |= {f"{name}{end}" for name in expected} | {f"rtd{end}.noise"}
-        assert set(statistics) == names
 
 
 def test_distances_are_those_of_the_stored_diagrams(finished: Path) -> None:
@@ -173,7 +152,7 @@ def test_other_options_of_what_is_kept_are_compared_anew(folder: Path, own: Path
     before = measurement_ids(own)
     probes = [{**STATES, "keep": 10}, *TEXT_PROBES[1:], *OTHERS]
     assert run_study(declared(folder, probes), own, workers=1) == {}
-    assert changed_probes(before, measurement_ids(own)) == {"hidden_states", "similarity", "distances"}
+    assert changed_probes(before, measurement_ids(own)) == {"hidden_states", "distances"}
 
 
 def test_a_text_that_is_gone_is_kept(folder: Path, own: Path, tmp_path: Path) -> None:
@@ -284,7 +263,6 @@ def test_a_series_beside_runs(folder: Path, series: Path, tmp_path: Path) -> Non
     assert run_study(declaration, tmp_path / "study", workers=1) == {}
     again = {unit for unit, number in measurement_ids(tmp_path / "study").items() if before.get(unit) != number}
     assert {unit[:2] for unit in again if unit[3] == "hidden_states"} == {("neox", 1)}
-    assert {unit[:2] for unit in again if unit[3] == "similarity"} == {("neox", 1), ("neox", 8)}
     assert {unit[3] for unit in again} == READS_TEXT
     # Another configuration is another model.
     before = measurement_ids(tmp_path / "study")
@@ -340,10 +318,6 @@ def test_states_that_are_not_finite_stop_no_other(series: Path, tmp_path: Path) 
     assert "step1" in message
     told = frame(tmp_path / "study")
     assert set(told.filter(probe="hidden_states", layer="hidden.01")["step"]) == {0, 1, 8}
-    similar = told.filter(probe="similarity", step=8, layer="network")["statistic"].to_list()
-    assert "cka.first" in similar
-    assert "cka@step.0" in similar
-    assert not [name for name in similar if name.endswith((".previous", "@step.1"))]
     assert np.isfinite(told["value"].to_numpy()).all()
 
 

@@ -20,41 +20,29 @@ def results() -> dict[str, object]:
     grid, edges = rng.standard_normal((9, 9)), homology.nearest_neighbour_edges(points, 4)
     heights, triangles = rng.standard_normal(4), [[0, 1, 2], [1, 3, 2]]
     tree = homology.sublevel_grid(grid)
-    A, form = W @ W.T, homology.mlp_format([2, 3, 1], samples=10)
+    A = W @ W.T
 
     def product(v: Vector) -> Vector:
         return A @ v
 
-    def quadratic(w: Vector) -> tuple[float, Vector]:
-        return float(w @ w) / 2, w
-
     return {
         "average_persistence": homology.average_persistence(tree),
-        "betti_bound": homology.betti_bound(form),
         "betti_curve": homology.betti_curve(h1, [0.5, 1.0]),
         "bottleneck": homology.bottleneck(h1, later),
         "classical_scaling": homology.classical_scaling(distances),
         "critical_points": homology.critical_points(grid),
         "critical_points_of_triangles": homology.critical_points_of_triangles(heights, triangles),
-        "cross_barcode": homology.cross_barcode(distances, distances**2),
         "deep_graph_persistence": homology.deep_graph_persistence([W.T, W]),
         "delaunay_edges": homology.delaunay_edges(points),
         "diagram_distances": homology.diagram_distances(h1, later),
-        "diffusion_potential": homology.diffusion_potential(distances),
         "extreme_eigenpairs": homology.extreme_eigenpairs(product, 8, 2, rng=rng),
         "farthest_points": homology.farthest_points(points, 5),
         "h1_births": homology.h1_births(points),
         "hutch_plus_plus": homology.hutch_plus_plus(product, 8, 6, rng),
         "landscape": homology.landscape(h1, [0.5, 1.0]),
-        "linear_cka": homology.linear_cka(points, points**2),
-        "local_learning_coefficient": homology.local_learning_coefficient(
-            quadratic, np.zeros(2), n=100, n_chains=2, n_draws=20, n_warmup=20
-        ),
         "longest_loops": homology.longest_loops(points),
         "matching": homology.matching(h1, later),
         "measures_of_singular_values": homology.measures_of_singular_values([3.0, 2.0, 1.0]),
-        "metric_scaling": homology.metric_scaling(distances),
-        "mlp_format": form,
         "nearest_neighbour_edges": edges,
         "neural_persistence": homology.neural_persistence(W),
         "neural_persistence_pairing": homology.neural_persistence_pairing(W),
@@ -63,7 +51,6 @@ def results() -> dict[str, object]:
         "ph_dimension": homology.ph_dimension(rng.standard_normal((200, 2)), n_draws=2),
         "points_for_loops": homology.points_for_loops(30),
         "principal_shares": homology.principal_shares(distances),
-        "procrustes": homology.procrustes(points, points**2),
         "profile_graph": homology.profile_graph(points[:, 0], edges),
         "profile_grid": homology.profile_grid(grid),
         "qkv_rows": homology.qkv_rows(12, 2),
@@ -72,7 +59,6 @@ def results() -> dict[str, object]:
         "rips": [h0, h1],
         "rips_pairings": homology.rips_pairings(points),
         "rips_pairings_batch": homology.rips_pairings_batch([points, -points], max_dimension=0),
-        "rtd": homology.rtd(points, points**2, batch_size=20, n_batches=2),
         "saddle_minimum_distance": homology.saddle_minimum_distance(tree),
         "spectral_density": homology.spectral_density(product, 8, 2, 5, rng),
         "spectral_measures": homology.spectral_measures(points),
@@ -81,9 +67,6 @@ def results() -> dict[str, object]:
         "sublevel_graph": homology.sublevel_graph(points[:, 0], edges),
         "sublevel_grid": tree,
         "sublevel_points": homology.sublevel_points(points[:, 2], points[:, :2]),
-        "transformer_format": homology.transformer_format(
-            layers=1, width=8, heads=1, context=8, vocabulary=8, tokens=16
-        ),
         "two_nn": homology.two_nn(points),
         "unrolled": homology.unrolled(rng.standard_normal((4, 3, 2, 2))),
         "vineyard": homology.vineyard([h1, later]),

@@ -116,25 +116,6 @@ def collapse() -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def similarity(found: Sequence[Trajectory]) -> pl.DataFrame:
-    """Return measured similarities: alike by how near layers and checkpoints are in their order."""
-    rows = []
-    for t in found:
-        for i, step in enumerate(t.steps.tolist()):
-            for k, layer in enumerate(LAYERS):
-                far = {f"@{other}": abs(k - j) / 4 for j, other in enumerate(LAYERS) if j != k}
-                if layer == "network":
-                    far |= {f"@step.{before}": (i - j) / len(t.steps) for j, before in enumerate(t.steps[:i].tolist())}
-                for name, distance in far.items():
-                    values = {"cka": 1 - distance, "procrustes": distance, "rtd": 10 * distance, "other": 0.0}
-                    rows += [
-                        (t.run, step, layer, "hidden", "similarity", "{}", f"{measure}{name}", "control", value, "")
-                        for measure, value in values.items()
-                    ]
-    names = ["run", "step", "layer", "role", "probe", "options", "statistic", "kind", "value", "flag"]
-    return pl.DataFrame(rows, schema=names, orient="row")
-
-
 def diagrams(before: Callable[..., dict[str, dict[str, Diagram]]]) -> Callable[..., dict[str, dict[str, Diagram]]]:
     """Return a reader of a cloud that doubles by the last checkpoint, beside the diagrams of weights."""
     deaths = np.sort(np.random.default_rng(1).uniform(0.5, 1, 30))
@@ -159,16 +140,9 @@ def with_states(of: StudyData) -> StudyData:
         "matched": matched(found, sizes),
         "collapse": collapse(),
     }
-    labels = pl.DataFrame(
-        {
-            "probe": ["hidden_states", "similarity"],
-            "options": ['{"layers":"all"}', "{}"],
-            "label": [LABEL, "similarity"],
-        }
-    )
-    made = dataclasses.replace(
-        of, trajectories=found, frame=similarity(found), labels=labels, diagrams=diagrams(of.diagrams)
-    )
+    labels = pl.DataFrame({"probe": ["hidden_states"], "options": ['{"layers":"all"}'], "label": [LABEL]})
+    frame = of.frame.clear()
+    made = dataclasses.replace(of, trajectories=found, frame=frame, labels=labels, diagrams=diagrams(of.diagrams))
     return with_tables(made, tables)
 
 

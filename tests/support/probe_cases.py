@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import NoneType
 from typing import Any
@@ -127,10 +127,14 @@ def _marks(probe: Probe) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if probe.name() in TRAINED and not as_it_comes else []
 
 
-every_probe = pytest.mark.parametrize("probe", [pytest.param(p, marks=_marks(p), id=p.label()) for p in ALL])
+def cases(kinds: Iterable[type[Probe]]) -> list[Any]:
+    """Each of some probes with each of its options."""
+    probes = [probe for kind in kinds for probe in with_each_option(kind)]
+    return [pytest.param(probe, marks=_marks(probe), id=probe.label()) for probe in probes]
+
+
 COMPARED = [kind() for kind in CHECKPOINT_PROBES.values()] + make_probes(AT_WORK[-1:])
 """What probes that compare the findings of others find declared."""
-every_type = pytest.mark.parametrize("kind", CHECKPOINT_PROBES.values(), ids=CHECKPOINT_PROBES)
 
 
 def generic(seed: int, dtype: torch.dtype = torch.float64, *, coarse: bool = False) -> Weights:

@@ -8,8 +8,6 @@ import polars as pl
 
 from toposcope.homology import (
     classical_scaling,
-    diffusion_potential,
-    metric_scaling,
     principal_shares,
     random_walk_shares,
     random_walk_shares_of,
@@ -19,24 +17,17 @@ from toposcope.typing import Matrix, Steps
 
 PROBE = "trajectory"
 MIN_CHECKPOINTS = 3  # fewer have no two components, and no neighbourhoods
-EMBEDDINGS = ("pc", "mds", "potential")  # beginnings of the names of coordinates
 
 SUMMARY: dict[str, type[pl.DataType]] = {
     "run": pl.String,
     "n_checkpoints": pl.Int64,
     **dict.fromkeys(("path_length", "displacement", "straightness"), pl.Float64),
     **dict.fromkeys((f"pc{k}_{name}" for k in (1, 2) for name in ("share", "walk", "walk_same_steps")), pl.Float64),
-    "mds_stress": pl.Float64,
-    "mds_converged": pl.Boolean,
-    "potential_time": pl.Int64,
-    "potential_floored": pl.Float64,
-    "potential_stress": pl.Float64,
-    "potential_converged": pl.Boolean,
 }
 POINTS: dict[str, type[pl.DataType]] = {
     "run": pl.String,
     "step": pl.Int64,
-    **dict.fromkeys((f"{name}{k}" for name in EMBEDDINGS for k in (1, 2)), pl.Float64),
+    **dict.fromkeys(("pc1", "pc2"), pl.Float64),
 }
 
 
@@ -70,11 +61,7 @@ def weight_paths(frame: pl.DataFrame, labels: pl.DataFrame) -> list[WeightPath]:
 
 
 def path_tables(paths: Iterable[WeightPath]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return one row for each run, and the coordinates of one checkpoint a row: see `SUMMARY` and `POINTS`.
-
-    ``pc`` are principal components, ``mds`` metric scaling of the distances, ``potential`` metric scaling of the
-    distances of diffusion potentials.
-    """
+    """Return one row for each run, and the principal components of one checkpoint a row: see `SUMMARY` and `POINTS`."""
     summaries, points = [], []
     for path in paths:
         D = path.distances
@@ -84,8 +71,6 @@ def path_tables(paths: Iterable[WeightPath]) -> tuple[pl.DataFrame, pl.DataFrame
             "walk": random_walk_shares(len(D)),
             "walk_same_steps": random_walk_shares_of(steps),
         }
-        metric, potential = metric_scaling(D), diffusion_potential(D)
-        embedded = metric_scaling(potential.distances())
         summaries.append(
             {
                 "run": path.run,
@@ -94,16 +79,10 @@ def path_tables(paths: Iterable[WeightPath]) -> tuple[pl.DataFrame, pl.DataFrame
                 "displacement": float(D[-1, 0]),
                 "straightness": float(D[-1, 0] / steps.sum()),
                 **{f"pc{k}_{name}": float(values[k - 1]) for name, values in shares.items() for k in (1, 2)},
-                "mds_stress": metric.stress,
-                "mds_converged": metric.converged,
-                "potential_time": potential.time,
-                "potential_floored": potential.n_floored / potential.operator.size,
-                "potential_stress": embedded.stress,
-                "potential_converged": embedded.converged,
             }
         )
-        found = (classical_scaling(D).points, metric.points, embedded.points)
+        components = classical_scaling(D).points
         # every axis in the direction from the first to the last
-        coordinates = np.hstack([p * np.where(p[-1] < p[0], -1.0, 1.0) for p in found])
+        coordinates = components * np.where(components[-1] < components[0], -1.0, 1.0)
         points += [(path.run, int(step), *row) for step, row in zip(path.steps, coordinates.tolist(), strict=True)]
     return pl.DataFrame(summaries, schema=SUMMARY), pl.DataFrame(points, schema=POINTS, orient="row")

@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from toposcope.study.tables import Unit
 
 SUMMARY_STATISTICS = ("np_mean", "H0.total", "H1.total", "frobenius_norm", "effective_rank", "loss")
-SUMMARY_OF_PROBES = {
-    "curvature": ("sharpness", "sharpness.noise", "trace", "trace.noise"),
-    "degeneracy": ("learning_coefficient", "learning_coefficient.noise", "convergence@r_hat"),
-    "jump_and_retrain": ("loss_return", "loss_return.noise", "separation", "separation.noise"),
-    "landscape": ("minima", "minima.noise", "max_persistence", "max_persistence.noise"),
-    "trajectory": ("path_length", "straightness", "ph_dimension", "ph_dimension.noise"),
-}
 
 
 class _WithProbes(click.Command):
@@ -157,9 +150,11 @@ def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -
         return
     import polars as pl
 
+    from toposcope.probes import probe_types
+
     shown = pl.col("statistic").is_in(SUMMARY_STATISTICS)
-    for probe, statistics in SUMMARY_OF_PROBES.items():
-        shown |= (pl.col("probe") == probe) & pl.col("statistic").is_in(statistics)
+    for name, kind in probe_types().items():
+        shown |= (pl.col("probe") == name) & pl.col("statistic").is_in(kind.SUMMARY)
     summary = frame.filter(pl.col("layer").is_in(["network", "pooled"]) & shown)
     labelled = summary.join(study.labels(), on=["probe", "options"], maintain_order="left")
     # a long label wraps to a column of letters; it is needed where a probe is measured with several options

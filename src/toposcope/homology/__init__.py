@@ -13,10 +13,8 @@ from toposcope.homology.basins import (
     profile_grid,
     saddle_minimum_distance,
 )
-from toposcope.homology.betti_bounds import BettiBound, PfaffianFormat, betti_bound
 from toposcope.homology.deep_graph import deep_graph_persistence
 from toposcope.homology.diagram import Diagram, betti_curve, landscape, persistence_image
-from toposcope.homology.diffusion_potential import DiffusionPotential, diffusion_potential
 from toposcope.homology.dimension import DimensionEstimate, PHDimension, TwoNN, ph_dimension, two_nn
 from toposcope.homology.distances import (
     DiagramDistances,
@@ -28,20 +26,17 @@ from toposcope.homology.distances import (
     wasserstein,
 )
 from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
-from toposcope.homology.learning_coefficient import LearningCoefficient, local_learning_coefficient
 from toposcope.homology.loop_births import h1_births
 from toposcope.homology.loops import Loop, longest_loops
 from toposcope.homology.matrix_controls import weight_variance
 from toposcope.homology.multidimensional_scaling import (
     Scaling,
     classical_scaling,
-    metric_scaling,
     principal_shares,
     random_walk_shares,
     random_walk_shares_of,
     step_cosines,
 )
-from toposcope.homology.network_formats import mlp_format, transformer_format
 from toposcope.homology.neural_persistence import NeuralPersistence, neural_persistence
 from toposcope.homology.pairings import (
     neural_persistence_pairing,
@@ -51,7 +46,6 @@ from toposcope.homology.pairings import (
 )
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
-from toposcope.homology.similarity import TopologyDivergence, cross_barcode, linear_cka, procrustes, rtd
 from toposcope.homology.spectral_density import (
     SpectralDensity,
     TraceEstimate,
@@ -69,53 +63,41 @@ from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
 from toposcope.homology.weight_views import qkv_rows, unrolled
 
 __all__ = [
-    "BettiBound",
     "CriticalPoints",
     "Diagram",
     "DiagramDistances",
-    "DiffusionPotential",
     "DimensionEstimate",
     "Eigenpairs",
     "Extremes",
-    "LearningCoefficient",
     "Loop",
     "Moments",
     "NeuralPersistence",
     "PHDimension",
-    "PfaffianFormat",
     "Profile",
     "Scaling",
     "SpectralDensity",
     "SpectralMeasures",
     "Sublevel",
-    "TopologyDivergence",
     "TraceEstimate",
     "TwoNN",
     "Vine",
     "average_persistence",
-    "betti_bound",
     "betti_curve",
     "bottleneck",
     "classical_scaling",
     "critical_points",
     "critical_points_of_triangles",
-    "cross_barcode",
     "deep_graph_persistence",
     "delaunay_edges",
     "diagram_distances",
-    "diffusion_potential",
     "extreme_eigenpairs",
     "farthest_points",
     "h1_births",
     "hutch_plus_plus",
     "landscape",
-    "linear_cka",
-    "local_learning_coefficient",
     "longest_loops",
     "matching",
     "measures_of_singular_values",
-    "metric_scaling",
-    "mlp_format",
     "nearest_neighbour_edges",
     "neural_persistence",
     "neural_persistence_pairing",
@@ -124,7 +106,6 @@ __all__ = [
     "ph_dimension",
     "points_for_loops",
     "principal_shares",
-    "procrustes",
     "profile_graph",
     "profile_grid",
     "qkv_rows",
@@ -133,7 +114,6 @@ __all__ = [
     "rips",
     "rips_pairings",
     "rips_pairings_batch",
-    "rtd",
     "saddle_minimum_distance",
     "spectral_density",
     "spectral_measures",
@@ -142,7 +122,6 @@ __all__ = [
     "sublevel_graph",
     "sublevel_grid",
     "sublevel_points",
-    "transformer_format",
     "two_nn",
     "unrolled",
     "vineyard",

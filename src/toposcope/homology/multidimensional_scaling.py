@@ -9,7 +9,6 @@ from numpy.typing import ArrayLike
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
 from toposcope.homology.point_cloud import as_distances
-from toposcope.homology.tuning import CONVERGED, MAX_ITERATIONS
 from toposcope.typing import Matrix, Vector
 
 RELATIVE_ZERO = 1e-7
@@ -28,18 +27,10 @@ class Scaling:
     stress : float
         Kruskal's stress-1: sqrt(sum (e - d)^2 / sum d^2) over all pairs, d the given distances and e those of the
         points. 0 if they are equal.
-    residual : float
-        Largest entry of the gradient of the squared stress, where the largest distance is 1; 0 for classical scaling.
     """
 
     points: Matrix
     stress: float
-    residual: float = 0.0
-
-    @property
-    def converged(self) -> bool:
-        """Whether the residual is at most 1e-8, so that the stress is that of a minimum."""
-        return self.residual <= CONVERGED
 
     def __repr__(self) -> str:
         n, d = self.points.shape
@@ -88,62 +79,6 @@ def classical_scaling(distances: ArrayLike | Any, n_dimensions: int = 2) -> Scal
     points[:, : len(axes)] = vectors[:, axes] * np.sqrt(np.maximum(values[axes], 0)) * unit
     points = _directed(points)
     return Scaling(points, _stress(pairwise_distances(points), matrix))
-
-
-def metric_scaling(
-    distances: ArrayLike | Any, n_dimensions: int = 2, *, max_iterations: int = MAX_ITERATIONS
-) -> Scaling:
-    """Return points whose distances come near the given ones, in the sum of squared differences.
-
-    Parameters
-    ----------
-    distances : array-like, shape (n, n)
-        Symmetric, at least 0, zeros on the diagonal; they need not be Euclidean.
-    n_dimensions : int
-    max_iterations : int
-
-    Returns
-    -------
-    Scaling
-        A local minimum of the stress, found from the classical scaling; there may be lower ones.
-
-    Raises
-    ------
-    ToposcopeError
-        If an argument is not as described.
-
-    Notes
-    -----
-    The criterion is that of SMACOF (de Leeuw 1977; Borg & Groenen 2005, section 8.6), with equal weights. It is
-    minimised by L-BFGS: on nearly straight paths SMACOF's own iteration, a gradient step of fixed length, has not
-    converged after 30,000 steps. O(n^2 d) time an iteration.
-    """
-    from scipy.optimize import minimize
-
-    matrix = as_distances(distances, "distances")
-    start = classical_scaling(matrix, n_dimensions)
-    unit = float(matrix.max()) or 1.0
-    wanted, size = matrix / unit, float(((matrix / unit) ** 2).sum()) or 1.0
-
-    def loss(flat: Vector) -> tuple[float, Vector]:
-        """Return the squared stress and its gradient."""
-        points = flat.reshape(start.points.shape)
-        reached = pairwise_distances(points)
-        ratios = np.divide(wanted, reached, out=np.ones_like(wanted), where=reached > 0)
-        pull = 1 - ratios
-        gradient = pull.sum(axis=1)[:, None] * points - pull @ points
-        return float(((reached - wanted) ** 2).sum()) / size, 4 / size * gradient.ravel()
-
-    limit = as_count(max_iterations, "max_iterations", 0)
-    options = {"maxiter": limit, "maxfun": 10 * limit + 1, "ftol": 0.0, "gtol": CONVERGED / 100}
-    found = minimize(loss, (start.points / unit).ravel(), jac=True, method="L-BFGS-B", options=options)
-    points = found.x.reshape(start.points.shape) * unit
-    points -= points.mean(axis=0)
-    axes = np.linalg.svd(points, full_matrices=False)[2]
-    if len(axes) == points.shape[1]:
-        points = points @ axes.T
-    points = _directed(points)
-    return Scaling(points, _stress(pairwise_distances(points), matrix), float(np.abs(found.jac).max(initial=0)))
 
 
 def inner_products(distances: Matrix) -> Matrix:

@@ -1,10 +1,8 @@
 """What was chosen by measuring, not by mathematics; no result but the time depends on most of it.
 
 Times were measured on clouds of up to 10,000 points, of random weights and of embeddings (``benchmarks/loops.py``,
-``benchmarks/point_clouds.py``), curvatures and chains on small GPTs (``benchmarks/curvature.py``).
+``benchmarks/point_clouds.py``), curvatures on small GPTs (``benchmarks/curvature.py``).
 """
-
-import math
 
 # trees of clouds: from so many points, and so many numbers in all, Boruvka's rounds are quicker than Prim's algorithm
 MIN_BORUVKA_POINTS, MIN_BORUVKA_COORDINATES = 1000, 40_000
@@ -32,18 +30,6 @@ N_PRECISION_SAMPLES, MAX_TRIALS_PER_POINT = 16, 2000
 MAX_STEPS, MIN_STEPS, MAX_BASIS_BYTES, CHUNK, SPARE, CHECK_EVERY, BREAKDOWN = 64, 16, 1 << 32, 1 << 16, 2, 4, 100
 MISS_PROBABILITY = 1e-3  # of an eigenvalue beyond the bound that a second start states
 
-# chains: the mean acceptance over the lengths of steps, so that the longest are accepted as often as is best, 0.6 to
-# 0.7; the share of steps that are shorter, down to this part of the longest (degenerate losses have narrow canyons, in
-# which steps of one length are refused and nothing would show it); the longest step, in units in which the localising
-# Gaussian has period 2 pi; the length after which a point of it is independent of where it began; and the change of the
-# energy, in units of the temperature, at which a step is given up
-TARGET_ACCEPTANCE, SHORT_SHARE, STEP_RANGE, MAX_STEP = 0.8, 0.25, 10.0, 1.0
-TRAJECTORY, MAX_HALVINGS, MAX_ENERGY_CHANGE = math.pi / 2, 60, 1000.0
-# their evidence: chains that differ more have not converged (Gelman et al. 2013, section 11.5); fewer effective draws
-# leave their own number unknown; chains that accept less hardly move; with more draws where the loss is lower, the
-# point is the minimum of the samples' loss at most up to their noise; and the level of the test whether it is
-MAX_R_HAT, MIN_EFFECTIVE_SIZE, MIN_ACCEPTANCE, MAX_NEGATIVE_SHARE, MINIMUM_LEVEL = 1.1, 40, 0.1, 0.1, 1e-3
-
 # dimension: subset sizes, and the fewest points with which default sizes are apart enough for a slope
 N_SIZES, MIN_POINTS = 8, 50
 MAX_DIRECT_ENTRIES = 1 << 18  # of points whose singular values are taken from themselves, not from their scatter
@@ -51,4 +37,3 @@ BLOCK_ENTRIES = 1 << 20  # of a matrix in float64, at a time, for its clustering
 
 # values of tents that a landscape holds at a time; levels and basins of a profile
 MAX_TENTS, N_LEVELS, MAX_BASINS = 2_000_000, 64, 100
-MAX_ITERATIONS, CONVERGED = 3000, 1e-8  # of metric scaling; the gradient of the squared stress at a minimum

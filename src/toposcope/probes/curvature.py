@@ -35,6 +35,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     VERSION: ClassVar[int] = 2
     KIND: ClassVar[Kind] = "spectrum"
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"text_loss"})
+    SUMMARY: ClassVar[Sequence[str]] = ("sharpness", "sharpness.noise", "trace", "trace.noise")
     LEAST: ClassVar[Mapping[str, int]] = {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2}
 
     top: int = 10  # largest eigenvalues

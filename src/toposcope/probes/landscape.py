@@ -39,6 +39,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
     KIND: ClassVar[Kind] = "topology"
     NETWORK_ONLY: ClassVar[bool] = True
     REQUIRES: ClassVar[frozenset[str]] = _Needs()  # type: ignore[assignment]
+    SUMMARY: ClassVar[Sequence[str]] = ("minima", "minima.noise", "max_persistence", "max_persistence.noise")
     LEAST: ClassVar[Mapping[str, int]] = {"resolution": 5, "draws": 1, "sequences": 1, "length": 2, "batches": 1}
 
     # random and filter-normalised; the two eigenvectors of the Hessian with the largest eigenvalues; or the two

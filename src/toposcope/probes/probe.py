@@ -208,6 +208,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         No statistic has a scale-free twin (see `degree`).
     LEAST : mapping of str to int
         The least values of options; one that is None has none.
+    SUMMARY : sequence of str
+        The statistics that ``toposcope measure`` prints beyond those that it prints of every probe.
     NORM : str
         The statistic whose power `degree` divides by: that of `controls`, or one of the probe's own.
     """
@@ -223,6 +225,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     NETWORK_ONLY: ClassVar[bool] = False
     SCALE_FREE: ClassVar[bool] = False
     LEAST: ClassVar[Mapping[str, int]] = {}
+    SUMMARY: ClassVar[Sequence[str]] = ()
     NORM: ClassVar[str] = "frobenius_norm"
 
     def __post_init__(self) -> None:

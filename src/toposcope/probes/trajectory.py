@@ -93,6 +93,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
     KIND: ClassVar[Kind] = "norm"
     NETWORK_ONLY: ClassVar[bool] = True
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"earlier"})
+    SUMMARY: ClassVar[Sequence[str]] = ("path_length", "straightness", "ph_dimension", "ph_dimension.noise")
     LEAST: ClassVar[Mapping[str, int]] = {"window": MIN_POINTS, "seed": 0}
 
     # checkpoints of the dimension, at least 50; it is absent where there are fewer. Its bias depends on their number

@@ -28,8 +28,6 @@ STATE_QUANTITIES = Terms(
          "of different tokenizers."),
         ("covariates of hidden states", "next to the step their own top eigenvalue: totals grow with the scale of the "
          "cloud, and that drifts. A feature has to keep its correlation given both."),
-        ("similarity", "of the same texts, point by point: linear CKA (Kornblith et al. 2019), 1 for alike; orthogonal "
-         "Procrustes distance, and representation topology divergence, RTD (Barannikov et al. 2022), 0 for alike."),
         ("phases of representations", "Li et al. 2025: rank falls (warm-up), rises (entropy-seeking), falls again "
          "(compression-seeking). Here: turns between monotone stretches, as few as noise allows, with intervals."),
         ("equal step, tokens, loss", "features of runs of different size, interpolated between checkpoints to levels "

@@ -14,7 +14,7 @@ from toposcope.charts.training import is_log_spaced, step_axis
 from toposcope.homology import Diagram, Vine, vineyard
 from toposcope.report.charts.diagrams import diagrams_of, moved_most
 from toposcope.report.charts.series import choose_runs, in_words, runs_of, short_names, spread
-from toposcope.report.document import Block, Picture, Terms, folded, linked, paragraph
+from toposcope.report.document import Block, Picture, Terms, folded, linked
 from toposcope.report.formats import plain, share
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
@@ -110,7 +110,8 @@ def component_chart(data: StudyData) -> Chart | None:
     if not summaries:
         return None
     titles = {run: (_component(row, 1), _component(row, 2), run) for run, row in summaries.items()}
-    figure, left_out = _panels(data, "pc", titles)
+    points = data.tables[POINTS].select("run", "step", x="pc1", y="pc2")
+    figure, left_out = path_panels(data, points, titles)
     title = component_title(list(summaries.values()))
     caption = (
         "Checkpoints in the units of the weights; on the axes the share of the variance, and that in a random walk "
@@ -118,23 +119,6 @@ def component_chart(data: StudyData) -> Chart | None:
     )
     alternative = f"Path of checkpoints in the plane of two principal components, one panel per run. {title}."
     return Chart("weight-paths", title, caption, alternative, figure)
-
-
-def potential_chart(data: StudyData) -> Chart | None:
-    """Draw each path in the plane that keeps the distances of its diffusion potentials best."""
-    summaries = summaries_of(data)
-    if not summaries:
-        return None
-    titles = {
-        run: ("first axis (nats)", "second axis (nats)", f"{run}, diffusion time {row['potential_time']}")
-        for run, row in summaries.items()
-    }
-    figure, left_out = _panels(data, "potential", titles)
-    worst = max(row["potential_stress"] for row in summaries.values())
-    title = f"Diffusion potentials of the checkpoints lie in a plane up to a stress of {worst:.2g}"
-    caption = f"Near are checkpoints from which walks over neighbours lead to the same places.{left_out}"
-    alternative = f"Path of checkpoints in the plane of their diffusion potentials, one panel per run. {title}."
-    return Chart("weight-potentials", title, caption, alternative, figure)
 
 
 def summaries_of(data: StudyData) -> dict[str, dict[str, Any]]:
@@ -155,10 +139,12 @@ def _component(row: Mapping[str, Any], k: int) -> str:
     return f"PC{k}: {share(row[f'pc{k}_share'])} (random walk: {share(row[f'pc{k}_walk_same_steps'])})"
 
 
-def _panels(data: StudyData, name: str, titles: Mapping[str, Titles]) -> tuple[alt.ConcatChart, str]:
-    """Return a panel for each run, and what the caption says of runs left out."""
+def path_panels(data: StudyData, points: pl.DataFrame, titles: Mapping[str, Titles]) -> tuple[alt.ConcatChart, str]:
+    """Return a panel for each run with titles, and what the caption says of runs left out.
+
+    Of each checkpoint, `points` has ``run``, ``step``, ``x`` and ``y``.
+    """
     shown, left_out = choose_runs([t for t in data.trajectories if t.run in titles], data.runs, MAX_RUNS)
-    points = data.tables[POINTS].select("run", "step", x=f"{name}1", y=f"{name}2")
     panels = [_path_panel(points.filter(pl.col("run") == t.run), *titles[t.run]) for t in shown]
     return alt.concat(*panels, columns=2).resolve_scale(color="independent"), left_out
 
@@ -203,10 +189,6 @@ TERMS = Terms(
         ("random walk", "shares of the principal components of independent steps of the same lengths, in infinitely "
          "many dimensions (Antognini & Sohl-Dickstein 2018); of n equal steps, as 1 / (4 sin² (πk / 2n)). 61% in PC1 "
          "is no structure."),
-        ("diffusion potential", "−log of the probabilities of walks over neighbouring checkpoints (Moon et al. "
-         "2019); probabilities below 1e-7 count as that: the column floored has their share."),
-        ("stress", "root mean square error of the distances in the plane, relative to their root mean square "
-         "(Kruskal's stress-1)."),
     )
 )  # fmt: skip
 
@@ -223,17 +205,11 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
             for k in (1, 2)
             for title, name in (("share", "share"), ("walk", "walk_same_steps"), ("equal steps", "walk"))
         ),
-        number_of("distances", "mds_stress", lambda value: plain(value, 2), group="stress in a plane"),
-        number_of("potentials", "potential_stress", lambda value: plain(value, 2), group="stress in a plane"),
-        number_of("floored", "potential_floored", share),
     )
     rows = list(summaries_of(data).values())
-    unfinished = [row["run"] for row in rows if not (row["mds_converged"] and row["potential_converged"])]
-    note = paragraph(f"Scaling to the plane had not converged for {', '.join(unfinished)}.", note=True)
     return (
         *pictures,
         folded(table(SUMMARIES, "The path of each run through its weights", specs, rows)),
-        note if unfinished else None,
         linked(f"All coordinates: {POINTS}.csv.", note=True) if rows else None,
     )
 
@@ -246,7 +222,7 @@ SECTION = ReportSection(
         SUMMARIES: lambda data: path_tables(weight_paths(data.frame, data.labels))[0],
         POINTS: lambda data: path_tables(weight_paths(data.frame, data.labels))[1],
     },
-    charts=(component_chart, potential_chart, lambda data: vineyard_chart(data) if summaries_of(data) else None),
+    charts=(component_chart, lambda data: vineyard_chart(data) if summaries_of(data) else None),
     blocks=_blocks,
     finding=lambda data: component_title([*rows.values()]) if (rows := summaries_of(data)) else "",
     methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],

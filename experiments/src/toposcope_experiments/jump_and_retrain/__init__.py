@@ -1,0 +1,1 @@
+"""How far loss and weights return after a random jump: the probe `jump_and_retrain`."""

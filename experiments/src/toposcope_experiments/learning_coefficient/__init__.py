@@ -1,0 +1,1 @@
+"""The local learning coefficient: the estimator, the probe `degeneracy` and its section."""

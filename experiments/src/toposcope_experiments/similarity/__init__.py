@@ -1,0 +1,1 @@
+"""CKA, Procrustes distance and topology divergence: the measures, the probe `similarity` and its section."""
