@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from live_studies import LiveStudy
 
 from toposcope.cli import toposcope
+from toposcope.errors import ToposcopeError
 from toposcope.logs import LogTable, find_log, read_log
 from toposcope.logs.formats import study as study_format
 from toposcope.report.live.database import Database, runs
@@ -194,3 +195,13 @@ def test_the_report_names_the_run_that_has_no_final_loss(tmp_path: Path) -> None
     (sentence,) = _divergences(material)
     assert sentence.startswith("run has no final loss: the run diverged at step 81: the training loss is NaN in all 40")
     assert final_losses(material) == {}
+
+
+def test_a_log_in_another_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    live = died(tmp_path / "run")
+    live.store.set_meta("schema_version", "6")
+    live.store.close()
+    with pytest.raises(
+        ToposcopeError, match=r"schema version 6; this one reads 7; read it with the one that wrote it$"
+    ):
+        read_log(tmp_path / "run")

@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from toposcope.databases import refuse_schema, refuse_views
+from toposcope.errors import ToposcopeError
 from toposcope.logs.raw import RawLog
 from toposcope.logs.stored_nan import nan_steps
 
@@ -31,7 +32,10 @@ def runs(path: Path) -> list[RawLog]:
     series = {one.get("name") or _last_part(one["path"]) for one in declaration.get("series", [])}
     with closing(sqlite3.connect(f"{(folder / 'study.db').resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as store:
         refuse_views(store)
-        refuse_schema(store)
+        try:
+            refuse_schema(store)
+        except sqlite3.DatabaseError as error:
+            raise ToposcopeError(f"{folder / 'study.db'}: {error}; read it with the one that wrote it") from error
         sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
         # the last step planned, as the last forecast of a monitor has it
         planned = dict(store.execute("SELECT run, last_step FROM forecasts ORDER BY step"))
