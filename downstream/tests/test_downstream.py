@@ -13,9 +13,8 @@ from property_examples import examples
 from scipy.optimize import least_squares
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import Target
 from toposcope.typing import Vector
-from toposcope_downstream.evaluations import Evaluations, read_evaluations
+from toposcope_downstream.evaluations import Evaluations, Target, read_evaluations
 from toposcope_downstream.fits import Places, TaskFits
 from toposcope_downstream.ladder import endpoints, ladder_of
 from toposcope_downstream.methods import LADDER_METHODS
@@ -322,7 +321,7 @@ def test_scores_that_are_no_shares_are_refused() -> None:
         [MODEL],
     )
     assert "divide percentages by 100" in found.predictions[0].refusal
-    loss = {"made": Target("made", "nats", True)}
+    loss = {"made": Target("made", "nats")}
     assert "not a share" in downstream(Evaluations(evaluations.table, loss), [MODEL]).predictions[0].refusal
 
 

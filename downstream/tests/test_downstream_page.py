@@ -10,7 +10,8 @@ import pytest
 from read_page import read
 
 from toposcope.charts.theme import RUNS
-from toposcope.logs.columns import ACCURACY, Target
+from toposcope.logs.columns import ACCURACY
+from toposcope_downstream.evaluations import Target
 from toposcope_downstream.figure import ladder_figure, link_figure
 from toposcope_downstream.ladder import Ladder, LadderModel
 from toposcope_downstream.methods import Link
@@ -39,7 +40,7 @@ def ladder(task: str, sizes: tuple[float, ...] = (1e8, 2e8, 4e8), *, guess: bool
         loss = 0.45 + 40 / N**0.25 + 60 / D**0.22
         score = np.full(10, 0.25) if guess else LINK(loss)
         rungs.append(LadderModel(f"run-{N / 1e6:.0f}", N, D, loss, score + 0.001 * np.cos(np.arange(10))))
-    return Ladder(Target(task, ACCURACY, True, 0.25, 1000), tuple(rungs), "bits_per_byte")
+    return Ladder(Target(task, ACCURACY, 0.25, 1000), tuple(rungs), "bits_per_byte")
 
 
 def prediction(task: str, model: Model, sizes: tuple[float, ...] = (1e8, 2e8, 4e8)) -> TaskPrediction:
@@ -173,7 +174,7 @@ def test_more_sizes_than_colours() -> None:
 
 
 def test_an_empty_ladder_has_a_page(tmp_path: Path) -> None:
-    nothing = replace(refused("riddles", LARGE), ladder=Ladder(Target("riddles", ACCURACY, True), ()))
+    nothing = replace(refused("riddles", LARGE), ladder=Ladder(Target("riddles", ACCURACY), ()))
     tree = read(write_downstream(tmp_path, report(nothing)).read_text(encoding="utf-8"))
     assert REASON in tree.text()
 

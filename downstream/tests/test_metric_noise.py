@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import ACCURACY, Target
-from toposcope_downstream.evaluations import COLUMNS, Evaluations
+from toposcope.logs.columns import ACCURACY
+from toposcope_downstream.evaluations import COLUMNS, Evaluations, Target
 from toposcope_downstream.ladder import metric_noise, spread_about_line
 
 
 def evaluations_of(rows: list[dict[str, object]]) -> Evaluations:
     shared = {"recipe": "mix", "task": "piqa", "metric": "acc", "role": "score", "N": 1e6, "n": 100}
     table = pl.DataFrame([{**dict.fromkeys(COLUMNS), **shared, **row} for row in rows], schema=COLUMNS)
-    return Evaluations(table, {"piqa": Target("piqa", ACCURACY, True, 0.5, 100)})
+    return Evaluations(table, {"piqa": Target("piqa", ACCURACY, 0.5, 100)})
 
 
 @given(

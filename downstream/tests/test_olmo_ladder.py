@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs.columns import ACCURACY, Target
-from toposcope_downstream.evaluations import read_evaluations
+from toposcope.logs.columns import ACCURACY
+from toposcope_downstream.evaluations import Target, read_evaluations
 from toposcope_downstream.ladder import Ladder, LadderModel, ladder_of
 from toposcope_downstream.olmo_ladder import olmo_ladder
 
@@ -42,7 +42,7 @@ def made(midpoint: float, slope: float, *, scale: float = 1.0) -> Ladder:
         D = N * length * np.linspace(0.02, 1, 50)
         loss = scale * (0.5 + 100 * N**-0.28 + 200 * D**-0.3)
         rungs.append(LadderModel(f"{N:g}-{length}", N, D, loss, 0.25 + 0.75 / (1 + np.exp(slope * (loss - midpoint)))))
-    return Ladder(Target("made", ACCURACY, True, 0.25), tuple(rungs), BPB)
+    return Ladder(Target("made", ACCURACY, 0.25), tuple(rungs), BPB)
 
 
 def test_a_known_law_is_found_and_predicted() -> None:
@@ -70,7 +70,7 @@ def test_what_the_method_cannot_be_fitted_to() -> None:
     with pytest.raises(ToposcopeError, match="4 ladder models with a loss"):
         olmo_ladder(few)
     with pytest.raises(ToposcopeError, match="chance is unknown"):
-        olmo_ladder(Ladder(Target("made", ACCURACY, True), ladder.models, BPB))
+        olmo_ladder(Ladder(Target("made", ACCURACY), ladder.models, BPB))
     with pytest.raises(ToposcopeError, match="no loss"):
         olmo_ladder(Ladder(ladder.target, ladder.models))
 

@@ -12,8 +12,8 @@ from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 from toposcope.logs import Log
-from toposcope.logs.columns import ACCURACY, Target
-from toposcope_downstream.evaluations import COLUMNS, Evaluations, read_evaluations
+from toposcope.logs.columns import ACCURACY
+from toposcope_downstream.evaluations import COLUMNS, Evaluations, Target, read_evaluations
 from toposcope_downstream.in_scores import forecast_in_tasks, in_tasks
 from toposcope_downstream.ladder import ladder_of
 from toposcope_downstream.score_link import score_link, score_sentences, task_scores
@@ -42,7 +42,7 @@ def evaluations(seed: int = 0, *, chance_only: bool = False, corpus: str = "web"
             rows.append((*place, "quiz", 0, "acc", "score", score, QUESTIONS, None))
             rows.append((*place, corpus, None, "loss", "corpus_loss", loss + shift, None, None))
     table = pl.DataFrame(rows, schema=COLUMNS, orient="row")
-    return Evaluations(table, {"quiz": Target("acc", ACCURACY, True, 0.25, QUESTIONS)})
+    return Evaluations(table, {"quiz": Target("acc", ACCURACY, 0.25, QUESTIONS)})
 
 
 def points(seed: int = 1) -> Points:

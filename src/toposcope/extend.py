@@ -33,7 +33,7 @@ __all__ += ["existing", "search_folder", "refuse_link", "refusing", "nothing_rea
 __all__ += ["read_logs"]
 __all__ += ["parse_table", "parse_json_rows", "table_of_rows", "values_of_lines", "NO_VALUE", "parse_numbers"]
 __all__ += ["size_of"]
-__all__ += ["MULTIPLES", "join_names", "plural", "one_line", "LogTable", "sources", "Target", "target_of", "ACCURACY"]
+__all__ += ["MULTIPLES", "join_names", "plural", "one_line", "LogTable", "sources", "target_of", "ACCURACY"]
 __all__ += ["identify_columns", "COLUMN_NAMES", "NAME_PREFIXES", "AUXILIARY_WORDS"]
 # a scaling law, a decision, and what is fitted by least squares
 __all__ += ["Points", "ScalingLaw", "FittedScalingLaw", "scaling_law", "EXPONENT_PRIOR", "MIN_INDEPENDENT_SPREAD"]
@@ -65,11 +65,11 @@ __all__ += ["sentence", "details", "folded", "Table", "Column", "Spec", "table",
 __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "linked", "numbers", "Page", "makers_of", "write_page"]
-__all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections", "cannot_be_told"]
+__all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections"]
 __all__ += ["Terms"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
-__all__ += ["direction", "first_last", "cloud_charts", "panels", "diagonal", "budget_axis", "with_field"]
+__all__ += ["direction", "first_last", "cloud_charts", "diagonal", "budget_axis", "with_field"]
 __all__ += ["MUTED", "RUNS", "apart", "decade_ticks"]
 __all__ += ["direction_of", "feature_rows", "bands_of", "training_chart", "runs_in", "largest_run", "path_panels"]
 # a command
@@ -97,11 +97,10 @@ if TYPE_CHECKING:
         cloud_feature,
         trajectories,
     )
-    from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, cannot_be_told, verdict_sentence
+    from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
     from toposcope.analysis.weight_paths import weight_paths
     from toposcope.charts.axes import budget_axis, decade_ticks, with_field
     from toposcope.charts.chart import Chart
-    from toposcope.charts.panels import panels
     from toposcope.charts.theme import MUTED, RUNS
     from toposcope.charts.training import apart, step_axis, training_lines
     from toposcope.charts.zero import diagonal, zero_line
@@ -182,7 +181,6 @@ if TYPE_CHECKING:
         AUXILIARY_WORDS,
         COLUMN_NAMES,
         NAME_PREFIXES,
-        Target,
         identify_columns,
         target_of,
     )

@@ -23,7 +23,6 @@ from toposcope.analysis.verdict import (
     TREND,
     UNDETERMINED,
     VERDICTS,
-    cannot_be_told,
     strongest,
     verdict_sentence,
 )
@@ -185,7 +184,6 @@ def test_each_verdict_has_one_gloss_one_mark_and_one_sentence() -> None:
     )
     assert strongest({NONE, TREND, UNDETERMINED}) == UNDETERMINED
     assert strongest({NONE}) == NONE
-    assert cannot_be_told("no loss") == "cannot be told: no loss"
 
 
 def test_every_gap_says_why_in_a_few_words() -> None:

@@ -92,9 +92,8 @@ def test_losses_of_any_sign_and_accuracies(tmp_path: Path) -> None:
     assert seen is not None
     assert seen.table is not None
     assert seen.table.steps.tolist() == [10]
-    described = {name: target_of(name) for name in log.table.further_targets}
-    assert not described["eval_accuracy"].lower_is_better
-    assert (described["train/bpb"].lower_is_better, described["train/bpb"].unit) == (True, "bits per byte")
+    units = {name: target_of(name).unit for name in log.table.further_targets}
+    assert (units["eval_accuracy"], units["train/bpb"]) == ("accuracy", "bits per byte")
 
 
 def test_missing_values_are_filled_from_another_log() -> None:

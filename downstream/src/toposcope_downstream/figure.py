@@ -7,8 +7,9 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.extend import MUTED, RUNS, Chart, budget_axis, counted, panels, short, with_field
+from toposcope.extend import MUTED, RUNS, Chart, budget_axis, counted, short, with_field
 from toposcope_downstream.ladder import Ladder
+from toposcope_downstream.panels import panels
 from toposcope_downstream.predicted import TaskPrediction, frame_of, is_share, predictions_by, task_of, times_largest
 from toposcope_downstream.score_link import TaskScores, scores_frame
 

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.extend import Target, ToposcopeError, Vector, choices
-from toposcope_downstream.evaluations import Evaluations
+from toposcope.extend import ToposcopeError, Vector, choices
+from toposcope_downstream.evaluations import Evaluations, Target
 
 LAST = 5  # evaluations at the end of a run whose scatter is the noise from checkpoint to checkpoint
 MIN_LAST = 4  # fewer leave too little next to a line

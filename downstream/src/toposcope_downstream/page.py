@@ -17,11 +17,9 @@ from toposcope.extend import (
     ReportSection,
     Row,
     Spec,
-    Target,
     diagonal,
     folded,
     linked,
-    panels,
     remarks_section,
     short,
     table,
@@ -29,7 +27,9 @@ from toposcope.extend import (
     write_sections,
 )
 from toposcope_downstream import predicted
+from toposcope_downstream.evaluations import Target
 from toposcope_downstream.figure import ladder_figure, limits, link_figure
+from toposcope_downstream.panels import panels
 from toposcope_downstream.prediction import DownstreamReport
 
 WITHIN, BEYOND = "within its interval", "beyond it"

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
-from toposcope.extend import ACCURACY, Target, ToposcopeError, Vector, cannot_be_told, counted, short
-from toposcope_downstream.evaluations import MAX_SIZE
+from toposcope.extend import ACCURACY, UNDETERMINED, ToposcopeError, Vector, counted, short
+from toposcope_downstream.evaluations import MAX_SIZE, Target
 from toposcope_downstream.ladder import Ladder, LadderModel
 
 MAX_LISTED = 4  # tasks whose scores stand in one sentence; of more it gives the range
@@ -79,6 +79,11 @@ class TaskPrediction:
     link: Callable[[ArrayLike], Vector] | None = None
     own: LadderModel | None = None  # evaluations of the model itself, if there are any
     ladder: Ladder = field(kw_only=True)
+
+
+def cannot_be_told(reason: str) -> str:
+    """Say that something cannot be told, and why."""
+    return f"{UNDETERMINED}: {reason}"
 
 
 def is_share(target: Target) -> bool:

@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike
 
-from toposcope.extend import NORMAL_WIDTH, Fold, Indices, Matrix, Target, Vector, cannot_be_told, derive_seed
+from toposcope.extend import NORMAL_WIDTH, Fold, Indices, Matrix, Vector, derive_seed
+from toposcope_downstream.evaluations import Target
 from toposcope_downstream.held_out import Miss, extrapolating_folds, half_width, unseen
 from toposcope_downstream.ladder import Endpoints, Ladder, endpoints, score_error
 from toposcope_downstream.methods import ExponentialLink, Link, Resampled, TwoStage, TwoStageExponential
-from toposcope_downstream.predicted import table_of, with_interval
+from toposcope_downstream.predicted import cannot_be_told, table_of, with_interval
 from toposcope_downstream.refusals import chance_of, leaves_chance, refusal_of_fit, refusal_of_ladder, refusal_of_width
 from toposcope_downstream.tuning import MAX_LOSS_REACH, MOVEMENT_ERROR
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from toposcope.logs.columns import ACCURACY, Target
+from toposcope.logs.columns import ACCURACY
 from toposcope.typing import Vector
-from toposcope_downstream.evaluations import COLUMNS, Evaluations
+from toposcope_downstream.evaluations import COLUMNS, Evaluations, Target
 
 Truth = Callable[[Vector, Vector], Vector]
 """The score, without noise, of models of N parameters after D tokens."""
@@ -86,4 +86,4 @@ def made_evaluations(
     table = pl.DataFrame(rows, schema_overrides={k: v for k, v in COLUMNS.items() if k in rows[0]})
     missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in COLUMNS.items() if name not in table.columns]
     table = table.with_columns(missing).select(*COLUMNS).sort("recipe", "run", "D", "step", "task", "metric")
-    return Evaluations(table, {task: Target(task, ACCURACY, True, chance, n) for task in truths})
+    return Evaluations(table, {task: Target(task, ACCURACY, chance, n) for task in truths})

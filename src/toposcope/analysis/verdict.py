@@ -32,8 +32,3 @@ def verdict_sentence(
 def strongest(verdicts: set[str]) -> str:
     """Return the strongest verdict of some."""
     return next(verdict for verdict in VERDICTS if verdict in verdicts)
-
-
-def cannot_be_told(reason: str) -> str:
-    """Say that something cannot be told, and why."""
-    return f"{UNDETERMINED}: {reason}"

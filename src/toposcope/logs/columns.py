@@ -93,13 +93,6 @@ class Target(NamedTuple):
     name: str  # of its column
     unit: str  # of a loss, one of `toposcope.logs.UNITS` or ``perplexity``; ``accuracy``
     validation: bool  # whether it was measured on held-out text
-    chance: float | None = None  # what guessing reaches, of an accuracy; None if unknown
-    n: int | None = None  # questions of a task; None if unknown
-
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether it is a loss."""
-        return self.unit != ACCURACY
 
 
 class Columns(NamedTuple):

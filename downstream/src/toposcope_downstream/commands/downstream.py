@@ -131,8 +131,7 @@ def _split(texts: tuple[str, ...]) -> list[str]:
 def _print(report: DownstreamReport) -> None:
     import polars as pl
 
-    from toposcope.extend import cannot_be_told
-    from toposcope_downstream.predicted import basis, headline, points, predictions_table, written
+    from toposcope_downstream.predicted import basis, cannot_be_told, headline, points, predictions_table, written
 
     print_lines((*headline(report.predictions), *basis(report.predictions)))
     targets = {each.task: each.target for each in report.predictions}

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from toposcope.extend import (
+    ACCURACY,
     NO_VALUE,
-    Target,
     ToposcopeError,
     message_of,
     parse_json_rows,
@@ -45,6 +45,20 @@ MAX_SIZE = 1e30
 MAX_BYTES = 10**9
 PARQUET = (".parquet", ".pq")
 TABLES = (".csv", ".tsv", *PARQUET)
+
+
+class Target(NamedTuple):
+    """What a task is judged by: a score, or a loss."""
+
+    name: str
+    unit: str  # ``accuracy``, or that of a loss
+    chance: float | None = None  # what guessing reaches; None if unknown
+    n: int | None = None  # questions; None if unknown
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether it is a loss."""
+        return self.unit != ACCURACY
 
 
 @dataclass(frozen=True, eq=False)

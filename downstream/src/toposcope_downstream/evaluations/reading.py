@@ -20,7 +20,6 @@ import polars as pl
 
 from toposcope.extend import (
     ACCURACY,
-    Target,
     ToposcopeError,
     choices,
     collect_modules,
@@ -34,7 +33,14 @@ from toposcope.extend import (
     search_folder,
 )
 from toposcope_downstream import tuning
-from toposcope_downstream.evaluations.file import COLUMNS, MAX_SIZE, EvaluationFile, Evaluations, RawEvaluations
+from toposcope_downstream.evaluations.file import (
+    COLUMNS,
+    MAX_SIZE,
+    EvaluationFile,
+    Evaluations,
+    RawEvaluations,
+    Target,
+)
 from toposcope_downstream.evaluations.runs import known_runs, missing_sizes
 from toposcope_downstream.evaluations.tasks import (
     UNKNOWN,
@@ -268,7 +274,7 @@ def _with_questions(
             n = sizes[task] = usual[1]
             assumed.append(f"{task} {usual[1]:,} ({usual[0]})")
         chance = chances.get(task, stated if stated is not None else chance_of(task, metric))
-        targets[task] = Target(task, ACCURACY, True, chance, n)
+        targets[task] = Target(task, ACCURACY, chance, n)
         if chance is None:
             no_chance.append(task)
     if assumed:

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 import altair as alt
 import polars as pl
 
-from toposcope.charts.chart import Figure
-
 WIDTH, HEIGHT = 220, 170  # pixels of one of several panels in a file; on a page their width is that of their place
 MAX_COLUMNS = 4
 
 
-def panels(figures: Mapping[str, alt.LayerChart]) -> Figure:
+def panels(figures: Mapping[str, alt.LayerChart]) -> alt.LayerChart | alt.ConcatChart:
     """Set panels side by side under their names; a single one fills the place, without its name."""
     if len(figures) == 1:
         return next(iter(figures.values())).properties(height=320)
