@@ -45,7 +45,7 @@ def test_files_first_then_entry_points(package: str, tmp_path: Path, monkeypatch
         ("def", "SyntaxError"),
         ("THINGS = 5", "TypeError"),
         ("", "holds nothing to add"),
-        ("THINGS = {'second': 7}", "the name 'second' is taken by toposcope"),
+        ("THINGS = {'second': 7}", "the name 'second' is taken by "),
     ],
 )
 def test_one_line_for_a_plug_in_at_fault(

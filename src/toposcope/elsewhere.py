@@ -10,10 +10,10 @@ PACKAGES = {
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {
-    "tasks": "scores of tasks are given by toposcope decide-tasks; pip install toposcope-downstream",
-    "task": "scores of tasks are given by toposcope decide-tasks and forecast-tasks; pip install toposcope-downstream",
-    "to": "losses of a new recipe are no longer predicted from those of others; fit its own law: toposcope decide",
-    "ladder": "scores of tasks are given by toposcope forecast-tasks; pip install toposcope-downstream",
+    "--tasks": "scores of tasks are given by toposcope decide-tasks; pip install toposcope-downstream",
+    "--task": "scores of tasks are given by toposcope decide-tasks; pip install toposcope-downstream",
+    "--to": "losses of a new recipe are no longer predicted from those of others; fit its own law: toposcope decide",
+    "--ladder": "scores of tasks are given by toposcope forecast-tasks; pip install toposcope-downstream",
     "cooled": "leave it out: toposcope study cool DIR, of toposcope-experiments, measures the cooled twins",
     "write_comparison": "toposcope report A B writes one page of all runs of both studies",
     "first_differences": "toposcope report A B draws the runs of both studies in the same charts",
@@ -24,7 +24,7 @@ INSTEAD: dict[str, str] = {
     "plot_series": "`toposcope.measure(series)` returns a data frame, and its `plot.line` draws it",
     "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
 }
-"""Of what no distribution holds any more: what to use in its place, as the end of a sentence."""
+"""Of what no distribution holds any more: what to use in its place. With dashes it is an option and nothing else."""
 
 
 def elsewhere(name: str) -> str:
@@ -33,4 +33,4 @@ def elsewhere(name: str) -> str:
     for package, names in PACKAGES.items():
         if plain in names.replace("-", "_").split():
             return f"it comes with {package}; pip install {package}"
-    return next((advice for gone, advice in INSTEAD.items() if gone.replace("-", "_") == plain), "")
+    return INSTEAD.get(name) or INSTEAD.get(plain, "")

@@ -1,0 +1,37 @@
+"""Who looks for what left finds the line that says where it is."""
+
+import pytest
+from commands import called
+
+import toposcope
+from toposcope import homology
+from toposcope.elsewhere import INSTEAD, PACKAGES, elsewhere
+from toposcope.errors import ToposcopeError, choices
+from toposcope.probes import make_probes, probe_types
+
+
+@pytest.mark.parametrize(("package", "name"), [(p, name) for p, names in PACKAGES.items() for name in names.split()])
+def test_a_name_of_another_distribution_says_how_to_install_it(package: str, name: str) -> None:
+    line = f"it comes with {package}; pip install {package}"
+    assert elsewhere(name) == elsewhere(name.replace("-", "_")) == choices(name, ["rips"]) == line
+    assert not hasattr(toposcope, name)
+    with pytest.raises(AttributeError, match=line):
+        getattr(homology, name)
+
+
+@pytest.mark.parametrize("option", [name for name in INSTEAD if name.startswith("--")])
+def test_an_option_that_left_says_what_to_use(option: str) -> None:
+    done = called("decide", option, "x")
+    assert done.code == 2
+    assert f"{option}: {INSTEAD[option]}" in " ".join(done.err.split())
+    assert elsewhere(option.lstrip("-")) == ""
+
+
+def test_an_unknown_probe_that_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.probes.probe_types", lambda: {"rips": probe_types()["rips"]})
+    with pytest.raises(ToposcopeError, match="'degeneracy' is not a probe; it comes with toposcope-experiments"):
+        make_probes([{"name": "degeneracy"}])
+
+
+def test_a_name_that_never_left_is_no_part_of_it() -> None:
+    assert elsewhere("rips") == elsewhere("--points") == ""
