@@ -1,6 +1,5 @@
 """Scores of larger models from made ladders: what is predicted, what is refused, and how sure it is."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,13 @@ from scipy.optimize import least_squares
 
 from toposcope.errors import ToposcopeError
 from toposcope.typing import Vector
-from toposcope_downstream.evaluations import Evaluations, Target, read_evaluations
+from toposcope_downstream.evaluations import Evaluations, Target
 from toposcope_downstream.fits import Places, TaskFits
 from toposcope_downstream.ladder import endpoints, ladder_of
 from toposcope_downstream.methods import LADDER_METHODS
 from toposcope_downstream.predicted import Model, TaskPrediction
 from toposcope_downstream.prediction import METHODS, downstream
 
-FILE = Path(__file__).parents[3] / "shared" / "data" / "olmo-ladder" / "tasks.parquet"
 MODEL = Model("large", 5e9, 5e11)
 STEADY = sigmoid_of_loss(0.85, 5.0)
 ENDS = (0.96, 0.98, 1.0)
@@ -349,47 +347,3 @@ def test_the_loss_on_a_corpus_links_to_the_score() -> None:
     own = downstream(evaluations, [MODEL], method="two_stage").predictions[0]
     assert found.ladder.loss_name == "c4"
     assert (found.score, found.loss) == (own.score, own.loss)
-
-
-@pytest.mark.slow
-def test_intervals_hold_on_made_ladders() -> None:
-    truths = {
-        f"{midpoint} {slope} {ceiling}": sigmoid_of_loss(midpoint, slope, ceiling=ceiling)
-        for midpoint in (0.7, 0.85) for slope in (4.0, 7.0) for ceiling in (0.85, 1.0)
-    }  # fmt: skip
-    models = [MODEL, Model("far", 1.3e10, 5e12)]
-    held = []
-    for seed in range(3):
-        report = downstream(made_evaluations(truths, along=ENDS, seed=seed), models)
-        told = [each for each in report.predictions if not each.refusal]
-        assert len(told) >= 0.8 * len(report.predictions)
-        held += [each.low <= true_score(truths[each.task], each.model) <= each.high for each in told]
-    assert np.mean(held) >= 0.85
-
-
-@pytest.mark.reference
-@pytest.mark.slow
-def test_the_olmo_ladder(tmp_path: Path) -> None:
-    if not FILE.exists():
-        pytest.skip("the OLMo ladder is not beside this repository")
-    table = pl.read_parquet(FILE)
-    small = table.filter(~pl.col("run").is_in(["7B-4T", "13B-5T"]))
-    small.write_parquet(tmp_path / "ladder.parquet")
-    models = [Model("7B-4T", 6_887_575_552, 3_945_065_873_408), Model("13B-5T", 13_202_396_160, 5_000_088_518_656)]
-    report = downstream(read_evaluations(tmp_path / "ladder.parquet"), models)
-    ends = table.sort("D").group_by("run", "task").agg(pl.col("accuracy").tail(5).mean())
-    truth = {(run, task): score for run, task, score in ends.rows()}
-    for model in models:
-        found = [each for each in report.predictions if each.model == model]
-        off = [abs(each.score - truth[model.name, each.task]) for each in found]
-        assert np.mean(off) <= 0.032
-        held = {each.task: each.low <= truth[model.name, each.task] <= each.high for each in found}
-        assert sum(held.values()) >= 7
-        assert held["arc_challenge"]
-        assert held["openbookqa"]
-    largest = [
-        rung for each in report.predictions[:8] for rung in each.held_out
-        if rung.run.startswith("1B") and rung.fold.startswith("sizes from 1.28")
-    ]  # fmt: skip
-    assert len(largest) == 40
-    assert np.mean([rung.low <= rung.true <= rung.high for rung in largest]) >= 0.8

@@ -75,12 +75,6 @@ def test_patience_is_the_published_criterion_and_looks_at_nothing_later(
         assert out_of_patience(np.array(values[: place + 1] + later), patience, burn_in, delta, 0.0) == place
 
 
-@given(VALUES, st.integers(1, 6), st.integers(0, 6))
-def test_more_patience_never_stops_earlier(values: list[float], patience: int, burn_in: int) -> None:
-    first, second = (out_of_patience(np.array(values), p, burn_in, 0.01) for p in (patience, patience + 1))
-    assert second is None or (first is not None and first < second)
-
-
 def test_a_price_is_of_what_is_left() -> None:
     gains = np.array([np.nan, 1.0, 0.3, 0.25, 0.0])
     shares = np.array([0.0, 0.25, 0.5, 0.75, 1.0])

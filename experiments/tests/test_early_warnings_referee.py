@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from property_examples import repeated
 from scipy.signal import lfilter
 
 from toposcope.extend import FALSE_ALARM_RATE, Vector, makers_of, sign_flip
@@ -326,16 +325,6 @@ def test_planted_leads_are_found_and_nothing_else_is() -> None:
     assert all(found[name]["verdict"] == NOT_SHOWN for name in ("lags", "never", "with the loss"))
 
 
-def test_useless_quantities_are_hardly_ever_credited() -> None:
-    rng = np.random.default_rng(9)
-    useless = {f"never {k}": None for k in range(8)} | {f"lags {k}": -20 for k in range(4)}
-    wrong = sum(
-        any(row["verdict"] in (LEADS, IN_SOME) for row in refereed(population_of(rng, useless)).values())
-        for _ in repeated(range(8), 3)
-    )
-    assert wrong <= 1
-
-
 def test_alarms_after_the_onset_gain_nothing_even_where_the_loss_never_alarms() -> None:
     rng = np.random.default_rng(15)
     runs = population_of(rng, {"late": -20})
@@ -450,14 +439,6 @@ def test_what_is_measured_rarely_is_found_if_it_leads_and_never_if_it_does_not()
         assert found[f"leads {cadence}"]["verdict"] == LEADS, cadence
         assert found[f"leads {cadence}"]["gained"] > 60 - 2 * cadence - 10, cadence  # type: ignore[operator]
         assert found[f"never {cadence}"]["verdict"] == NOT_SHOWN, cadence
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_what_is_measured_rarely_is_found_in_all_of_several_populations(seed: int) -> None:
-    found = sparse_verdicts(seed)
-    expected = {"leads": LEADS, "never": NOT_SHOWN}
-    assert all(found[f"{name} {k}"]["verdict"] == verdict for name, verdict in expected.items() for k in RARE)
 
 
 def test_alarms_early_in_every_run_warn_of_nothing() -> None:

@@ -5,7 +5,6 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_runs import made_up_run, seen
 from numpy.typing import NDArray
 from property_examples import examples
 
@@ -248,15 +247,6 @@ def test_runs_without_points_after_warm_up_are_refused() -> None:
         fit_multi_power(short)
     with pytest.raises(RefusedError, match="after its warm-up"):
         MultiPower().fit(run("wsd", size=1e7).log, Schedule(rates("wsd")), short)
-
-
-def test_a_third_schedule_is_enough() -> None:
-    target = made_up_run("run", size=1e9)
-    two = [made_up_run(f"{kind} {size:g}", kind, size=size) for kind in ("cosine", "wsd") for size in (1e7, 1e8)]
-    with pytest.raises(RefusedError, match="three different schedules"):
-        MultiPower().fit(seen(target, 0.3), target.schedule, two)
-    three = [*two, made_up_run("third", "constant", size=1e7)]
-    assert MultiPower().fit(seen(target, 0.3), target.schedule, three).loss == pytest.approx(target.final(), rel=0.05)
 
 
 @pytest.mark.reference

@@ -109,15 +109,6 @@ def test_equal_weights_are_those_of_repeated_points() -> None:
     np.testing.assert_allclose([once.L0, once.A, once.a], [again.L0, again.A, again.a], rtol=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_spikes_are_ignored(seed: int) -> None:
-    x = points(100)
-    y = law(x, 2.0, 1.0, 0.4)
-    spiked = np.where(np.random.default_rng(seed).random(100) < 0.1, 3 * y, y)
-    end = np.array([3 * x[-1]])
-    np.testing.assert_allclose(fit_power_law(x, spiked, np.ones(100))(end), 2 + 3**-0.4, rtol=2e-3)
-
-
 def test_the_residuals_scale_is_that_of_the_noise() -> None:
     rng = np.random.default_rng(1)
     x = points(400)

@@ -30,14 +30,6 @@ def test_momentum_is_the_double_sum(rates: list[float], decay: float) -> None:
     np.testing.assert_allclose(schedule.momentum(steps, decay), expected, atol=1e-12)
 
 
-def test_momentum_of_a_drop_tends_to_its_size() -> None:
-    schedule = Schedule([*[1.0] * 100, *[0.25] * 20_000])
-    assert schedule.momentum(np.array([99]))[0] == 0
-    half = 99 + round(np.log(0.5) / np.log(0.999))
-    assert schedule.momentum(np.array([half]))[0] == pytest.approx(0.375, rel=1e-3)
-    assert schedule.momentum(np.array([20_000]))[0] == pytest.approx(0.75, rel=1e-6)
-
-
 def test_warm_up_adds_no_momentum() -> None:
     warm = Schedule([*np.linspace(0, 1, 50), *np.linspace(1, 0, 50)])
     cold = Schedule([*[1.0] * 50, *np.linspace(1, 0, 50)])

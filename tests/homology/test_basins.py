@@ -107,16 +107,6 @@ def test_one_basin_has_no_average() -> None:
     assert math.isnan(saddle_minimum_distance(tree))
 
 
-def test_himmelblau() -> None:
-    x, y = np.meshgrid(*[np.linspace(-6, 6, 101)] * 2, indexing="ij")
-    f = (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
-    tree = sublevel_grid(f)
-    assert_allclose(average_persistence(tree), (103.832294 + 67.631770 + 13.282268) / 3, atol=5e-7)
-    # the lowest minimum first meets another at the lowest saddle, too
-    gaps = [103.832294, 67.631770, 13.282268, 13.33346816 - f.min()]
-    assert_allclose(saddle_minimum_distance(tree), np.mean(gaps), atol=5e-7)
-
-
 @examples(100)
 @given(graphs(distinct=False), st.integers(2, 9))
 def test_widths_of_graphs_by_floods(graph: tuple[Array, Edges], n_levels: int) -> None:

@@ -10,7 +10,6 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 from property_examples import examples
-from scipy.spatial import Delaunay
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import CriticalPoints, critical_points, critical_points_of_triangles, sublevel_grid
@@ -104,27 +103,6 @@ def test_himmelblau() -> None:
     assert (len(found.minima), found.multiplicities.tolist(), len(found.maxima)) == (4, [1, 1, 1, 1], 1)
     assert found.index_sum == 1
     assert repr(found) == "CriticalPoints(4 minima, 4 saddles, 1 maxima)"
-
-
-def test_a_monkey_saddle_has_multiplicity_two() -> None:
-    # around the middle, three neighbours that the triangulation joins to it are lower, and three between them higher
-    found = critical_points([[0.0, 9.0, 8.0], [9.5, 5.0, 1.0], [7.0, 2.0, 9.9]])
-    assert dict(zip(found.saddles.tolist(), found.multiplicities.tolist(), strict=True))[4] == 2
-    assert found.index_sum == 1
-
-
-def test_a_maximum_on_the_border_ends_no_hole() -> None:
-    x = np.arange(5.0)
-    found = critical_points(x[:, None] + x)
-    assert (found.minima.tolist(), len(found.saddles), len(found.maxima)) == ([0], 0, 0)
-
-
-def test_scattered_points_in_a_plane() -> None:
-    points = np.random.default_rng(1).uniform(-6, 6, (10_000, 2))
-    x, y = points.T
-    found = critical_points_of_triangles((x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2, Delaunay(points).simplices)
-    assert found.index_sum == 1
-    assert len(found.minima) == 4
 
 
 def test_the_index_sum_is_the_euler_characteristic() -> None:

@@ -283,18 +283,6 @@ def test_loops_of_clouds_have_cycles(points: Array) -> None:
         assert_cycle_of(loop, matrix, bars)
 
 
-def test_the_points_of_a_circle_are_found_in_a_crowd() -> None:
-    rng = np.random.default_rng(0)
-    angles = np.linspace(0, 2 * np.pi, 40, endpoint=False)
-    circle = np.column_stack([np.cos(angles), np.sin(angles), np.zeros((40, 8))])
-    crowd = np.full((60, 10), 9.0) + 0.1 * rng.normal(size=(60, 10))
-    [loop] = longest_loops(np.concatenate([crowd, circle]))
-    assert_array_equal(loop.points, np.arange(60, 100))
-    [path] = loop.paths
-    steps = (path - np.roll(path, 1)) % 40
-    assert set(steps.tolist()) in ({1}, {39})
-
-
 def test_no_loops_and_none_asked_for() -> None:
     assert longest_loops(np.zeros((1, 2))) == []
     assert longest_loops(np.eye(5), 3) == []

@@ -57,13 +57,6 @@ def test_deaths_are_the_maximum_spanning_tree(W: NDArray[Any]) -> None:
     assert_array_equal(deaths, expected_deaths(scipy_tree(W), largest))
 
 
-@pytest.mark.parametrize("kind", LARGE_MATRICES)
-def test_deaths_of_middle_sized_matrices(kind: str) -> None:
-    for dtype, shape in ((np.float32, (150, 170)), (np.float64, (64, 300))):
-        W = large_matrix(kind, *shape).astype(dtype)
-        assert_array_equal(neural_persistence(W).deaths, expected_deaths(scipy_tree(W), float(np.abs(W).max())))
-
-
 @pytest.mark.parametrize("format", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("kind", LARGE_MATRICES)
 def test_deaths_of_every_hard_kind_in_every_format(kind: str, format: str) -> None:
@@ -127,47 +120,6 @@ def test_shape_and_order_of_the_diagram(W: NDArray[Any]) -> None:
     assert_array_equal(diagram.pairs[:, 1], deaths[::-1])
     assert_array_equal(np.sort(diagram.lifetimes), 1 - deaths)
     assert (diagram.dimension, diagram.n_essential, diagram.n_truncated, diagram.cover_radius) == (0, 1, 0, 0.0)
-
-
-@thorough
-@given(matrices(), orders)
-def test_bounds_of_rieck(W: NDArray[Any], p: float) -> None:
-    result = neural_persistence(W, p=p)
-    n_tree = len(result.deaths)
-    slack = 1 + 1e-14
-    assert 0 <= result.norm <= n_tree ** (1 / p) * slack
-    assert 0 <= result.normalized <= slack
-    assert 0 <= result.mean <= 1
-    assume(not result.degenerate)
-    a = np.sort(np.abs(W).astype(np.float64), axis=None) / result.scale
-    # Theorem 1: the spread of the weights. Theorem 2: the N - 1 heaviest and the N - 1 lightest weights.
-    assert result.norm <= (a[-1] - a[0]) * n_tree ** (1 / p) * slack
-    lower, upper = (float(np.sum((1 - part) ** p) ** (1 / p)) for part in (a[-n_tree:], a[:n_tree]))
-    assert lower / slack <= result.norm <= upper * slack
-
-
-@moderate
-@given(matrices(), st.randoms(use_true_random=False))
-def test_order_of_neurons_does_not_matter(W: NDArray[Any], random: Any) -> None:
-    rows, columns = list(range(W.shape[0])), list(range(W.shape[1]))
-    random.shuffle(rows)
-    random.shuffle(columns)
-    expected = neural_persistence(W)
-    for other in (W[rows], W[:, columns], W[rows][:, columns], W.T, np.asfortranarray(W), np.ascontiguousarray(W.T)):
-        result = neural_persistence(other)
-        assert_array_equal(result.deaths, expected.deaths)
-        assert (result.mean, result.norm, result.normalized) == (expected.mean, expected.norm, expected.normalized)
-
-
-@moderate
-@given(matrices(extreme=False), st.integers(-30, 30), st.data())
-def test_scale_and_signs_do_not_matter(W: NDArray[Any], exponent: int, data: st.DataObject) -> None:
-    signs = data.draw(st.lists(st.sampled_from([-1, 1]), min_size=W.size, max_size=W.size))
-    expected = neural_persistence(W)
-    for other in (np.ldexp(W, exponent), W * np.reshape(signs, W.shape).astype(W.dtype)):
-        result = neural_persistence(other)
-        assert_array_equal(result.deaths, expected.deaths)
-        assert (result.mean, result.norm, result.normalized) == (expected.mean, expected.norm, expected.normalized)
 
 
 @moderate

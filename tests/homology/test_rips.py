@@ -102,18 +102,6 @@ def test_duplicates_stay_as_bars_of_length_zero(points: Array, data: st.DataObje
     assert_array_equal(twice[1].pairs, once[1].pairs)
 
 
-@thorough
-@given(st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=12))
-def test_h0_of_a_line_is_its_gaps(places: list[int]) -> None:
-    expected = np.sort(np.diff(np.sort(places)))
-    line = np.array(places, float)[:, None]
-    # Along (3, 4) lengths are five times those of the axis; squares below 2^53 do not round.
-    for points, factor in ((line, 1), (line * np.array([[3.0, 4.0]]), 5)):
-        h0, h1 = rips(points, max_dimension=1)
-        assert_array_equal(h0.pairs[:, 1], factor * expected)
-        assert len(h1.pairs) == 0
-
-
 def test_extremely_mixed_scales_in_one_cloud() -> None:
     # Below 1e-154 of the largest coordinate a length counts as zero, as documented; the bar itself stays.
     points = np.array([[0.0, 0.0], [1.0, 0.0], [1e200, 0.0]])
@@ -150,24 +138,6 @@ def test_generic_clouds_bar_by_bar(n: int, d: int, seed: int) -> None:
         assert exact_bottleneck(got[k].pairs, finite(by_ripser[k].astype(np.float64))) <= 1e-6 * distances(points).max()
 
 
-@pytest.mark.parametrize("n", [4, 5, 6, 9, 12, 20])
-def test_a_regular_polygon_has_one_loop(n: int) -> None:
-    angles = 2 * np.pi * np.arange(n) / n
-    h1 = rips(np.column_stack([np.cos(angles), np.sin(angles)]), max_dimension=1)[1]
-    longest = h1.pairs[np.argmax(h1.lifetimes)]
-    # Born with the sides; filled by the first triangle that holds the centre.
-    assert_allclose(longest, [2 * np.sin(np.pi / n), 2 * np.sin(np.pi * math.ceil(n / 3) / n)], rtol=1e-14)
-    assert np.sum(h1.lifetimes > 1e-14) == 1
-
-
-@pytest.mark.parametrize("d", [2, 3, 4])
-def test_a_cross_polytope_is_a_sphere(d: int) -> None:
-    diagrams = rips(np.concatenate([np.eye(d), -np.eye(d)]), max_dimension=d - 1)
-    for diagram in diagrams[1:-1]:
-        assert len(diagram.pairs) == 0
-    assert_allclose(diagrams[-1].pairs, [[math.sqrt(2), 2]], rtol=1e-15)
-
-
 def test_coefficients_are_in_the_field_of_two_elements() -> None:
     # The projective plane, as the lines x x^T: twice around its loop is nothing, which three elements cannot see.
     x = np.random.default_rng(3).normal(size=(36, 3))
@@ -177,16 +147,6 @@ def test_coefficients_are_in_the_field_of_two_elements() -> None:
     for k, diagram in enumerate(rips(points, max_dimension=2)):
         assert exact_bottleneck(diagram.pairs, finite(by_two[k])) <= 1e-14
         assert k == 0 or exact_bottleneck(diagram.pairs, finite(by_three[k])) > 0.05
-
-
-@pytest.mark.parametrize("points", [np.ones((1, 3)), np.array([[0.0], [5.0]]), np.ones((6, 2))])
-def test_too_few_places_for_a_loop(points: Array) -> None:
-    diagrams = rips(points, max_dimension=3)
-    assert [diagram.dimension for diagram in diagrams] == [0, 1, 2, 3]
-    assert len(diagrams[0].pairs) == len(points) - 1
-    for diagram in diagrams[1:]:
-        assert diagram.pairs.shape == (0, 2)
-        assert (diagram.n_essential, diagram.n_truncated) == (0, 0)
 
 
 def test_dimensions_do_not_depend_on_how_many_are_asked() -> None:
@@ -212,21 +172,6 @@ def test_a_cap_loses_nothing(points: Array, data: st.DataObject) -> None:
         assert_array_equal(capped.pairs, full.pairs[death <= cap])
         assert capped.n_truncated == np.sum((birth <= cap) & (cap < death))
         assert capped.n_essential == full.n_essential
-
-
-@thorough
-@given(clouds(max_points=9, exact=True), st.data())
-def test_a_capped_filtration_is_that_of_the_simplex_tree(points: Array, data: st.DataObject) -> None:
-    levels = np.unique(distances(points))
-    level = data.draw(st.sampled_from(levels.tolist()))
-    cap = data.draw(st.sampled_from([level, np.nextafter(level, 0), level * 1.01]))
-    got = rips(points, max_dimension=2, threshold=cap)
-    for k, (diagram, bars) in enumerate(zip(got, simplex_tree_bars(points, 2, cap), strict=True)):
-        assert_array_equal(ordered(diagram.pairs), ordered(finite(bars)))
-        alive = np.sum(np.isinf(bars[:, 1]))
-        assert diagram.n_truncated + diagram.n_essential == alive
-        assert diagram.n_essential == (k == 0)
-    assert len(got[0].pairs) + got[0].n_truncated == len(points) - 1
 
 
 @pytest.mark.parametrize("cap", [0, 1, 2])
@@ -273,16 +218,6 @@ def test_the_order_of_points_does_not_matter(points: Array, random: Any) -> None
     order = list(range(len(points)))
     random.shuffle(order)
     assert_same(rips(points, max_dimension=2), rips(points[order], max_dimension=2))
-
-
-@moderate
-@given(clouds(max_points=10, exact=True), st.integers(-(2**40), 2**40), st.data())
-def test_isometries_without_rounding(points: Array, shift: int, data: st.DataObject) -> None:
-    axes = data.draw(st.permutations(range(points.shape[1])))
-    expected = rips(points, max_dimension=2)
-    assert_same(rips(points + float(shift), max_dimension=2), expected)
-    assert_same(rips(-points[:, axes], max_dimension=2), expected)
-    assert_same(rips(np.pad(points, ((0, 0), (0, 2))), max_dimension=2), expected)
 
 
 # Landmarks

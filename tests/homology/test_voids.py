@@ -4,7 +4,7 @@ import gudhi
 import numpy as np
 import pytest
 from gudhi.sklearn import RipsPersistence
-from hard_cases import Array, clouds
+from hard_cases import Array
 from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
@@ -77,13 +77,6 @@ def test_voids_are_those_of_the_simplex_tree(matrix: Array) -> None:
     found = void_diagram(matrix)
     assert_array_equal(in_order(found.pairs), bars)
     assert (found.n_essential, found.n_truncated) == (n_open, 0)
-
-
-@moderate
-@given(clouds(max_points=14))
-def test_voids_of_clouds(points: Array) -> None:
-    matrix = cdist(points, points)
-    assert_array_equal(in_order(void_diagram(matrix).pairs), voids_of_simplex_tree(matrix)[0])
 
 
 @moderate
