@@ -1,4 +1,4 @@
-"""Representation topology divergence against relative homology by hand, ripser, and what exactness implies."""
+"""Representation topology divergence against relative homology by hand, and ripser."""
 
 import math
 from itertools import combinations
@@ -144,9 +144,6 @@ def test_published_example() -> None:
     own = rtd(first, second)
     assert (own.batch_size, own.n_batches) == (500, 10)
     assert abs(own.value - 35.55) < 3 * own.spread / math.sqrt(10)
-
-
-# What the exact sequence of the pair implies
 
 
 # Invariance

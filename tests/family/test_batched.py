@@ -29,18 +29,6 @@ from toposcope.files import write_bytes
 from toposcope.logs.reading import find_log
 
 SIZE = ModelSize(hidden=12, layers=2, heads=3, context=16)
-VARIED: dict[str, list[dict[str, Any]]] = {
-    "seed": [{"seed": 1}, {"seed": 2}, {"seed": 3}],
-    "learning rate": [{"learning_rate": rate} for rate in (1e-3, 1e-2, 5e-2)],
-    "schedule": [{"schedule": name, "decay_steps": 30} for name in ("cosine", "constant", "linear", "wsd")],
-    "warm-up": [{"warmup_steps": steps} for steps in (0, 10, 50)],
-    "weight decay": [{"weight_decay": decay} for decay in (0.0, 0.1, 1.0)],
-    "clipping": [{"gradient_clip": limit} for limit in (0.05, 0.5, 100.0)],
-    "initial scale": [{"initial_scale": scale} for scale in (0.3, 1.0, 5.0)],
-    "dropout": [{"dropout": share} for share in (0.0, 0.1, 0.5)],
-    "label noise": [{"label_noise": share} for share in (0.0, 0.2, 1.0)],
-    "share of the data": [{"data_share": share} for share in (0.1, 0.5, 1.0)],
-}
 
 
 @pytest.fixture
@@ -75,27 +63,12 @@ def trained_together(runs: list[Run], path: Path, folder: Path, **options: Any) 
     return train_pack(runs, [path] * len(runs), directories, folder / "packs", **options)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("double")
-@pytest.mark.parametrize("what", VARIED)
-def test_each_run_equals_itself_trained_alone(tmp_path: Path, what: str) -> None:
-    runs, path = made(tmp_path, VARIED[what], steps=60, checkpoint_every=30)
-    assert trained_together(runs, path, tmp_path) == [Outcome("complete", 60)] * len(runs)
-    assert_as_alone(runs, [path] * len(runs), tmp_path, ("loss", "grad_norm", "validation_loss"))
-    for run in runs:
-        alone, together = tmp_path / "alone" / run.name, tmp_path / "runs" / run.name
-        for name in ("step", "learning_rate", "tokens", "flops"):
-            assert column(together, name) == column(alone, name)
-    # The option matters, or the test would say nothing.
-    first, *others = (column(tmp_path / "alone" / run.name, "loss") for run in runs)
-    assert all(first != other for other in others)
-
-
 OPTIONS = st.fixed_dictionaries(
     {
         "seed": st.integers(0, 5),
         "learning_rate": st.sampled_from([1e-4, 3e-3, 3e-2]),
-        "schedule": st.sampled_from(["cosine", "constant", "linear"]),
+        "schedule": st.sampled_from(["cosine", "constant", "linear", "wsd"]),
+        "decay_steps": st.just(2),
         "warmup_steps": st.integers(0, 8),
         "weight_decay": st.sampled_from([0.0, 0.01, 0.5]),
         "gradient_clip": st.sampled_from([0.01, 1.0, 1e9]),
@@ -109,13 +82,17 @@ OPTIONS = st.fixed_dictionaries(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("double")
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=16, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(options=st.lists(OPTIONS, min_size=2, max_size=4))
 def test_any_mixture_of_options_equals_each_alone(tmp_path_factory: Any, options: list[dict[str, Any]]) -> None:
     folder = tmp_path_factory.mktemp("mixture")
     runs, path = made(folder, options, steps=10, checkpoint_every=5)
     trained_together(runs, path, folder)
-    assert_as_alone(runs, [path] * len(runs), folder)
+    assert_as_alone(runs, [path] * len(runs), folder, ("loss", "grad_norm", "validation_loss"))
+    for run in runs:
+        alone, together = folder / "alone" / run.name, folder / "runs" / run.name
+        for name in ("step", "learning_rate", "tokens", "flops"):
+            assert column(together, name) == column(alone, name)
 
 
 @pytest.mark.usefixtures("double")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 from property_examples import examples
 
@@ -93,16 +93,6 @@ def test_minima_and_saddles_are_those_of_the_tree(m: int, n: int, seed: int) -> 
     joins = np.unique(tree.merges[:, 2], return_counts=True)
     multiplicity = dict(zip(found.saddles.tolist(), found.multiplicities.tolist(), strict=True))
     assert all(multiplicity[v] >= count for v, count in zip(*(each.tolist() for each in joins), strict=True))
-
-
-def test_himmelblau() -> None:
-    x, y = np.meshgrid(*[np.linspace(-6, 6, 101)] * 2, indexing="ij")
-    f = (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
-    found = critical_points(f)
-    assert_allclose(np.sort(f.flat[found.saddles]), [13.33346816, 67.70127872, 104.04303872, 178.34412032], atol=5e-9)
-    assert (len(found.minima), found.multiplicities.tolist(), len(found.maxima)) == (4, [1, 1, 1, 1], 1)
-    assert found.index_sum == 1
-    assert repr(found) == "CriticalPoints(4 minima, 4 saddles, 1 maxima)"
 
 
 def test_the_index_sum_is_the_euler_characteristic() -> None:

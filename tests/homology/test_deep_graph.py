@@ -60,20 +60,6 @@ def test_layers_are_standardized_each_by_itself(layers: Layers) -> None:
 
 
 @moderate
-@given(networks(), st.integers(0, 2**32 - 1))
-def test_neither_scale_nor_the_order_of_units_matters(layers: Layers, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    orders = [rng.permutation(len(W)) for W in layers] + [rng.permutation(layers[-1].shape[1])]
-    renamed = [W[np.ix_(*pair)] for W, pair in zip(layers, pairwise(orders), strict=True)]
-    plain = deep_graph_persistence(layers)
-    assert_allclose(deep_graph_persistence(renamed).deaths, plain.deaths, rtol=1e-9, atol=1e-12)
-    scaled = [2.0 ** rng.integers(-400, 400) * W for W in layers]
-    assert_array_equal(deep_graph_persistence(scaled).deaths, plain.deaths)
-    backwards = deep_graph_persistence([W.T for W in reversed(layers)])
-    assert_allclose(backwards.deaths, plain.deaths, rtol=1e-9, atol=1e-12)
-
-
-@moderate
 @given(networks(most=1), st.sampled_from([1.0, 2.0, 3.5]), st.sampled_from(["drop", "count"]))
 def test_of_one_matrix_it_is_neural_persistence(layers: Layers, p: float, essential: Any) -> None:
     found = deep_graph_persistence(layers, standardize=False, p=p, essential=essential)

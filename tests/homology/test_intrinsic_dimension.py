@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 from scipy.spatial.distance import pdist, squareform
-from scipy.stats import ortho_group
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import two_nn
@@ -43,25 +42,6 @@ def test_uniform_cubes(d: int, n: int, within: float) -> None:
     assert np.mean(found) == pytest.approx(d, rel=within)
 
 
-@pytest.mark.parametrize("d", [2, 5, 10])
-def test_without_a_boundary_it_is_unbiased(d: int) -> None:
-    found = []
-    for seed in range(3):
-        points = np.random.default_rng(seed).random((1500, d))
-        squares = np.zeros((1500, 1500))
-        for column in points.T:
-            apart = np.abs(column[:, None] - column)
-            squares += np.minimum(apart, 1 - apart) ** 2
-        found.append(two_nn(np.sqrt(squares), metric="precomputed").dimension)
-    assert np.mean(found) == pytest.approx(d, rel=0.05)
-
-
-def test_gaussian_points_of_a_subspace() -> None:
-    generator = np.random.default_rng(0)
-    points = generator.normal(size=(3000, 10)) @ generator.normal(size=(10, 300)) + 50
-    assert two_nn(points).dimension == pytest.approx(10, rel=0.1)
-
-
 @moderate
 @given(seeds, st.integers(3, 60), st.integers(1, 8), st.sampled_from([0.0, 0.1, 0.5, 0.9]))
 def test_plain_implementation(seed: int, n: int, d: int, discard: float) -> None:
@@ -84,18 +64,6 @@ def test_hard_clouds(name: str) -> None:
         return
     assert found.dimension == pytest.approx(plain(matrix), rel=1e-9)
     assert two_nn(distances(points), metric="precomputed").n_points == found.n_points
-
-
-@moderate
-@given(seeds, st.floats(1e-3, 1e3))
-def test_rotation_scale_order_and_repetition(seed: int, scale: float) -> None:
-    generator = np.random.default_rng(seed)
-    points = generator.normal(size=(40, 3))
-    before = two_nn(points)
-    turned = np.pad(points, ((0, 0), (0, 2))) @ ortho_group.rvs(5, random_state=seed % 2**32) * scale + 1
-    after = two_nn(generator.permutation(np.concatenate([turned, turned[:15]])))
-    assert after.dimension == pytest.approx(before.dimension, rel=1e-6)
-    assert (after.n_points, after.n_duplicates) == (40, 15)
 
 
 @pytest.mark.parametrize("n_copies", [1, 3, 25])

@@ -10,7 +10,6 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from property_examples import examples
-from scipy.spatial import Delaunay, cKDTree
 from scipy.spatial.distance import cdist, pdist, squareform
 
 from toposcope.errors import ToposcopeError
@@ -102,28 +101,6 @@ def test_their_number_is_that_of_the_edges_less_the_tree(n: int, d: int) -> None
     births = h1_births(points)
     assert len(births) == relative_neighbours(points) - (n - 1)
     assert (np.diff(births) >= 0).all()
-
-
-@pytest.mark.slow
-def test_births_of_a_large_cloud_in_the_plane() -> None:
-    # In the plane the graph is a part of the Delaunay triangulation, which gives it in another way.
-    points = np.random.default_rng(0).normal(size=(20_000, 2))
-    triangles = Delaunay(points).simplices
-    edges = np.unique(np.sort(triangles[:, [0, 1, 1, 2, 0, 2]].reshape(-1, 2), axis=1), axis=0)
-    neighbours: list[set[int]] = [set() for _ in points]
-    for a, b in edges.tolist():
-        neighbours[a].add(b)
-        neighbours[b].add(a)
-    lengths = np.linalg.norm(points[edges[:, 0]] - points[edges[:, 1]], axis=1)
-    tree = cKDTree(points)
-    count = 0
-    for (a, b), length in zip(edges.tolist(), lengths.tolist(), strict=True):
-        near = set(tree.query_ball_point(points[a], length)) & set(tree.query_ball_point(points[b], length))
-        count += not any(
-            np.linalg.norm(points[w] - points[a]) < length and np.linalg.norm(points[w] - points[b]) < length
-            for w in near - {a, b}
-        )
-    assert len(h1_births(points)) == count - (len(points) - 1)
 
 
 def test_the_tree_comes_with_them() -> None:

@@ -1,4 +1,4 @@
-"""Neural persistence against Kruskal's algorithm, SciPy, and the theorems of Rieck et al. 2019."""
+"""Neural persistence against the algorithms of Kruskal and Prim, and SciPy."""
 
 import math
 from typing import Any

@@ -30,7 +30,6 @@ from toposcope.homology import (
     rips,
 )
 from toposcope.homology.loop_births import tree_and_births
-from toposcope.homology.tuning import MIN_BORUVKA_POINTS
 
 thorough = examples(200)
 moderate = examples(100)
@@ -78,17 +77,6 @@ def test_nearly_parallel_points_keep_their_digits(angle: float) -> None:
     t = Fraction(angle)
     expected = float(t**2 / 2 - 3 * t**4 / 8 + 5 * t**6 / 16)
     assert rips(points, metric="cosine", max_dimension=0)[0].pairs[0, 1] == pytest.approx(expected, rel=1e-12, abs=0)
-
-
-def test_opposite_and_orthogonal_directions() -> None:
-    axes = np.array([[2.0, 0.0], [-5.0, 0.0]])
-    assert_array_equal(rips(axes, metric="cosine")[0].pairs, [[0, 2]])
-    assert_allclose(rips(np.eye(3), metric="cosine")[0].pairs[:, 1], [1, 1], rtol=1e-15)
-
-
-def test_parallel_points_are_duplicates_to_the_cosine() -> None:
-    line = np.array([[1.0, 2.0, -3.0]]) * 2.0 ** np.arange(5)[:, None]
-    assert_array_equal(rips(line, metric="cosine")[0].pairs, np.zeros((4, 2)))
 
 
 @pytest.mark.parametrize("scale", [5e-324, 1e-300, 1e300])
@@ -247,13 +235,6 @@ def test_a_matrix_of_distances_is_its_cloud(points: Array, data: st.DataObject) 
             assert exact_bottleneck(a.pairs, b.pairs) <= 1e-14 * distances.max()
 
 
-def test_lengths_need_not_obey_the_triangle_inequality() -> None:
-    distances = np.array([[0.0, 1.0, 9.0, 1.0], [1.0, 0.0, 1.0, 9.0], [9.0, 1.0, 0.0, 1.0], [1.0, 9.0, 1.0, 0.0]])
-    h0, h1 = rips(distances, metric="precomputed")
-    assert_array_equal(h0.pairs[:, 1], [1, 1, 1])
-    assert_array_equal(h1.pairs, [[1, 9]])
-
-
 def infinite_graphs(seed: int) -> Array:
     """Distances between the points of several components, some of them without all of their edges."""
     rng = np.random.default_rng(seed)
@@ -343,16 +324,6 @@ def test_the_engine_of_higher_dimensions_and_of_matrices_is_named() -> None:
     assert [d.engine for d in rips(1 - np.eye(5), metric="precomputed")] == ["prim", "lunes"]
 
 
-def test_one_point_more_changes_the_engine_but_not_the_tree() -> None:
-    points = large_cloud("clusters of 1e-6", MIN_BORUVKA_POINTS, 45)
-    # A repeated point adds a bar of length zero and nothing else.
-    below, above = points[:-1], np.concatenate([points[:-1], points[:1]])
-    by_prim, by_boruvka = rips(below, max_dimension=0)[0], rips(above, max_dimension=0)[0]
-    assert (by_prim.engine, by_boruvka.engine) == ("prim", "boruvka")
-    assert by_boruvka.pairs[0, 1] == 0
-    assert_allclose(by_boruvka.pairs[1:], by_prim.pairs, rtol=1e-14, atol=0)
-
-
 @thorough
 @given(clouds(max_points=25))
 def test_engines_agree_on_every_small_cloud(points: Array) -> None:
@@ -396,14 +367,6 @@ def test_a_power_of_two_scales_every_digit_of_a_large_cloud(name: str, exponent:
     plain, scaled = rips(points, max_dimension=0)[0], rips(np.ldexp(points, exponent), max_dimension=0)[0]
     assert plain.engine == scaled.engine == "boruvka"
     assert_array_equal(scaled.pairs, np.ldexp(plain.pairs, exponent))
-
-
-@pytest.mark.parametrize("name", ["normal", "clusters of 1e-9", "far scales", "lattice"])
-def test_the_order_of_points_does_not_matter_in_a_large_cloud(name: str) -> None:
-    points = large_cloud(name, 1000, 40)
-    shuffled = np.random.default_rng(1).permutation(points)
-    plain, mixed = rips(points, max_dimension=0)[0], rips(shuffled, max_dimension=0)[0]
-    assert_allclose(mixed.pairs, plain.pairs, rtol=1e-14, atol=0)
 
 
 @pytest.mark.filterwarnings("error")

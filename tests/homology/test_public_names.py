@@ -11,6 +11,7 @@ from toposcope import homology
 from toposcope.homology import (
     Diagram,
     Moments,
+    critical_points,
     longest_loops,
     neural_persistence,
     ph_dimension,
@@ -48,6 +49,7 @@ def test_homology_is_an_attribute_of_the_package_and_loaded_on_first_use() -> No
         ),
         (longest_loops(HEXAGON)[0], "Loop(birth=1, death=1.732, 6 points)"),
         (sublevel_grid(GRID), "Sublevel(1 minima that die, 1 essential)"),
+        (critical_points(np.add.outer(GRID[0], [0.0, 1.0])), "CriticalPoints(2 minima, 1 saddles, 0 maxima)"),
         (Moments(3), "Moments(dimension=3, n_points=0)"),
     ],
 )

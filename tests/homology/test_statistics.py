@@ -226,16 +226,6 @@ def test_image_is_the_integral_of_the_surface(diagram: Diagram, bandwidth: float
 # All vectors
 
 
-@moderate
-@given(diagrams())
-def test_vectors_of_a_descending_filtration(diagram: Diagram) -> None:
-    at = np.linspace(-3, 3, 13)
-    other = turned(diagram)
-    assert_array_equal(betti_curve(diagram, at), betti_curve(other, at))
-    assert_array_equal(landscape(diagram, at), landscape(other, at))
-    assert_array_equal(persistence_image(diagram, at, at, 0.3), persistence_image(other, at, at, 0.3))
-
-
 @pytest.mark.parametrize("diagram", [EMPTY, Diagram(np.array([[1.0, 1.0], [2.0, 2.0]]), 0, n_essential=1)])
 def test_vectors_of_an_empty_diagram_are_zero(diagram: Diagram) -> None:
     at = [0.0, 1.0, 2.0]

@@ -12,7 +12,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 from property_examples import examples
 
@@ -61,18 +61,6 @@ def grid_edges(shape: tuple[int, ...], connectivity: str) -> Edges:
         ],
         np.int64,
     ).reshape(-1, 2)
-
-
-def square(reach: float) -> tuple[Array, Array]:
-    """Coordinates of the 101 x 101 vertices of a square around the origin."""
-    x = np.linspace(-reach, reach, 101)
-    first, second = np.meshgrid(x, x, indexing="ij")
-    return first, second
-
-
-def himmelblau(x: Array, y: Array) -> Array:
-    """Four minima of height 0."""
-    return (x**2 + y - 11) ** 2 + (x + y**2 - 7) ** 2
 
 
 def by_full_sort(values: Array, edges: Iterable[Any]) -> tuple[set[tuple[int, int, int]], set[int]]:
@@ -212,18 +200,6 @@ def test_large_random_graphs_by_gudhi(n_levels: int) -> None:
     found = sublevel_graph(values, edges)
     assert_array_equal(found.diagram.pairs, finite(bars))
     assert found.diagram.n_essential == np.isinf(bars[:, 1]).sum() > 1
-
-
-# Known answers
-
-
-@pytest.mark.parametrize("connectivity", ["8", "freudenthal"])
-def test_himmelblau(connectivity: Connectivity) -> None:
-    x, y = square(6)
-    found = sublevel_grid(himmelblau(x, y), connectivity=connectivity)
-    assert_allclose(found.diagram.lifetimes[::-1], [103.832294, 67.631770, 13.282268], atol=5e-7)
-    places = {(round(x.flat[v]), round(y.flat[v])) for v in [*found.minima, *found.essential_minima]}
-    assert places == {(3, 2), (-3, 3), (-4, -3), (4, -2)}
 
 
 # Degenerate functions

@@ -152,23 +152,6 @@ def slow_alpha(eigenvalues: Array) -> float:
     return best[1]
 
 
-def with_eigenvalues(eigenvalues: Array, seed: int = 0) -> Array:
-    """A matrix W with these eigenvalues of W'W."""
-    n = len(eigenvalues)
-    turns = [np.linalg.qr(normal(seed + k, n, n))[0] for k in range(2)]
-    rotated: Array = turns[0] * np.sqrt(eigenvalues) @ turns[1]
-    return rotated
-
-
-@pytest.mark.parametrize("alpha", [1.5, 2.0, 2.5, 3.5, 5.0])
-def test_the_exponent_of_a_power_law_is_recovered(alpha: float) -> None:
-    n = 300
-    eigenvalues = 0.01 * (1 + np.random.default_rng(0).pareto(alpha - 1, size=n))
-    # The choice of the tail costs data: twice the standard deviation of the fit to all, times two.
-    tolerance = 4 * (alpha - 1) / math.sqrt(n)
-    assert statistics_of(with_eigenvalues(eigenvalues))["alpha"] == pytest.approx(alpha, abs=tolerance)
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", ["pareto", "exponential", "log-normal"])
 def test_the_exponent_against_the_definition(kind: str, seed: int) -> None:
@@ -196,24 +179,6 @@ def test_distances_and_angles() -> None:
         assert found[f"distance_{name}"] == pytest.approx(math.dist(W.flatten(), other.flatten()), rel=1e-13)
         cosine = np.vdot(W, other) / np.linalg.norm(W) / np.linalg.norm(other)
         assert found[f"cosine_{name}"] == pytest.approx(cosine, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("other", "distance", "cosine"),
-    [
-        ([[3.0, 0.0], [0.0, 4.0]], 0.0, 1.0),
-        ([[6.0, 0.0], [0.0, 8.0]], 5.0, 1.0),
-        ([[-3.0, 0.0], [0.0, -4.0]], 10.0, -1.0),
-        ([[0.0, 3.0], [4.0, 0.0]], math.sqrt(50), 0.0),
-        ([[4.0, 0.0], [0.0, -3.0]], math.sqrt(50), 0.0),
-        ([[0.0, 0.0], [0.0, 0.0]], 5.0, None),
-    ],
-)
-def test_known_distances_and_angles(other: list[list[float]], distance: float, cosine: float | None) -> None:
-    found = statistics_of(np.diag([3.0, 4.0]), previous=np.array(other))
-    assert found["distance_previous"] == pytest.approx(distance, rel=1e-15, abs=0)
-    assert found.get("cosine_previous") == (None if cosine is None else pytest.approx(cosine, abs=1e-15))
-    assert "distance_first" not in found
 
 
 def test_a_cosine_stays_within_its_bounds() -> None:

@@ -53,20 +53,8 @@ def test_a_quadratic_has_its_matrix() -> None:
     assert max(value for name, value in found.items() if name.endswith("e.noise") and "share" not in name) < 1e-12
 
 
-def test_the_hessian_of_linear_regression() -> None:
-    rng = np.random.default_rng(0)
-    X, y = torch.from_numpy(rng.normal(size=(50, 6))), torch.from_numpy(rng.normal(size=50))
-    loss, hessian = hessian_of(lambda w: (X @ w - y).square().mean(), rng.normal(size=6))
-    expected = 2 / 50 * X.numpy().T @ X.numpy()
-    assert_allclose(hessian, expected, atol=1e-14)
-    found, values = curvature_of(loss, top=6), np.linalg.eigvalsh(expected)[::-1]
-    assert_allclose([found[n] for n in ("sharpness", *(f"eigenvalue_{i}" for i in range(2, 7)))], values, rtol=1e-12)
-    assert found["trace"] == pytest.approx(np.trace(expected), rel=1e-12)
-
-
 # The scale of the weights
 
-SHAPES = {"in.weight": (7, 5), "out.weight": (3, 7)}
 BLOCKS = {"in.weight": Block(0, 35, (7, 5)), "out.weight": Block(35, 56, (3, 7))}
 INPUTS = torch.from_numpy(np.random.default_rng(2).normal(size=(60, 5)))
 TARGETS = torch.from_numpy(np.random.default_rng(3).integers(0, 3, 60))

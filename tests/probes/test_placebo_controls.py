@@ -121,14 +121,6 @@ def test_directions_are_signs_that_do_not_depend_on_the_weights() -> None:
     assert_array_equal(projections({"w": W}, count=5), projections({"w": W}, count=count)[:5])
 
 
-def test_the_square_of_a_projection_is_that_of_the_norm_on_average() -> None:
-    weights = normal(0)
-    squared_norm = sum(float((W**2).sum()) for W in weights.values())
-    p = projections(weights, count=640)
-    assert (p**2).mean() == pytest.approx(squared_norm, rel=0.2)
-    assert abs(p.mean()) < 4 * math.sqrt(squared_norm / len(p))
-
-
 def test_shapes_names_and_seeds_have_directions_of_their_own() -> None:
     W = np.random.default_rng(0).normal(size=(12, 6))
     found = [
