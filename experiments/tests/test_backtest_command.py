@@ -1,12 +1,12 @@
 """``toposcope backtest``: what it prints and writes, and what it refuses."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from click.testing import CliRunner, Result
+from commands import strict_json
 
 from toposcope.cli import toposcope
 
@@ -59,10 +59,7 @@ def test_files_and_programs_are_told_the_same(curves: Path, tmp_path: Path) -> N
     done = told(curves, "--fractions", "0.5", "--json", "--out", out)
     assert done.exit_code == 0, done.output
 
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    found = json.loads(done.stdout, parse_constant=refuse)
+    found = strict_json(done.stdout)
     assert list(found) == sorted(found)
     assert {row["run"] for row in found["rows"]} == {f"r{i}" for i in range(12)}
     scored = {row["forecaster"]: row for row in found["scores"]}

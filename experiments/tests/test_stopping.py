@@ -1,11 +1,10 @@
 """``toposcope stopping``: what it prints and writes, on a study of a few small runs."""
 
-import json
 from pathlib import Path
 
 import polars as pl
 import pytest
-from commands import Done, called, complaint_of
+from commands import Done, called, complaint_of, strict_json
 from small_family import small_family
 
 from toposcope.study import run_study
@@ -53,10 +52,7 @@ def test_the_tables_and_the_charts_are_written(study: Path, tmp_path: Path) -> N
 def test_programs_are_told_the_same(study: Path) -> None:
     done = told(study, "--json")
 
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
-    found = json.loads(done.out, parse_constant=refuse)
+    found = strict_json(done.out)
     assert sorted(found) == ["matched", "notes", "rules", "stops", "summary"]
     assert len(found["stops"]) == 3 * len(found["matched"])
     assert {row["p"] for row in found["matched"] if row["rule"] == "fixed_fraction"} == {None}

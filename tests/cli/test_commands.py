@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 import safetensors.torch
 import torch
 from commands import Done, called, complaint_of, complaints, fail, installed, succeed
+from small_studies import Trap
 from three_checkpoints import SHAPES, weights, write_series
 
 import toposcope
@@ -223,16 +223,6 @@ def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
 
 def test_a_relative_path(series: Path) -> None:
     assert {row["run"] for row in json.loads(succeed("measure", ".", "--json", *CONTROLS, cwd=series))} == {"found"}
-
-
-class Trap:
-    """An object whose unpickling leaves a trace."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return Path.touch, (self.path,)
 
 
 def test_bad_checkpoints_are_told_and_the_rest_is_measured(tmp_path: Path) -> None:

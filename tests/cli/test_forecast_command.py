@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from commands import strict_json
 
 from toposcope.cli import toposcope
 from toposcope.logs import read_log
@@ -65,12 +66,9 @@ def told(*arguments: str | Path | float) -> Result:
 
 
 def answer(*arguments: str | Path | float) -> dict[str, Any]:
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is not JSON")
-
     done = told(*arguments, "--json")
     assert done.exit_code == 0, done.output
-    found: dict[str, Any] = json.loads(done.stdout, parse_constant=refuse)
+    found: dict[str, Any] = strict_json(done.stdout)
     assert list(found) == sorted(found)
     return found
 

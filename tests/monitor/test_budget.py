@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from monitored import FakeClock
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
@@ -20,16 +21,6 @@ PROBES: list[dict[str, Any]] = [
     {"name": "controls"},
     {"name": "rips", "max_dimension": 0},
 ]
-
-
-class FakeClock:
-    """Seconds that pass only when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def simulate(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from monitored import model_of, wait_until_measured
+from monitored import FakeClock, model_of, wait_until_measured
 from property_examples import examples
 
 from toposcope.monitor import tuning
@@ -26,17 +26,7 @@ from toposcope.monitor.running_forecast import RunningForecast
 from toposcope.study import Study
 
 
-class Clock:
-    """Seconds that pass only when they are told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def costly(budget: Budget, clock: Clock, seconds: float) -> None:
+def costly(budget: Budget, clock: FakeClock, seconds: float) -> None:
     """Measure something, whatever it costs."""
     with budget.meter.during("blocked"):
         clock.now += seconds
@@ -53,7 +43,7 @@ def costly(budget: Budget, clock: Clock, seconds: float) -> None:
 def test_no_measurement_spends_what_is_set_aside(
     step_seconds: float, forecast_seconds: float, measured: list[float], share: float
 ) -> None:
-    clock = Clock()
+    clock = FakeClock()
     budget = Budget(share, ["training", "controls"], Meter(clock))
     budget.begin()
     budget.reserve_for_forecast(forecast_seconds)
@@ -75,7 +65,7 @@ def test_no_measurement_spends_what_is_set_aside(
 def test_what_forecasts_do_not_need_flows_back() -> None:
     measured = []
     for seconds in (0.0, 1e-3, 1e9):
-        clock = Clock()
+        clock = FakeClock()
         budget = Budget(0.01, ["training"], Meter(clock))
         budget.begin()
         budget.reserve_for_forecast(seconds)
@@ -117,7 +107,7 @@ def train(
 def test_where_measurements_are_dear_forecasts_are_made_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, last = Clock(), 100
+    clock, last = FakeClock(), 100
     measure = Measurer.measure
 
     def dear(self: Measurer, *arguments: object) -> None:
@@ -143,7 +133,7 @@ def test_where_measurements_are_dear_forecasts_are_made_all_the_same(
 
 @pytest.mark.usefixtures("compiled_probes")
 def test_the_last_status_has_no_cost_of_closing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
+    clock = FakeClock()
     measure = Measurer.measure
 
     def dear(self: Measurer, *arguments: object) -> None:
@@ -166,7 +156,7 @@ def forecast_of(
     folder: Path, last: int | None, losses: dict[int, dict[str, float]], step_seconds: float = 1.0
 ) -> tuple[RunningForecast, list[Forecasted]]:
     """Log some rows, and ask for a forecast after each."""
-    clock = Clock()
+    clock = FakeClock()
     budget = Budget(0.01, ["training"], Meter(clock))
     budget.begin()
     forecast = RunningForecast(RunInfo(folder / "mine", "mine", 0, last_step=last))
@@ -237,7 +227,7 @@ def test_it_is_of_the_loss_that_the_command_forecasts(every: int, target: str, t
 
 def test_preparing_leaves_what_is_random_alone(tmp_path: Path) -> None:
     before = repr(np.random.get_state())  # noqa: NPY002
-    clock = Clock()
+    clock = FakeClock()
     started = time.thread_time()
     forecast = RunningForecast(RunInfo(tmp_path / "mine", "mine", 0, last_step=10))
     forecast.prepare(Budget(0.01, ["training"], Meter(clock)))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import polars as pl
@@ -19,6 +18,7 @@ from small_studies import (
     NEURAL_PERSISTENCE,
     RIPS,
     WEIGHT_PROBES,
+    Trap,
     assert_like_new,
     checkpoint_file,
     family_study,
@@ -56,16 +56,6 @@ def test_a_chosen_step_that_is_not_there_is_told(tmp_path: Path) -> None:
     errors = run(series_study(found, [CONTROLS], steps=[0, 7]), tmp_path / "study")
     assert list(errors) == [Unit("found", -1, "", "read", "")]
     assert "step 7" in errors[Unit("found", -1, "", "read", "")]
-
-
-class Trap:
-    """An object whose unpickling leaves a trace."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return Path.touch, (self.path,)
 
 
 def damage_nan(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """The command line, called in this process."""
 
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from toposcope.cli import main
@@ -82,3 +84,12 @@ def complaint_of(*arguments: str | Path, by: Callable[..., Done] = called) -> st
     assert line.startswith("Error: ")
     assert (done.code, done.out) == (2, "")
     return line
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON without the NaN and Infinity that Python would write and take."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)

@@ -49,6 +49,16 @@ def model_of_blocks(width: int = 24) -> nn.Module:
     return nn.Sequential(nn.Linear(8, width), nn.Sequential(*blocks), nn.Linear(width, 4))
 
 
+class FakeClock:
+    """Seconds that pass only when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class SlowSteps:
     """A clock by which steps take long and measuring nothing: every due step is measured, on a machine of any speed."""
 

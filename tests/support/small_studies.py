@@ -1,6 +1,7 @@
 """Small studies: checkpoints written by hand, runs that train in a fraction of a second, and what a study left."""
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from itertools import zip_longest
 from pathlib import Path
@@ -163,3 +164,13 @@ def assert_like_new(declaration: Declaration, directory: Path) -> None:
     new = diagram_contents(fresh)
     old = diagram_contents(directory)
     assert {path: old.get(path) for path in new} == new
+
+
+class Trap:
+    """An object whose unpickling leaves a trace."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self.path,)
