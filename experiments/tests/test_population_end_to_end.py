@@ -11,10 +11,12 @@ from toposcope.analysis.verdict import BEYOND, NONE, TREND
 from toposcope.study import Study
 from toposcope_experiments import shipped_study
 
-N_RUNS = 64 if THOROUGH else 40
+N_RUNS = 64
+"""With 40, a third of the planted features is missed."""
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not THOROUGH, reason="minutes: every night, with PROPERTY_EXAMPLES=all")
 def test_controls_of_the_shipped_population(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("population")
     declared = shipped_study("population")
