@@ -79,7 +79,7 @@ def test_a_forecast_is_also_given_in_scores(ladder: tuple[Path, Path], tmp_path:
             ("decide", "--tasks", "scores.csv"),
             "--tasks: scores of tasks are given by toposcope decide-tasks; pip install",
         ),
-        (("decide", "--task", "a"), "--task: scores of tasks are given by toposcope decide-tasks and forecast-tasks"),
+        (("decide", "--task", "a"), "--task: scores of tasks are given by toposcope decide-tasks; pip install"),
         (("forecast", "log.csv", "--ladder", "a"), "--ladder: scores of tasks are given by toposcope forecast-tasks"),
     ],
 )

@@ -47,7 +47,10 @@ def feature_names(declared: Mapping[str, Probe | None]) -> dict[str, str]:
 def combined(probe: Probe, layers: Sequence[Statistics]) -> dict[str, Vector]:
     """Combine the statistics of layers as the probe does over the network, checkpoint by checkpoint."""
     shared = [name for name in layers[0] if all(name in layer for layer in layers)]
-    statistics = probe.combine([{name: layer[name] for name in shared} for layer in layers]) if shared else {}
+    try:
+        statistics = probe.combine([{name: layer[name] for name in shared} for layer in layers]) if shared else {}
+    except KeyError:  # the study holds fewer statistics than the probe combines; another run adds them
+        return {}
     return {name: np.asarray(values, dtype=np.float64) for name, values in statistics.items()}
 
 
