@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 import pytest
 from score_files import written
-from small_studies import family_study
 
 import lm_eval_results
 from toposcope.errors import ToposcopeError
@@ -236,6 +235,9 @@ def test_the_wide_table_of_an_olmo_ladder(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_losses_of_a_study(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the study trains its runs with PyTorch")
+    from small_studies import family_study
+
     run_study(family_study(tmp_path, ["a"], []), tmp_path / "study")
     evaluations = read_evaluations(tmp_path / "study")
     assert set(evaluations.table["role"]) == {"corpus_loss"}
