@@ -7,7 +7,7 @@ import pytest
 from hard_cases import Array
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 from property_examples import examples
 from scipy.optimize import minimize
 from scipy.spatial.distance import pdist, squareform
@@ -133,6 +133,11 @@ def test_duplicates_are_near_each_other_only() -> None:
     found = diffusion_potential(distances(points))
     assert_allclose(found.operator, np.kron(np.eye(3), np.full((7, 7), 1 / 7)), atol=1e-15)
     assert np.isfinite(found.potential).all()
+
+
+def test_no_more_neighbours_are_taken_than_there_are() -> None:
+    D = distances(walk(4, 2))
+    assert_array_equal(diffusion_potential(D, n_neighbours=9).operator, diffusion_potential(D, n_neighbours=3).operator)
 
 
 @pytest.mark.parametrize("options", [{"decay": 0.0}, {"floor": 0.0}, {"time": 0}, {"n_neighbours": 0}], ids=str)

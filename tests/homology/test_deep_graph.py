@@ -81,6 +81,7 @@ def test_weight_variance(layers: Layers) -> None:
     weights = np.concatenate([np.abs(W).ravel() for W in layers])
     expected = np.var(weights / weights.max()) if weights.any() else 0.0
     assert weight_variance(layers) == pytest.approx(expected, rel=1e-9, abs=1e-15)
+    assert weight_variance([np.zeros((2, 3))]) == 0
 
 
 def test_what_cannot_be_measured_is_refused() -> None:

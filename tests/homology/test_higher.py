@@ -16,7 +16,7 @@ from toposcope.typing import Matrix
 def hard_distances(kind: str, seed: int) -> Matrix:
     """Distances of few points: in general position, with many ties, of no metric, and with pairs that have none."""
     random = np.random.default_rng(seed)
-    n, d = random.integers(1, 15), random.integers(3, 7)
+    n, d = int(random.integers(1, 15)), int(random.integers(3, 7))
     if kind == "tied":
         points = random.integers(0, 3, (n, d)).astype(float)
     elif kind == "polytope":
