@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 INSTALLED := $(VENV)/.installed
 READY := $(VENV)/.ready
+DOCUMENTED := $(VENV)/.documented
 SINCE ?= HEAD
 # One process a core. Each gets a stretch of the tests, so that the fixtures of a file are made once, and takes over half
 # of another's when it is done.
@@ -48,6 +49,10 @@ $(INSTALLED): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
 $(READY): $(INSTALLED)
 	$(PIP) -e '.[dev]' $(OTHERS:%=-e %)
 	touch $(READY)
+
+$(DOCUMENTED): $(READY)
+	$(PIP) -e '.[docs]'
+	touch $(DOCUMENTED)
 
 demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report (two minutes)
 	$(BIN)/toposcope demo --out toposcope-demo
@@ -108,8 +113,7 @@ calibrate: $(READY)  ## measure errors of forecasts, decisions, alerts and the d
 compare: $(READY)  ## benchmark results here beside those of a commit, SINCE=HEAD: what changed by more than its spread
 	$(BIN)/python benchmarks/compare.py $(SINCE) benchmarks/results
 
-docs: $(READY)  ## build the documentation into docs/_build
-	$(PIP) -e '.[docs]'
+docs: $(DOCUMENTED)  ## build the documentation into docs/_build
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 
 clean:  ## remove what the other verbs made
