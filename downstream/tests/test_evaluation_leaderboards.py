@@ -37,7 +37,7 @@ def test_a_leaderboard(tmp_path: Path) -> None:
         assert name in said(evaluations)
 
 
-@examples(90)
+@examples(45)
 @given(seed=st.integers(0, 10**6))
 @example(seed=0)
 def test_any_leaderboard(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:

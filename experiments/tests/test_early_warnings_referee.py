@@ -433,6 +433,7 @@ def sparse_verdicts(seed: int) -> dict[str, dict[str, object]]:
     return refereed(quiet + [run(f"{k}", "abcdefgh"[k % 8], 3200, int(at)) for k, at in enumerate(onsets)])
 
 
+@pytest.mark.slow
 def test_what_is_measured_rarely_is_found_if_it_leads_and_never_if_it_does_not() -> None:
     found = sparse_verdicts(19)
     for cadence in RARE:

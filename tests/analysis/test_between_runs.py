@@ -174,7 +174,7 @@ def test_too_few_runs_for_a_low_p_detect_nothing() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("sizes", [(300,), (150, 150)])
+@pytest.mark.parametrize("sizes", [(300,), pytest.param((150, 150), marks=pytest.mark.slow)])
 def test_hundreds_of_runs_have_a_detectable_correlation(sizes: tuple[int, ...]) -> None:
     assert 0 < detectable_correlation(np.repeat(np.arange(len(sizes)), sizes), 3, 0.01) < 0.5
 

@@ -223,6 +223,7 @@ def test_any_name_of_a_run_and_a_layer_has_a_report(names: tuple[str, ...], tmp_
     assert {f"{name}.weight" for name in names} <= set(frame["layer"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["x" * 244, "語" * 81 + "x", "🙂" * 61], ids=["letters", "characters", "emoji"])
 def test_names_of_255_bytes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of checkpoints, folders, logs and what is written: no file system takes the longer temporary names."""

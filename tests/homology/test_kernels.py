@@ -162,7 +162,8 @@ def hankel_weights(v: NDArray[Any], m: int, n: int) -> NDArray[np.float64]:
     return np.sort(np.concatenate(found))
 
 
-@pytest.mark.parametrize("kind", [pytest.param("normal", marks=pytest.mark.slow), "ternary"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["normal", "ternary"])
 def test_positions_beyond_32_bits(kind: str) -> None:
     # Every row is a window of one vector: 4.4e9 entries in half a megabyte.
     m, n = 66_000, 66_500
