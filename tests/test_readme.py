@@ -37,7 +37,7 @@ NOT_RUN = {
     r"studies/(?!quickstart)|\bpaper\b|topology-gain|cooled-twins": "trains for hours, or needs a GPU",
     r"curves\.parquet|^toposcope backtest": "needs complete runs of many sizes",
     r"now\.csv|log\.csv --siblings runs --schedule": "of a run in progress; the page makes it",
-    r"neox|book\.txt|held-out\.txt|out/small": "needs a model of text with its tokenizer",
+    r"neox|book\.txt|held-out\.txt|out/small|planes\.csv": "needs a model of text with its tokenizer",
     r"-tasks|now,D=|--chance|results/|plain\.csv": "their pages make such evaluations",
     r"--role": "of layers with other names",
     r"runs/(mine|trainer|lightning|accelerate|fsdp2|plain)|show runs --host": "of a run in training",

@@ -458,7 +458,7 @@ def test_layers_outside_the_groups_of_the_optimizer_are_noted_and_new_ones_said(
     head.requires_grad_(False)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-2)
     other = torch.optim.SGD(head.parameters(), lr=1e-2)  # updates that are not those of the attached optimizer
-    with Monitor(model, tmp_path / "run", every=1, quiet=True, clock=(clock := SlowSteps())) as monitor:
+    with Monitor(model, tmp_path / "run", every=1, budget=0.5, quiet=True, clock=(clock := SlowSteps())) as monitor:
         monitor.attach(optimizer)
         for step in range(1, 25):
             if step == 5:
