@@ -121,7 +121,7 @@ class JoinedStudy(Study):
 
     def notes(self) -> list[str]:
         """Return how the runs are named, and what each study passed over."""
-        notes = list[str]()
+        notes = ["losses of the studies are set side by side as measured; on different texts they do not compare"]
         if self._shared:
             named = counted(len(self._shared), "name")
             notes.append(f"{named} of runs in more than one study: these runs are called study/run")
