@@ -24,7 +24,7 @@ from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, Median
 from toposcope.forecasting.measured_gain import MeasuredLaw
 from toposcope.forecasting.schedules.declared import falling
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 KINDS = ("usual", "other corpus")
 COLUMNS = (
@@ -66,7 +66,7 @@ def errors_of(run: Mapping[str, Any], part: float) -> Iterator[tuple[float, floa
             shape = "sqrt" if cooled["decay"] == "1-sqrt" else "linear"
             rates[begin:] *= falling(shape, np.linspace(0, 1, end + 1 - begin))
             seen = np.arange(1, now + 1)
-            log = Log("run", seen, np.array(run["training"])[:now], rates[seen], end)
+            log = Run("run", seen, np.array(run["training"])[:now], rates[seen], end)
             growth = tuning.GAIN_GROWTH[cooled["decay"]]
             planned, asked = 1 + growth * cooled["length"] / now, 1 + growth * found.length / now
             laws: Sequence[LawForecaster] = (MeasuredLaw(found, found.beyond * planned / asked), Median(), S1_ANNEAL)
@@ -89,7 +89,7 @@ def measured(course: Course, branch: Mapping[str, Any], length: int, decay: Any)
         return None
 
 
-def change(law: LawForecaster, log: Log, schedule: Schedule) -> float:
+def change(law: LawForecaster, log: Run, schedule: Schedule) -> float:
     """Return the change of the loss from the last step seen to the end, by a law."""
     now, end = law.law(log, schedule, ()).loss(np.array([log.steps[-1], schedule.last_step]))
     return float(end - now)

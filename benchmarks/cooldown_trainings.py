@@ -21,7 +21,7 @@ from toposcope.family.batched.updates import CLIP_EPSILON, FIRST_DECAY, SECOND_D
 from toposcope.family.batches import Batches
 from toposcope.family.corpus import Corpus, spread_sequences
 from toposcope.family.model import build
-from toposcope.family.run import ModelSize, Run, TrainingOptions
+from toposcope.family.run import FamilyRun, ModelSize, TrainingOptions
 
 CONTEXT, BATCH, WARM_UP = 64, 16, 50
 BRANCHES, SHARES, DECAYS = (600, 1200, 2400), (0.05, 0.1, 0.2), ("linear", "1-sqrt")
@@ -163,7 +163,7 @@ class Pool:
     def __post_init__(self) -> None:
         size, pack = SIZES[self.pack.size], self.pack
         options = TrainingOptions(steps=pack.last, batch_size=BATCH, seed=pack.seed, data_share=pack.data_share)
-        run = Run(name=pack.name, size=size, corpus=Corpus(source=pack.corpus), training=options)
+        run = FamilyRun(name=pack.name, size=size, corpus=Corpus(source=pack.corpus), training=options)
         tokens = corpora.load(self.corpus_path)
         self.batches = Batches(run, tokens)
         self.held_out = spread_sequences(tokens.validation, HELD_OUT, CONTEXT + 1, "validation")

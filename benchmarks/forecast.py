@@ -36,7 +36,7 @@ from toposcope.forecasting.intervals import (
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.forecasting.tuning import LATE_SHARE
-from toposcope.logs import Log, read_logs
+from toposcope.logs import Run, read_logs
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
 SHIPPED_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9)
@@ -188,12 +188,12 @@ def gains(found: pl.DataFrame) -> Iterator[Row]:
         }
 
 
-def long_log() -> Log:
+def long_log() -> Run:
     """Return a log of 100,000 noisy steps of a cosine."""
     steps, whole = np.arange(1, LONG + 1), round(LONG / SEEN)
     rate = 3e-4 * np.minimum(steps / 2000, 0.55 + 0.45 * np.cos(np.pi * steps / whole))
     noise = 0.02 * np.random.default_rng(0).standard_normal(LONG)
-    return Log("long", steps, 2.5 + 30 * (steps + 300.0) ** -0.5 + noise, rate, last_step=whole)
+    return Run("long", steps, 2.5 + 30 * (steps + 300.0) ** -0.5 + noise, rate, last_step=whole)
 
 
 def speed() -> Row:

@@ -19,7 +19,7 @@ from toposcope.forecasting.backtesting import backtest
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.siblings import CompleteRuns, complete_runs
-from toposcope.logs import Log, read_logs
+from toposcope.logs import Run, read_logs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from made_up_runs import Truth, made_up_run
@@ -75,7 +75,7 @@ def main(quick: bool, n: int, curves: Path, out: Path) -> None:
     write("forecast-odd-runs", out, facts, tables, ("toposcope", "numpy", "scipy"))
 
 
-def rows_of(half: str, family: str, group: list[Log]) -> Iterator[Row]:
+def rows_of(half: str, family: str, group: list[Run]) -> Iterator[Row]:
     """Return coverage, share refused and half width of a family, at every fraction."""
     rows: list[Row] = [
         {"half": half, "family": family, "what": what, "n": len(group)}
@@ -98,7 +98,7 @@ def rows_of(half: str, family: str, group: list[Log]) -> Iterator[Row]:
     yield from rows
 
 
-def interval_of(seen: Log) -> tuple[float, float] | None:
+def interval_of(seen: Run) -> tuple[float, float] | None:
     """Return the interval of a forecast, None if it is refused or the run diverged."""
     try:
         report = forecast(seen)
@@ -128,7 +128,7 @@ def speed(quick: bool) -> Iterator[Row]:
     yield {"what": what, "seconds": f"{time.perf_counter() - begin:.1f}"}
 
 
-def family(n: int) -> list[Log]:
+def family(n: int) -> list[Run]:
     """Return logs of n runs, whose lengths and sizes differ."""
     made = []
     for i in range(n):

@@ -30,7 +30,7 @@ from toposcope.family import build
 from toposcope.family.run import ModelSize
 
 Row = dict[str, object]
-Log = Callable[[int, torch.Tensor], None]
+Run = Callable[[int, torch.Tensor], None]
 
 THREADS = 2
 RESAMPLES = 10_000
@@ -342,12 +342,12 @@ def train(name: str, case: Case, folder: Path, talk: Connection, stopped: Any) -
     talk.send((perf_counter() - begin, said))
 
 
-def nothing(*_: Any) -> tuple[Log, Callable[[], dict[str, Any]]]:
+def nothing(*_: Any) -> tuple[Run, Callable[[], dict[str, Any]]]:
     """Train and do nothing else."""
     return (lambda step, loss: None), dict
 
 
-def toposcope(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log, Callable[[], dict[str, Any]]]:
+def toposcope(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Run, Callable[[], dict[str, Any]]]:
     """Monitor with the defaults; the clock leaves out the time in which the process was stopped."""
     from toposcope import Monitor
     from toposcope.study import Study
@@ -366,7 +366,7 @@ def toposcope(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log, 
     return (lambda step, loss: monitor.log(loss=loss, lr=LEARNING_RATE)), close
 
 
-def wandb(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log, Callable[[], dict[str, Any]]]:
+def wandb(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Run, Callable[[], dict[str, Any]]]:
     """Watch weights and gradients with W&B, offline."""
     import wandb
 
@@ -380,7 +380,7 @@ def wandb(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log, Call
     return (lambda step, loss: run.log({"loss": loss.item()})), close
 
 
-def tensorboard(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log, Callable[[], dict[str, Any]]]:
+def tensorboard(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Run, Callable[[], dict[str, Any]]]:
     """Write histograms of all weights with TensorBoard."""
     from torch.utils.tensorboard import SummaryWriter
 
@@ -399,7 +399,7 @@ def tensorboard(model: Any, optimizer: Any, case: Case, clock: Any) -> tuple[Log
     return log, close
 
 
-def norms(model: Any, *_: Any) -> tuple[Log, Callable[[], dict[str, Any]]]:
+def norms(model: Any, *_: Any) -> tuple[Run, Callable[[], dict[str, Any]]]:
     """Take the norm of every parameter in the loop."""
     parameters = list(model.parameters())
 
@@ -410,7 +410,7 @@ def norms(model: Any, *_: Any) -> tuple[Log, Callable[[], dict[str, Any]]]:
     return log, dict
 
 
-CONTESTANTS: dict[str, Callable[..., tuple[Log, Callable[[], dict[str, Any]]]]] = {
+CONTESTANTS: dict[str, Callable[..., tuple[Run, Callable[[], dict[str, Any]]]]] = {
     NOTHING: nothing,
     OURS: toposcope,
     "wandb.watch, histograms": wandb,

@@ -19,7 +19,7 @@ from result_files import Spread
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope_experiments.multi_power.law import MultiPowerLaw, fit_multi_power, summed_rate
 
 Vector = NDArray[np.float64]
@@ -82,7 +82,7 @@ def runs(size: str) -> Iterator[tuple[str, LoggedRun]]:
     for (name,), rows in frame.sort("step").group_by("run", maintain_order=True):
         steps = rows["step"].to_numpy().astype(np.int64)
         rates = rows["lr"].to_numpy()
-        log = Log(str(name), steps, rows["loss"].to_numpy(), rates, last_step=int(steps[-1]))
+        log = Run(str(name), steps, rows["loss"].to_numpy(), rates, last_step=int(steps[-1]))
         peak, last = rates.max(), f"{steps[-1]}:{rates[-1]}"
         yield str(name).split("/")[1], LoggedRun(log, planned(log, f"0:0,{WARM_UP}:{peak},{last}"))
 

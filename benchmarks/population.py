@@ -21,7 +21,7 @@ from rich.progress import track
 from bench import Column, command, interleaved, ratio, show, write
 from result_files import Spread
 from textbook import textbook_model, textbook_steps
-from toposcope.family import SIZES, Corpus, Run, TrainingOptions
+from toposcope.family import SIZES, Corpus, FamilyRun, TrainingOptions
 from toposcope.family.batched import group_runs
 from toposcope.family.batched.packs import run_bytes
 from toposcope.family.batched.training import PackTrainer
@@ -86,10 +86,10 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     )
 
 
-def declared(size: str, batch: int, count: int) -> list[Run]:
+def declared(size: str, batch: int, count: int) -> list[FamilyRun]:
     """Declare runs that differ in their seeds."""
     return [
-        Run(
+        FamilyRun(
             name=f"{size}-{seed}",
             size=SIZES[size],
             corpus=Corpus(),
@@ -132,7 +132,7 @@ def on_cpu(size: str, batch: int, count: int, corpus: Path, repeats: int) -> dic
 
 
 @contextmanager
-def workers(runs: list[Run], corpus: Path) -> Iterator[list[Connection]]:
+def workers(runs: list[FamilyRun], corpus: Path) -> Iterator[list[Connection]]:
     """Start processes that make updates of their share of the runs when they are told the way and how many."""
     context = get_context("spawn")
     pairs = [context.Pipe() for _ in range(PROCESSES)]
@@ -151,7 +151,7 @@ def workers(runs: list[Run], corpus: Path) -> Iterator[list[Connection]]:
             process.join()
 
 
-def serve(connection: Connection, runs: list[Run], corpus: Path) -> None:
+def serve(connection: Connection, runs: list[FamilyRun], corpus: Path) -> None:
     """Make updates on one thread until there is nothing more to do."""
     torch.set_num_threads(1)
     tokens = load(corpus)
@@ -170,14 +170,14 @@ def serve(connection: Connection, runs: list[Run], corpus: Path) -> None:
             connection.send(None)
 
 
-def alone_trainer(run: Run, tokens: Tokens, folder: Path) -> Trainer:
+def alone_trainer(run: FamilyRun, tokens: Tokens, folder: Path) -> Trainer:
     """Return a trainer of one run, before its first update."""
     trainer = Trainer(run, tokens, folder / run.name)
     trainer.outcome = Outcome("running", 0)
     return trainer
 
 
-def pack_trainer(runs: list[Run], tokens: Tokens, folder: Path, device: str = "cpu") -> PackTrainer:
+def pack_trainer(runs: list[FamilyRun], tokens: Tokens, folder: Path, device: str = "cpu") -> PackTrainer:
     """Return a trainer of several runs as one model, before its first update."""
     trainer = PackTrainer(runs, [tokens] * len(runs), folder / "pack", torch.device(device))
     trainer.step = 0

@@ -19,7 +19,7 @@ from rich.progress import track
 from bench import Column, command, interleaved, show, write
 from result_files import Spread
 from textbook import textbook_model, textbook_steps
-from toposcope.family import SIZES, Corpus, Run, TrainingOptions, build
+from toposcope.family import SIZES, Corpus, FamilyRun, TrainingOptions, build
 from toposcope.family.corpus import Tokens, load, prepare, spread_sequences
 from toposcope.family.run_folder import Outcome
 from toposcope.family.training import Trainer
@@ -75,7 +75,7 @@ def compare(
     long = tokens.training.long()
     training = TrainingOptions(steps=10**6)
     model = textbook_model(size, training.seed)
-    trainer = Trainer(Run(name=size, size=SIZES[size], corpus=CORPUS, training=training), tokens, folder / size)
+    trainer = Trainer(FamilyRun(name=size, size=SIZES[size], corpus=CORPUS, training=training), tokens, folder / size)
     trainer.outcome = Outcome("running", 0)
 
     def ours(steps: int) -> None:

@@ -11,7 +11,7 @@ from toposcope.forecasting.decision.advice import decide
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.columns import ACCURACY
 from toposcope_downstream.evaluations import COLUMNS, Evaluations, Target, read_evaluations
 from toposcope_downstream.in_scores import forecast_in_tasks, in_tasks
@@ -80,7 +80,7 @@ def test_intervals_of_runs_left_out_do_not_know_their_scatter() -> None:
 def test_what_is_no_task_is_named_with_the_mend() -> None:
     steps = np.arange(0, 2000, 20)
     report = forecast(
-        Log("now", steps, 5 - 0.001 * steps.astype(np.float64), np.full(len(steps), 3e-4)), last_step=4000
+        Run("now", steps, 5 - 0.001 * steps.astype(np.float64), np.full(len(steps), 3e-4)), last_step=4000
     )
     for tasks, message in ((["quizz"], "did you mean 'quiz'"), ([], "no scores of tasks; nothing was read")):
         known = evaluations()
@@ -142,7 +142,7 @@ def test_a_loss_that_is_not_that_of_the_points_is_refused() -> None:
 
 def test_a_forecast_goes_on_to_scores() -> None:
     steps = np.arange(200, 5001, 20)
-    log = Log(
+    log = Run(
         "now",
         steps,
         2.2 + 3 * steps.astype(np.float64) ** -0.35,
@@ -163,7 +163,7 @@ def test_a_forecast_goes_on_to_scores() -> None:
 
 def test_a_forecast_needs_to_know_which_loss_the_log_is_of() -> None:
     steps = np.arange(20, 5001, 20)
-    log = Log("now", steps, 2.2 + 3 * steps.astype(np.float64) ** -0.35, np.full(len(steps), 3e-4))
+    log = Run("now", steps, 2.2 + 3 * steps.astype(np.float64) ** -0.35, np.full(len(steps), 3e-4))
     both = evaluations().table.vstack(evaluations(corpus="code").table.filter(pl.col("role") == "corpus_loss"))
     two = Evaluations(both, evaluations().targets)
     report = forecast(log, schedule="constant:steps=10000")

@@ -13,7 +13,7 @@ from toposcope.analysis.trajectories import Trajectory
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.study.kinds import feature_named
 from toposcope_experiments.early_stopping.early_stopping import EarlyStopping, early_stopping, gain_by
 from toposcope_experiments.early_stopping.stopping_rules import (
@@ -204,7 +204,7 @@ class Predicted:
     def __init__(self) -> None:
         self.seen: list[int] = []
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
+    def fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         assert schedule.last_step == 5000
         assert not siblings
         self.seen.append(int(log.steps[-1]))
@@ -216,8 +216,8 @@ class Predicted:
 def test_forecasts_are_made_from_what_was_seen() -> None:
     loss = 2 + np.exp(-np.arange(51) / 10)
     forecaster = Predicted()
-    no_schedule = Log("no schedule", STEPS, loss, np.full(51, -1.0))
-    gain = gain_by(forecaster, [Log("a", STEPS, loss, np.full(51, 1e-3)), no_schedule])
+    no_schedule = Run("no schedule", STEPS, loss, np.full(51, -1.0))
+    gain = gain_by(forecaster, [Run("a", STEPS, loss, np.full(51, 1e-3)), no_schedule])
     assert [gain("a", step) for step in (100, 300)] == [pytest.approx(np.nan, nan_ok=True)] * 2
     assert np.isnan(gain("b", 1000))
     assert np.isnan(gain("no schedule", 1000))
@@ -228,7 +228,7 @@ def test_forecasts_are_made_from_what_was_seen() -> None:
 
 def test_a_forecaster_that_knows_the_law_stops_where_the_price_says() -> None:
     loss = 2 + 3 / (np.arange(51) * 100 + 1.0) ** 0.5
-    gain = gain_by(StepPowerLaw(), [Log("a", STEPS, loss, np.full(51, np.nan))])  # no learning rate was logged
+    gain = gain_by(StepPowerLaw(), [Run("a", STEPS, loss, np.full(51, np.nan))])  # no learning rate was logged
     stops = judged([run_of("a", loss)], gain=gain).stops.filter(rule=GAIN)
     for price in PRICES:
         truth = (loss[10:-1] - loss[-1]) / (1 - STEPS[10:-1] / 5000)

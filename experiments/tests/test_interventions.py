@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, prepare, train
+from toposcope.family import Corpus, FamilyRun, prepare, train
 from toposcope_experiments.interventions.design import CHAOS_SHARE, KINDS, STEERED, Design, Optimizer, Pack
 from toposcope_experiments.interventions.experiment import PUSHES, run_experiment
 from toposcope_experiments.interventions.results import CHAOS, DESIGN, PLAIN, RANDOM, RESULTS
@@ -53,7 +53,7 @@ def test_base_runs_are_unpushed_runs(whole: dict[str, np.ndarray], text: Path) -
         assert all(np.array_equal(found[:, 0], found[:, i], equal_nan=True) for i in range(len(SMALL.arms)))
     for seed in range(2):
         corpus = Corpus(source=str(text / "text.txt"))
-        run = Run(name=f"seed-{seed}", size=SMALL.model_size, corpus=corpus, training=SMALL.training(seed))
+        run = FamilyRun(name=f"seed-{seed}", size=SMALL.model_size, corpus=corpus, training=SMALL.training(seed))
         train(run, text / "corpus.safetensors", text / run.name)
         losses = pl.read_csv(text / run.name / "log.csv")["validation_loss"].drop_nulls()
         assert whole[LOSS][-1, seed] == pytest.approx(losses[-1], rel=1e-5)

@@ -11,7 +11,7 @@ from property_examples import examples
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope_experiments.multi_power.forecaster import CELLS, GAIN_SIZES, MultiPower, best_shared, likelihoods
 from toposcope_experiments.multi_power.law import (
     Curve,
@@ -62,7 +62,7 @@ def run(
     steps = np.arange(400, end + 1, every)
     rng = np.random.default_rng(len(kind) + end)
     loss = law.loss(schedule, steps) * np.exp(noise * rng.normal(size=len(steps)))
-    log = Log(f"{kind} {size:g} {end}", steps, loss, schedule.rates[steps], end, size, 1e5, "family")
+    log = Run(f"{kind} {size:g} {end}", steps, loss, schedule.rates[steps], end, size, 1e5, "family")
     return LoggedRun(log, schedule)
 
 
@@ -261,7 +261,7 @@ def test_published_curves_of_unseen_schedules(size: str, published: float, worst
     runs = {}
     for (name,), rows in frame.sort("step").group_by("run", maintain_order=True):
         steps, eta = rows["step"].to_numpy().astype(np.int64), rows["lr"].to_numpy()
-        log = Log(str(name), steps, rows["loss"].to_numpy(), eta, last_step=int(steps[-1]))
+        log = Run(str(name), steps, rows["loss"].to_numpy(), eta, last_step=int(steps[-1]))
         runs[str(name).split("/")[1]] = LoggedRun(log, planned(log, f"0:0,2160:{eta.max()},{steps[-1]}:{eta[-1]}"))
     fitted = ("cosine_24000", "constant_24000", "wsdcon_9")
     law = fit_multi_power([runs.pop(name) for name in fitted])

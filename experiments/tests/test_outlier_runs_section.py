@@ -9,7 +9,7 @@ from made_up_replicates import LOSS, family, runs_frame, trajectories
 from section_tools import section_of, with_tables
 
 from toposcope.analysis.trajectories import Trajectory
-from toposcope.family import Run
+from toposcope.family import FamilyRun
 from toposcope.report.sections import report_sections
 from toposcope.report.study_data import StudyData
 from toposcope.study import Declaration
@@ -110,6 +110,6 @@ def test_only_the_seed_may_differ_between_replicates() -> None:
     vary = {"size": ["tiny-3k"], "learning_rate": [1e-3, 2e-3], "seed": [1, 2, 3]}
     declared = Declaration(name="x", population=msgspec.convert({"vary": vary, "design": "grid"}, Population))
     settings = declared_settings(declared)
-    runs: list[Run] = declared.resolved_runs()
+    runs: list[FamilyRun] = declared.resolved_runs()
     groups = {settings[run.name]: run.training.learning_rate for run in runs}
     assert sorted(groups.values()) == [1e-3, 2e-3]

@@ -9,7 +9,7 @@ from scipy.stats import spearmanr
 from section_tools import with_tables
 
 from toposcope.analysis import Trajectory
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
+from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions
 from toposcope.probes import Feature
 from toposcope_experiments.cooled_twins.association import SCHEMA, cooled_table
 from toposcope_experiments.cooled_twins.real_cooldowns import real_cool_downs, real_table, stand_in_table
@@ -21,8 +21,8 @@ TRAINING = TrainingOptions(steps=110, warmup_steps=5, schedule="constant")
 END = {"schedule": "wsd", "steps": 110, "decay_steps": 10, "final_learning_rate": 0.0, "checkpoint_fractions": (1.0,)}
 
 
-def run(name: str, **changes: object) -> Run:
-    return Run(name=name, size=SIZE, corpus=Corpus(), training=msgspec.structs.replace(TRAINING, **changes))
+def run(name: str, **changes: object) -> FamilyRun:
+    return FamilyRun(name=name, size=SIZE, corpus=Corpus(), training=msgspec.structs.replace(TRAINING, **changes))
 
 
 def course(name: str, steps: list[int], features: list[float], losses: list[float]) -> Trajectory:
@@ -41,7 +41,7 @@ def test_a_cool_down_is_the_same_run_but_for_its_end() -> None:
     assert [(f.run.name, f.cooled.name, f.start, f.end) for f in real_cool_downs(runs)] == [("a", "end", 100, 110)]
 
 
-def many(merged_is_real: bool) -> tuple[list[Run], list[Trajectory], list[Trajectory]]:
+def many(merged_is_real: bool) -> tuple[list[FamilyRun], list[Trajectory], list[Trajectory]]:
     runs, courses, twins = [], [], []
     rng = np.random.default_rng(0)
     for seed in range(6):

@@ -13,7 +13,7 @@ from toposcope.extend import COOLDOWN
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecasters.stack import Stack
 from toposcope.forecasting.siblings import complete_runs
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope_experiments.topology_gain.gain import (
     BOTH,
     NORMS,
@@ -165,14 +165,14 @@ def test_components_are_those_of_an_independent_analysis() -> None:
 # ---- runs ---------------------------------------------------------------------------------------------------------
 
 
-def run(size: float, peak: float, seed: int, end: float = 2.0) -> Log:
+def run(size: float, peak: float, seed: int, end: float = 2.0) -> Run:
     """Return the log of a run on a cosine."""
     rng = np.random.default_rng(seed)
     steps = np.arange(0, 401, 8)
     loss = end + 3 * (steps + 20.0) ** -0.4 - np.log(size) / 20 + rng.normal(0, 1e-3, len(steps))
     rates = peak * (0.505 + 0.495 * np.cos(np.pi * steps / 400))
     name = f"{size:.0f}-{peak}-{seed}"
-    return Log(name, steps, loss, rates, 400, size, family="made", schedule="cosine")
+    return Run(name, steps, loss, rates, 400, size, family="made", schedule="cosine")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ __all__ += ["Entry", "Listing", "Inside", "Key", "contiguous", "as_array", "Chec
 __all__ += ["Source", "StoredFile", "Files", "Bytes", "Access", "LocalSource", "check_range", "is_checkpoint"]
 __all__ += ["without_credentials"]
 # a log format
-__all__ += ["RawLog", "Log"]
+__all__ += ["RawLog", "Run"]
 # files and tables of any tool, and names of columns in them
 __all__ += ["existing", "search_folder", "refuse_link", "refusing", "nothing_read", "format_of", "read_raw"]
 __all__ += ["read_logs"]
@@ -187,9 +187,9 @@ if TYPE_CHECKING:
     from toposcope.logs.formats import existing, format_of, nothing_read, read_raw, refusing, search_folder
     from toposcope.logs.formats.json_rows import parse_json_rows, table_of_rows
     from toposcope.logs.formats.tables import parse_table
-    from toposcope.logs.log import Log
     from toposcope.logs.raw import MULTIPLES, RawLog, join_names, one_line, parse_numbers, plural
     from toposcope.logs.reading import read_logs
+    from toposcope.logs.run import Run
     from toposcope.logs.table import LogTable, sources
     from toposcope.logs.texts import NO_VALUE, values_of_lines
     from toposcope.logs.tuning import FALSE_ALARM_RATE, MIN_LARGEST

@@ -13,7 +13,7 @@ from commands import called, complaint_of
 from small_models import save
 
 import toposcope
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, train
+from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions, train
 from toposcope.family.corpus import prepare
 from toposcope.family.model import build
 from toposcope.forecasting.cooldown_report import CoolDownReport
@@ -35,7 +35,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     corpus = Corpus(source=str(source))
     prepare(corpus, folder / "corpus.safetensors")
     place = folder / "runs" / "r"
-    train(Run(name="r", size=SIZE, corpus=corpus, training=TRAINING), folder / "corpus.safetensors", place)
+    train(FamilyRun(name="r", size=SIZE, corpus=corpus, training=TRAINING), folder / "corpus.safetensors", place)
     return place
 
 

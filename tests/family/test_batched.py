@@ -19,7 +19,7 @@ from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, build, train
+from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions, build, train
 from toposcope.family.batched import group_runs, train_batched, train_pack, training, updates
 from toposcope.family.batched.model import Layout, losses
 from toposcope.family.batched.updates import Factors, clipped_update
@@ -43,13 +43,15 @@ def column(directory: Path, name: str) -> list[float]:
         return [float(row[name] or "nan") for row in csv.DictReader(file)]
 
 
-def made(tmp_path: Path, options: Sequence[dict[str, Any]], **common: Any) -> tuple[list[Run], Path]:
+def made(tmp_path: Path, options: Sequence[dict[str, Any]], **common: Any) -> tuple[list[FamilyRun], Path]:
     corpus, path = prepared(tmp_path)
     runs = [small_run(corpus, name=f"run-{i}", size=SIZE, **common, **each) for i, each in enumerate(options)]
     return runs, path
 
 
-def assert_as_alone(runs: list[Run], paths: Sequence[Path], folder: Path, names: tuple[str, ...] = ("loss",)) -> None:
+def assert_as_alone(
+    runs: list[FamilyRun], paths: Sequence[Path], folder: Path, names: tuple[str, ...] = ("loss",)
+) -> None:
     """Train each run alone too; its log is that of the pack."""
     for run, path in zip(runs, paths, strict=True):
         alone, together = folder / "alone" / run.name, folder / "runs" / run.name
@@ -58,7 +60,7 @@ def assert_as_alone(runs: list[Run], paths: Sequence[Path], folder: Path, names:
             np.testing.assert_allclose(column(together, name), column(alone, name), rtol=1e-5)
 
 
-def trained_together(runs: list[Run], path: Path, folder: Path, **options: Any) -> list[Outcome]:
+def trained_together(runs: list[FamilyRun], path: Path, folder: Path, **options: Any) -> list[Outcome]:
     directories = [folder / "runs" / run.name for run in runs]
     return train_pack(runs, [path] * len(runs), directories, folder / "packs", **options)
 

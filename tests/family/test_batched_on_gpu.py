@@ -18,13 +18,13 @@ from toposcope.family.batched.training import PackTrainer
 from toposcope.family.batched.updates import Factors, clipped_update
 from toposcope.family.batches import dropout_masks, mask_keys
 from toposcope.family.corpus import load
-from toposcope.family.run import Run, TrainingOptions
+from toposcope.family.run import FamilyRun, TrainingOptions
 from toposcope.family.training import one_thread
 
 SIZE = ModelSize(hidden=12, layers=2, heads=3, context=16)
 
 
-def made(tmp_path: Path) -> tuple[list[Run], Path]:
+def made(tmp_path: Path) -> tuple[list[FamilyRun], Path]:
     corpus, path = prepared(tmp_path)
     options: list[dict[str, Any]] = [{"seed": 1}, {"dropout": 0.3}, {"learning_rate": 0.05}, {"label_noise": 0.2}]
     return [small_run(corpus, name=f"run-{i}", size=SIZE, **each) for i, each in enumerate(options)], path

@@ -17,7 +17,7 @@ import torch
 from small_runs import SIZE, contents, prepared, small_run, some_text
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import Run, batches, build, run_folder, train, training
+from toposcope.family import FamilyRun, batches, build, run_folder, train, training
 from toposcope.family.corpus import load, prepare
 from toposcope.family.run_folder import LOG_COLUMNS, Outcome, checkpoint_path, finished, outcome, read_run
 from toposcope.files import write_bytes, write_text
@@ -44,11 +44,11 @@ def corpus_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(tmp_path: Path) -> FamilyRun:
     return small_run(prepared(tmp_path)[0])
 
 
-def with_training(run: Run, **changed: Any) -> Run:
+def with_training(run: FamilyRun, **changed: Any) -> FamilyRun:
     return msgspec.structs.replace(run, training=msgspec.structs.replace(run.training, **changed))
 
 
@@ -61,7 +61,7 @@ def refusal(start: Callable[[], object]) -> str:
     return message
 
 
-def test_what_a_run_leaves(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+def test_what_a_run_leaves(run: FamilyRun, corpus_path: Path, tmp_path: Path) -> None:
     run = with_training(run, steps=25)
     directory = tmp_path / "run"
     reported: list[tuple[str, int, int]] = []
@@ -93,7 +93,7 @@ def test_what_a_run_leaves(run: Run, corpus_path: Path, tmp_path: Path) -> None:
         assert "nan" not in ",".join(row.values())
 
 
-def test_the_loss_falls(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+def test_the_loss_falls(run: FamilyRun, corpus_path: Path, tmp_path: Path) -> None:
     run = with_training(run, steps=120, learning_rate=2e-2)
     train(run, corpus_path, tmp_path / "run")
     losses = column(tmp_path / "run", "loss")
@@ -109,7 +109,7 @@ def test_the_loss_falls(run: Run, corpus_path: Path, tmp_path: Path) -> None:
     ids=str,
 )
 def test_a_plain_training_loop_gives_the_same_numbers_bit_for_bit(
-    run: Run, corpus_path: Path, tmp_path: Path, changed: dict[str, Any]
+    run: FamilyRun, corpus_path: Path, tmp_path: Path, changed: dict[str, Any]
 ) -> None:
     """The loss of step t is that of its own batch before the update; the norm is the one before clipping."""
     run = with_training(run, steps=12, **changed)
@@ -141,7 +141,9 @@ def test_a_plain_training_loop_gives_the_same_numbers_bit_for_bit(
 
 
 @pytest.mark.parametrize("changed", [{}, {"seed": 8}, {"validation_sequences": 100, "batch_size": 7}])
-def test_the_validation_set_is_fixed(run: Run, corpus_path: Path, tmp_path: Path, changed: dict[str, int]) -> None:
+def test_the_validation_set_is_fixed(
+    run: FamilyRun, corpus_path: Path, tmp_path: Path, changed: dict[str, int]
+) -> None:
     """Evenly spread sequences of the validation part: the same for every seed, batch size and step."""
     run = with_training(run, **changed)
     assert run.training.validation_sequences >= 64
@@ -158,7 +160,7 @@ def test_the_validation_set_is_fixed(run: Run, corpus_path: Path, tmp_path: Path
             assert logged[step] == pytest.approx(float(model.loss(sequences)), rel=1e-5)
 
 
-def test_the_result_depends_on_nothing_but_the_run(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+def test_the_result_depends_on_nothing_but_the_run(run: FamilyRun, corpus_path: Path, tmp_path: Path) -> None:
     train(run, corpus_path, tmp_path / "first")
     threads = torch.get_num_threads()
     torch.manual_seed(99)
@@ -197,7 +199,7 @@ def stop_at(steps: set[int]) -> Callable[[str, int, int], None]:
     ids=str,
 )
 def test_a_stopped_run_resumes_bit_for_bit(
-    run: Run,
+    run: FamilyRun,
     corpus_path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,7 +226,7 @@ def test_a_stopped_run_resumes_bit_for_bit(
 
 @pytest.mark.parametrize("at", range(8))
 def test_a_stop_between_any_two_files_costs_nothing(
-    run: Run, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+    run: FamilyRun, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     """A kill can fall between a checkpoint and the log, or the log and the state; each is a write of its own."""
     run = with_training(run, steps=20)
@@ -250,7 +252,7 @@ def test_a_stop_between_any_two_files_costs_nothing(
     assert contents(tmp_path / "stopped") == contents(tmp_path / "undisturbed")
 
 
-def test_a_complete_run_is_left_alone(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+def test_a_complete_run_is_left_alone(run: FamilyRun, corpus_path: Path, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     train(run, corpus_path, directory)
     changed = {path: path.stat().st_mtime_ns for path in directory.rglob("*.*") if path.name != ".lock"}
@@ -259,12 +261,12 @@ def test_a_complete_run_is_left_alone(run: Run, corpus_path: Path, tmp_path: Pat
 
 
 @pytest.fixture
-def diverging(run: Run) -> Run:
+def diverging(run: FamilyRun) -> FamilyRun:
     """A run whose weights leave the range of numbers within a few updates, but after its first checkpoint."""
     return with_training(run, learning_rate=1e30, warmup_steps=0, schedule="constant", checkpoint_every=2)
 
 
-def test_a_diverging_run_stops_and_is_kept(diverging: Run, corpus_path: Path, tmp_path: Path) -> None:
+def test_a_diverging_run_stops_and_is_kept(diverging: FamilyRun, corpus_path: Path, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     found = train(diverging, corpus_path, directory)
     assert found.status == "diverged"
@@ -284,7 +286,7 @@ def test_a_diverging_run_stops_and_is_kept(diverging: Run, corpus_path: Path, tm
 
 
 def test_a_run_ruined_by_its_last_update_is_not_called_complete(
-    diverging: Run, corpus_path: Path, tmp_path: Path
+    diverging: FamilyRun, corpus_path: Path, tmp_path: Path
 ) -> None:
     """The loss of the last step is finite, but that of the weights it leaves, the final loss, is no number."""
     found = train(diverging, corpus_path, tmp_path / "long")
@@ -306,7 +308,7 @@ def test_a_run_ruined_by_its_last_update_is_not_called_complete(
     ids=str,
 )
 def test_the_directory_of_another_declaration_is_refused(
-    run: Run, corpus_path: Path, tmp_path: Path, changed: dict[str, dict[str, Any]], words: list[str]
+    run: FamilyRun, corpus_path: Path, tmp_path: Path, changed: dict[str, dict[str, Any]], words: list[str]
 ) -> None:
     directory = tmp_path / "run"
     train(run, corpus_path, directory)
@@ -318,7 +320,7 @@ def test_the_directory_of_another_declaration_is_refused(
     assert contents(directory) == before
 
 
-def test_a_directory_trained_on_another_text_is_refused(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+def test_a_directory_trained_on_another_text_is_refused(run: FamilyRun, corpus_path: Path, tmp_path: Path) -> None:
     train(run, corpus_path, tmp_path / "run")
     Path(run.corpus.source).write_text(some_text(seed=1), encoding="utf-8")
     prepare(run.corpus, tmp_path / "other.safetensors")
@@ -328,7 +330,7 @@ def test_a_directory_trained_on_another_text_is_refused(run: Run, corpus_path: P
 
 
 @pytest.mark.parametrize("file", ["state.safetensors", "run.json"])
-def test_a_damaged_file_is_reported_with_its_fix(run: Run, corpus_path: Path, tmp_path: Path, file: str) -> None:
+def test_a_damaged_file_is_reported_with_its_fix(run: FamilyRun, corpus_path: Path, tmp_path: Path, file: str) -> None:
     directory = tmp_path / "run"
     train(run, corpus_path, directory)
     undisturbed = contents(directory)
@@ -371,7 +373,7 @@ print(train(run, Path(sys.argv[2]), Path(sys.argv[3]), wait).status, flush=True)
 
 @pytest.mark.slow
 def test_two_processes_on_one_run_are_refused(
-    run: Run, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: FamilyRun, corpus_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "run"
     arguments = [msgspec.json.encode(run).decode(), str(corpus_path), str(directory)]
@@ -394,7 +396,7 @@ def test_two_processes_on_one_run_are_refused(
     assert contents(directory) == contents(tmp_path / "undisturbed")
 
 
-def test_log_spaced_checkpoints_are_kept_and_resume(run: Run, corpus_path: Path, tmp_path: Path) -> None:
+def test_log_spaced_checkpoints_are_kept_and_resume(run: FamilyRun, corpus_path: Path, tmp_path: Path) -> None:
     spaced = with_training(run, log_spaced=5)
     assert train(spaced, corpus_path, tmp_path / "whole") == Outcome("complete", 40)
     steps = [0, 1, 3, 12, 40]
@@ -410,7 +412,7 @@ def test_log_spaced_checkpoints_are_kept_and_resume(run: Run, corpus_path: Path,
 
 
 def test_a_run_from_before_there_were_log_spaced_checkpoints_stands(
-    run: Run, corpus_path: Path, tmp_path: Path
+    run: FamilyRun, corpus_path: Path, tmp_path: Path
 ) -> None:
     train(run, corpus_path, tmp_path / "run")
     path = tmp_path / "run" / "run.json"

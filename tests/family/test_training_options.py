@@ -14,7 +14,7 @@ from small_runs import SIZE, prepared, small_run
 from torch import Tensor, nn
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, build, train
+from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions, build, train
 from toposcope.family.batches import Batches, dropout_masks, mask_keys, noisy_targets
 from toposcope.family.corpus import Tokens, load
 from toposcope.family.run_folder import checkpoint_path
@@ -26,7 +26,7 @@ def losses_of(directory: Path) -> list[float]:
         return [float(row["loss"] or "nan") for row in csv.DictReader(file)]
 
 
-def trained(tmp_path: Path, name: str = "run", **training: Any) -> tuple[Run, Tokens, Path]:
+def trained(tmp_path: Path, name: str = "run", **training: Any) -> tuple[FamilyRun, Tokens, Path]:
     corpus, path = prepared(tmp_path)
     run = small_run(corpus, **training)
     train(run, path, tmp_path / name)
@@ -52,7 +52,7 @@ def test_too_small_a_share_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
 def test_label_noise_replaces_a_share_of_the_targets_evenly(share: float) -> None:
     corpus_tokens = torch.zeros(200_000, dtype=torch.uint8)
-    run = Run(name="noisy", size=SIZE, corpus=Corpus(), training=TrainingOptions(label_noise=share))
+    run = FamilyRun(name="noisy", size=SIZE, corpus=Corpus(), training=TrainingOptions(label_noise=share))
     targets = noisy_targets(run, corpus_tokens)
     assert targets.dtype == torch.uint8
     # The right token may be drawn again, once in as many as there are tokens.

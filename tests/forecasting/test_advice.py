@@ -12,7 +12,7 @@ from toposcope.forecasting.decision.decision import COOL_DOWN, RunInProgress
 from toposcope.forecasting.scaling.planner import optimal_split, plan
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.report.decision import brief
 from toposcope.wording import short
 
@@ -27,10 +27,10 @@ def points(*, along: bool = False, family: str = "", per_byte: bool = False) -> 
     return Points(N, D, loss, run, np.full(len(N), family), remarks)
 
 
-def log(rates: float | list[float] = 1e-3, *, parameters: float = 1e8, family: str = "", unit: str = "nats") -> Log:
+def log(rates: float | list[float] = 1e-3, *, parameters: float = 1e8, family: str = "", unit: str = "nats") -> Run:
     steps = np.arange(1, 5) * 100
     rate = np.broadcast_to(np.asarray(rates, dtype=np.float64), 4).copy()
-    return Log("now", steps, np.linspace(4, 3, 4), rate, None, parameters, 1e6, family, unit=unit)
+    return Run("now", steps, np.linspace(4, 3, 4), rate, None, parameters, 1e6, family, unit=unit)
 
 
 def test_a_cool_down_is_budgeted_where_the_law_does_not_hold_it() -> None:
@@ -60,7 +60,7 @@ def test_where_the_run_stands() -> None:
         (log(), points(per_byte=True), "cannot be compared"),
     ],
 )
-def test_runs_that_cannot_be_compared_are_refused(run: Log, others: Points, told: str) -> None:
+def test_runs_that_cannot_be_compared_are_refused(run: Run, others: Points, told: str) -> None:
     with pytest.raises(ToposcopeError, match=told):
         run_of_log(run, others, None, None)
 

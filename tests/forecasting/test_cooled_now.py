@@ -15,7 +15,7 @@ from toposcope.forecasting.decision.cooled_now import affordable
 from toposcope.forecasting.decision.decision import RunInProgress, continue_or_scale, reasons, with_cool_down
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.report.decision import brief, brief_table
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
@@ -67,9 +67,9 @@ def points(*, along: bool = True) -> Points:
     return Points(N, D, loss, np.array(run), np.full(len(N), ""), ())
 
 
-def log(rates: float | list[float] = 1e-3) -> Log:
+def log(rates: float | list[float] = 1e-3) -> Run:
     steps = np.arange(250, 1001, 250)
-    return Log("now", steps, np.linspace(4, 3, 4), np.broadcast_to(rates, 4).astype(float), None, 1e8, 1e7)
+    return Run("now", steps, np.linspace(4, 3, 4), np.broadcast_to(rates, 4).astype(float), None, 1e8, 1e7)
 
 
 def test_the_answer_names_the_third_way_and_its_price() -> None:
@@ -114,7 +114,7 @@ def test_a_fresh_run_that_wins_is_still_the_answer_and_a_long_way_to_go_is_conti
     ],
 )
 def test_what_is_not_of_the_run_now_is_not_weighed_and_a_note_says_so(
-    run: Log, measured: list[CoolDown], extra: float, told: str
+    run: Run, measured: list[CoolDown], extra: float, told: str
 ) -> None:
     advice = decide(points(), extra=extra, log=run, measured=measured, resamples=30)
     assert advice.decision is not None

@@ -8,7 +8,7 @@ import pytest
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import forecast
 from toposcope.forecasting.headline import health_of, standing
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.anomalies import Divergence
 
 STEPS = np.arange(10, 1001, 10)
@@ -17,8 +17,8 @@ FALLING = (2 + 3 * (STEPS / 10) ** -0.5) * np.exp(0.002 * RNG.normal(size=len(ST
 RISING = FALLING + np.where(STEPS > 500, (STEPS - 500) / 200, 0)
 
 
-def log(loss: np.ndarray, target: str = "loss", last_step: int | None = 2000, **more: object) -> Log:
-    return Log("run", STEPS, loss, np.full(len(STEPS), 1e-3), last_step, target=target, **more)  # type: ignore[arg-type]
+def log(loss: np.ndarray, target: str = "loss", last_step: int | None = 2000, **more: object) -> Run:
+    return Run("run", STEPS, loss, np.full(len(STEPS), 1e-3), last_step, target=target, **more)  # type: ignore[arg-type]
 
 
 def test_a_healthy_run() -> None:
@@ -42,7 +42,7 @@ def test_a_healthy_run() -> None:
         (log(FALLING, diverged=Divergence(990, "the loss is NaN")), "^The run diverged at step 990.*no final loss.$"),
     ],
 )  # fmt: skip
-def test_each_kind_of_run_has_its_own(run: Log, words: str) -> None:
+def test_each_kind_of_run_has_its_own(run: Run, words: str) -> None:
     assert re.search(words, forecast(run).headline()), forecast(run).headline()
 
 
@@ -71,5 +71,5 @@ def test_the_curve_begins_at_the_present_level_and_ends_with_the_law(noise: floa
 
 @pytest.mark.parametrize("n", [1, 2, 15])
 def test_a_few_losses_are_too_few_to_call_a_run_healthy(n: int) -> None:
-    short = Log("run", STEPS[:n], FALLING[:n], np.full(n, 1e-3), 2000, target="loss")
+    short = Run("run", STEPS[:n], FALLING[:n], np.full(n, 1e-3), 2000, target="loss")
     assert health_of(short).startswith(f"too short to be judged: {n} loss")

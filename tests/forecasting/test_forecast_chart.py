@@ -11,17 +11,17 @@ from toposcope.charts.forecast import MAX_POINTS, MAX_RAW_POINTS
 from toposcope.forecasting import forecast as forecast_run
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.siblings import siblings_among
-from toposcope.logs import Log, Logs
+from toposcope.logs import Logs, Run
 
 LAST = 3000
 
 
-def log(name: str, share: float, level: float = 3.0, every: int = 10, seed: int = 0, last: int = LAST) -> Log:
+def log(name: str, share: float, level: float = 3.0, every: int = 10, seed: int = 0, last: int = LAST) -> Run:
     t = np.arange(every, round(share * last) + 1, every)
     rate = 0.1 + 0.45 * (1 + np.cos(np.pi * t / last))
     loss = level + 8 * t**-0.45 - 0.2 * (1 - rate) + np.random.default_rng(seed).normal(0, 0.004, len(t))
     loss[len(t) // 2] += 3  # a spike
-    return Log(name, t.astype(np.int64), loss, rate, last_step=last, parameters=1e8 + 1e7 * (seed % 3))
+    return Run(name, t.astype(np.int64), loss, rate, last_step=last, parameters=1e8 + 1e7 * (seed % 3))
 
 
 def rows(chart: Chart, *fields: str) -> pl.DataFrame:
@@ -88,6 +88,6 @@ def test_a_complete_run_and_one_point() -> None:
     assert done.title.startswith("The run is complete")
     assert "dashed" not in done.caption
     assert done.render("png")
-    one = forecast_run(Log("one", np.array([1]), np.array([3.0]), np.array([np.nan])), last_step=10).plot()
+    one = forecast_run(Run("one", np.array([1]), np.array([3.0]), np.array([np.nan])), last_step=10).plot()
     assert one.render("png")
     assert not re.search(r"\bnan\b|None|\binf\b", one.title + one.caption + one.alt)

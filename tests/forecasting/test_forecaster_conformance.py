@@ -14,12 +14,12 @@ from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.intervals import band, with_interval
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 
 @dataclass(frozen=True)
 class Case:
-    log: Log
+    log: Run
     schedule: Schedule
     siblings: tuple[LoggedRun, ...] = ()
 
@@ -29,7 +29,7 @@ def of_losses(losses: np.ndarray, unit: str = "nats", every: int = 10, share: fl
     steps = every * np.arange(1, len(losses) + 1)
     end = int(steps[-1] / share)
     planned_rates = rates("cosine", end)
-    log = Log("log", steps, losses, planned_rates[steps], end, 1e8, 1e5, "made up", unit=unit)
+    log = Run("log", steps, losses, planned_rates[steps], end, 1e8, 1e5, "made up", unit=unit)
     return Case(log, Schedule(planned_rates))
 
 
@@ -51,7 +51,7 @@ def with_siblings(siblings: tuple[LoggedRun, ...], fraction: float = 0.3) -> Cas
 def in_warm_up() -> Case:
     planned_rates = rates("cosine", 2000, warm_up=1000)
     steps = np.arange(10, 600, 10)
-    log = Log("log", steps, 3 + 3 / np.sqrt(steps), planned_rates[steps], 2000)
+    log = Run("log", steps, 3 + 3 / np.sqrt(steps), planned_rates[steps], 2000)
     return Case(log, Schedule(planned_rates))
 
 
@@ -100,7 +100,7 @@ def rates_of_nothing() -> Case:
     """The rate is 0 for the late half of the log."""
     planned_rates = np.where(np.arange(2001) < 200, 1e-3, 0.0)
     steps = np.arange(10, 1001, 10)
-    log = Log("log", steps, noisy(), planned_rates[steps], 2000, 1e8, 1e5, "made up")
+    log = Run("log", steps, noisy(), planned_rates[steps], 2000, 1e8, 1e5, "made up")
     stopped = [
         made_up_run(f"stopped {i}", truth=Truth(L0=2 + i / 10), size=1e8 * (i + 2), noise=0.01) for i in range(8)
     ]
@@ -131,7 +131,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "1 point and siblings": lambda: replace(points(1), siblings=relatives()),
     "step 0 alone": lambda: Case(seen(made_up_run(), 0.001), made_up_run().schedule, relatives()),
     "a schedule of step 0": lambda: Case(
-        Log("log", np.array([0]), np.array([3.0]), np.array([1.0]), 0), Schedule([1.0])
+        Run("log", np.array([0]), np.array([3.0]), np.array([1.0]), 0), Schedule([1.0])
     ),
     "constant loss": lambda: of_losses(np.full(60, 3.0)),
     "constant loss, late": lambda: of_losses(np.full(60, 3.0), share=0.9),

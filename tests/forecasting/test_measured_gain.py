@@ -21,7 +21,7 @@ from toposcope.forecasting.schedules.declared import falling
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.tuning import GAIN_GROWTH
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
 END = 4000
@@ -35,7 +35,7 @@ def held(share: float = 0.1, shape: str = "linear", c: float = 0.06, noise: floa
     steps = np.arange(10, END + 1, 10)
     loss = Truth(c=c).losses(planned)[steps]
     loss *= np.exp(noise * np.random.default_rng(0).normal(size=len(steps)))
-    return LoggedRun(Log("held", steps, loss, planned[steps], END), Schedule(planned))
+    return LoggedRun(Run("held", steps, loss, planned[steps], END), Schedule(planned))
 
 
 def at(step: int, beyond: float, length: int = 100, at_least: tuple[str, ...] = ()) -> CoolDown:
@@ -148,7 +148,7 @@ def test_real_runs_end_where_they_ended_by_the_gain_of_their_own_decay() -> None
     curves = pl.read_parquet(CURVES).filter(pl.col("sched") == "wsd", pl.col("family") == "mpl").sort("step")
     for name in curves["run"].unique():
         steps, loss, rate = (curves.filter(run=name)[column].to_numpy() for column in ("step", "loss", "lr"))
-        log = Log(name, steps.astype(np.int64), loss, rate, int(steps[-1]))
+        log = Run(name, steps.astype(np.int64), loss, rate, int(steps[-1]))
         complete = LoggedRun(log, planned(log))
         begin, _ = decay_of(complete.schedule)
         seen = log.until(begin)

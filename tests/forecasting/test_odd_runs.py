@@ -24,11 +24,11 @@ from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import new_stage
 from toposcope.forecasting.tuning import UNSEEN
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.overfitting import overfits
 
 Vector = NDArray[np.float64]
-Kind = Callable[[np.random.Generator], Log]
+Kind = Callable[[np.random.Generator], Run]
 FRACTIONS = (0.1, 0.2, 0.3, 0.5, 0.7, 0.85)
 
 
@@ -39,14 +39,14 @@ class Outcome(NamedTuple):
     refused: str
 
 
-def part(log: Log, fraction: float) -> Log:
+def part(log: Run, fraction: float) -> Run:
     assert log.last_step is not None
     seen = log.until(fraction * log.last_step)
     assert seen is not None
     return replace(seen, finished=False)
 
 
-def outcome(log: Log, fraction: float) -> Outcome:
+def outcome(log: Run, fraction: float) -> Outcome:
     try:
         report = forecast(part(log, fraction))
     except RefusedError as error:
@@ -111,12 +111,12 @@ def test_real_shapes_are_not_refused() -> None:
         assert share_refused(outcomes(kinds, fraction, 3, seed=4)) == 0
 
 
-def staged(jump: float, seed: int, at: float = 0.4, n: int = 200) -> Log:
+def staged(jump: float, seed: int, at: float = 0.4, n: int = 200) -> Run:
     """A log whose loss jumps for good, at step 10 n at."""
     rng = np.random.default_rng(seed)
     steps = np.arange(10, 10 * n + 1, 10)
     loss = (2 + 3 * (steps / 10.0) ** -0.5) * np.exp(np.where(steps > 10 * n * at, jump, 0.0))
-    return Log("staged", steps, loss * np.exp(0.01 * rng.normal(size=n)), np.full(n, 1e-3), 20 * n)
+    return Run("staged", steps, loss * np.exp(0.01 * rng.normal(size=n)), np.full(n, 1e-3), 20 * n)
 
 
 @pytest.mark.parametrize("jump", [-0.3, -0.12, 0.12, 0.3])
@@ -161,12 +161,12 @@ def test_epochs_are_no_stages() -> None:
     for seed in range(4):
         noise = np.random.default_rng(seed).normal(size=600)
         loss = 2 * steps**-0.05 * 0.8 ** ((steps - 1) // 150) * np.exp(0.01 * noise)
-        log = Log("epochs", steps, loss, np.full(600, 1e-4), 900)
+        log = Run("epochs", steps, loss, np.full(600, 1e-4), 900)
         assert new_stage(log, planned(log)) is None
 
 
 def test_the_command_says_the_stage_and_the_reason_of_a_refusal(tmp_path: Path) -> None:
-    def told(log: Log, *more: str) -> tuple[int, str]:
+    def told(log: Run, *more: str) -> tuple[int, str]:
         path = tmp_path / f"{log.name}.csv"
         rows = zip(log.steps, log.loss, log.learning_rate, strict=True)
         lines = [f"{step},{loss:.6f},{rate},{log.last_step}\n" for step, loss, rate in rows]
@@ -182,7 +182,7 @@ def test_the_command_says_the_stage_and_the_reason_of_a_refusal(tmp_path: Path) 
     assert (code, json.loads(output)["new_stage"]) == (0, 810)
     x = np.linspace(0, 1, 120)
     rising = 3 * (1 + (1 - np.exp(-20 * x))) * np.exp(0.02 * np.random.default_rng(0).normal(size=120))
-    log = Log("memory", np.arange(10, 1201, 10), rising, np.full(120, 1e-3), 2400, target="val_loss")
+    log = Run("memory", np.arange(10, 1201, 10), rising, np.full(120, 1e-3), 2400, target="val_loss")
     code, output = told(log)
     assert code == 2
     assert "'val_loss' was above its first value, " in output
@@ -212,7 +212,7 @@ def test_noise_of_few_evaluations_is_no_overfitting(n: int) -> None:
 def test_a_loss_that_rose_below_its_first_value_is_said_to(n: int, target: str) -> None:
     level = np.interp(np.linspace(0, 1, n), [0, 0.5, 1], [10.9, 3.5, 7.4])
     loss = level * np.exp(0.02 * np.random.default_rng(n).normal(size=n))
-    report = forecast(Log("r", 10 * np.arange(1, n + 1), loss, np.full(n, 1e-3), target=target), last_step=20 * n)
+    report = forecast(Run("r", 10 * np.arange(1, n + 1), loss, np.full(n, 1e-3), target=target), last_step=20 * n)
     assert "has risen " in report.headline()
     low, high = report.interval
     assert low <= 1.3 * loss.min()
@@ -225,7 +225,7 @@ def test_noise_is_no_rise(n: int) -> None:
     for seed in range(20):
         steps = np.arange(10, 10 * n + 1, 10)
         noise = 0.25 * np.random.default_rng([n, seed]).normal(size=n)
-        report = forecast(Log("r", steps, (1 + 2 * (steps / 10) ** -0.5) * np.exp(noise), np.full(n, 1e-3), 20 * n))
+        report = forecast(Run("r", steps, (1 + 2 * (steps / 10) ** -0.5) * np.exp(noise), np.full(n, 1e-3), 20 * n))
         said += "has risen" in report.headline()
     assert said <= 1
 
@@ -267,7 +267,7 @@ def test_own_errors_widen_the_interval_of_a_language_model_by_how_far_they_excee
 
 def test_widths_of_other_runs_add_up_as_independent_errors_do() -> None:
     steps = np.arange(200, 4001, 20)
-    log = Log("tune", steps, 1 + (steps / 50.0) ** -0.5, np.full(len(steps), 1e-4), 8000)
+    log = Run("tune", steps, 1 + (steps / 50.0) ** -0.5, np.full(len(steps), 1e-4), 8000)
     schedule, made = Schedule(np.full(8001, 1e-4)), Forecast("median", 1.0)
     own = [OwnError(0.1, 0.5, 0.01), OwnError(0.02, 0.05, 0.01)]
     shipped, horizon = shipped_width(made, log, schedule), np.log(2)
@@ -295,7 +295,7 @@ def test_a_forecast_that_spans_three_decades_is_refused() -> None:
     steps = np.arange(10, 1001, 10)
     loss = np.maximum(5 * np.exp(-steps / 120.0), 1e-6) * np.exp(0.1 * np.random.default_rng(0).normal(size=100))
     with pytest.raises(RefusedError, match=r"a 90% interval would go from .* cannot be told"):
-        forecast(Log("fast", steps, loss, np.full(100, 1e-3), 20000))
+        forecast(Run("fast", steps, loss, np.full(100, 1e-3), 20000))
 
 
 def test_the_same_report_again() -> None:

@@ -13,15 +13,15 @@ from toposcope.family.run import ScheduleName, learning_rate
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.table import LogTable
 
 T = 10_000
 NONE = np.nan
 
 
-def made(steps: NDArray[np.int64], rates: NDArray[np.float64], last_step: int | None = T) -> Log:
-    return Log("run", steps, 3 + 1 / (1 + steps / 1000), np.asarray(rates, dtype=np.float64), last_step=last_step)
+def made(steps: NDArray[np.int64], rates: NDArray[np.float64], last_step: int | None = T) -> Run:
+    return Run("run", steps, 3 + 1 / (1 + steps / 1000), np.asarray(rates, dtype=np.float64), last_step=last_step)
 
 
 def true_rates(kind: ScheduleName, final: float = 0.0, warmup: int = 300, decay: int = 2000) -> NDArray[np.float64]:
@@ -42,7 +42,7 @@ def true_rates(kind: ScheduleName, final: float = 0.0, warmup: int = 300, decay:
     )
 
 
-def seen(rates: NDArray[np.float64], fraction: float, every: int = 50, last_step: int | None = T) -> Log:
+def seen(rates: NDArray[np.float64], fraction: float, every: int = 50, last_step: int | None = T) -> Run:
     steps = np.arange(0, int(fraction * T) + 1, every)
     return made(steps, rates[steps], last_step)
 
@@ -397,7 +397,7 @@ def cooled_down(length: int, tail: int = 1000, warmup: int = 300, final: float =
 
 def sibling(rates: NDArray[np.float64], name: str = "", every: int = 50, kind: str = "", **more: object) -> LoggedRun:
     steps = np.arange(0, len(rates), every)
-    log = Log(name, steps, 3 + 1 / (1 + steps / 1000), rates[steps], last_step=len(rates) - 1, schedule=kind)
+    log = Run(name, steps, 3 + 1 / (1 + steps / 1000), rates[steps], last_step=len(rates) - 1, schedule=kind)
     return LoggedRun(replace(log, **more), Schedule(rates))  # type: ignore[arg-type]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.points import Points, points_of, read_points
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 N, D, LOSS = [1e8, 2e8, 4e8], [2e9, 3e9, 5e9], [3.5, 3.25, 3.0]
 
@@ -92,9 +92,9 @@ def test_bad_tables_are_refused(tmp_path: Path, text: str, columns: dict[str, st
         read_points(tmp_path / "absent.csv")
 
 
-def log(name: str, *, parameters: float = 1e8, planned: int | None = 999, unit: str = "nats") -> Log:
+def log(name: str, *, parameters: float = 1e8, planned: int | None = 999, unit: str = "nats") -> Run:
     loss = np.linspace(5, 3, 1000)
-    return Log(name, np.arange(1000), loss, np.full(1000, 1e-3), planned, parameters, 1e5, unit=unit)
+    return Run(name, np.arange(1000), loss, np.full(1000, 1e-3), planned, parameters, 1e5, unit=unit)
 
 
 def test_logs_give_a_point_each_at_their_end() -> None:

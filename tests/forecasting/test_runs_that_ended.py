@@ -13,16 +13,16 @@ from toposcope.forecasting.forecaster import fraction_seen
 from toposcope.forecasting.scaling.points import Points, points_of
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.siblings import complete_runs
-from toposcope.logs import Log, read_log
+from toposcope.logs import Run, read_log
 from toposcope.logs.anomalies import Divergence
 
 STEPS = np.arange(10, 1001, 10)
 DIVERGED = Divergence(700, "the training loss is NaN in all 30 rows from there on, after 2.3 at step 690")
 
 
-def made(name: str, diverged: Divergence | None = None) -> Log:
+def made(name: str, diverged: Divergence | None = None) -> Run:
     loss = np.asarray(2 + int(name) / 10 + 3 * STEPS**-0.4)
-    return Log(
+    return Run(
         name, STEPS, loss, np.full(100, 1e-3), 1000, 1e8 * (1 + int(name)), tokens_per_step=1e6, diverged=diverged
     )
 
@@ -98,7 +98,7 @@ def test_a_finished_run_is_complete_wherever_its_last_loss_is(trained: Path) -> 
 @pytest.mark.parametrize(("last", "complete"), [(2999, True), (2990, False), (3000, True)])
 def test_steps_counted_from_0(last: int, complete: bool) -> None:
     steps = np.arange(last % 2, last + 1, 2) if last != 2990 else np.arange(0, last + 1, 2)
-    log = Log("run", steps, np.asarray(2 + 3 * (steps + 1.0) ** -0.4), np.full(len(steps), 1e-3), 3000)
+    log = Run("run", steps, np.asarray(2 + 3 * (steps + 1.0) ** -0.4), np.full(len(steps), 1e-3), 3000)
     assert (forecast(log).default is None) == complete
 
 

@@ -8,27 +8,27 @@ import pytest
 from made_up_runs import made_up_run
 
 from toposcope.forecasting.siblings import complete_runs, is_same_run
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 NOISE = 0.003
 
 
-def run(seed: int, noise: float = NOISE, end: int = 2000) -> Log:
+def run(seed: int, noise: float = NOISE, end: int = 2000) -> Run:
     """One recipe: all but the noise is the same."""
     return made_up_run(f"seed {seed}", end=end, noise=noise, truth=None).log
 
 
-def rows(log: Log, chosen: slice) -> Log:
+def rows(log: Run, chosen: slice) -> Run:
     return replace(log, steps=log.steps[chosen], loss=log.loss[chosen], learning_rate=log.learning_rate[chosen])
 
 
-def resampled(log: Log) -> Log:
+def resampled(log: Run) -> Run:
     steps = np.arange(3, log.steps[-1], 17)
     rate = np.interp(steps, log.steps, log.learning_rate)
     return replace(log, steps=steps, loss=np.interp(steps, log.steps, log.loss), learning_rate=rate)
 
 
-WAYS: dict[str, Callable[[Log], Log]] = {
+WAYS: dict[str, Callable[[Run], Run]] = {
     "3 decimals": lambda log: replace(log, loss=log.loss.round(3)),
     "4 decimals": lambda log: replace(log, loss=log.loss.round(4)),
     "4 digits": lambda log: replace(log, loss=np.array([float(f"{x:.4g}") for x in log.loss])),
@@ -97,5 +97,5 @@ def test_a_rounded_copy_is_counted_once() -> None:
 def test_a_long_log_is_compared_quickly() -> None:
     steps = np.arange(100_000)
     noise = np.random.default_rng(0).normal(0, 0.02, 100_000)
-    log = Log("long", steps, 3 + 20 * (steps + 100.0) ** -0.5 + noise, np.full(100_000, 1e-3))
+    log = Run("long", steps, 3 + 20 * (steps + 100.0) ** -0.5 + noise, np.full(100_000, 1e-3))
     assert is_same_run(log, replace(log, name="rounded", loss=log.loss.round(3)))

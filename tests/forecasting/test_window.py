@@ -7,12 +7,12 @@ from property_examples import examples
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import MAX_BINS, MIN_POINTS, window
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 
-def log_of(steps: list[int], seed: int = 0) -> Log:
+def log_of(steps: list[int], seed: int = 0) -> Run:
     at = np.array(sorted(steps), dtype=np.int64)
-    return Log("log", at, np.random.default_rng(seed).uniform(1, 5, len(at)), np.full(len(at), np.nan))
+    return Run("log", at, np.random.default_rng(seed).uniform(1, 5, len(at)), np.full(len(at), np.nan))
 
 
 CONSTANT = Schedule([1.0])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log, read_log, tuning
+from toposcope.logs import Run, read_log, tuning
 
 BY_TOOL = pytest.mark.parametrize("log", EXCERPTS, ids=lambda log: log.tool)
 SURROUNDED = [log for log in EXCERPTS if log.suffix == ".log"]
@@ -25,12 +25,12 @@ NO_STEPS = "axolotl detr espnet hf_no_trainer hf_trainer_text levanter trl_dpo t
 """Tools whose rows state no step: where they were resumed is not known."""
 
 
-def read(folder: Path, text: str | bytes, name: str = "run.log", **options: str) -> Log:
+def read(folder: Path, text: str | bytes, name: str = "run.log", **options: str) -> Run:
     (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     return read_log(folder / name, **options)  # type: ignore[arg-type]
 
 
-def column(log: Log, name: str) -> dict[int, float]:
+def column(log: Run, name: str) -> dict[int, float]:
     assert log.table is not None
     values = log.table.values[name]
     return {int(s): float(x) for s, x in zip(log.table.steps, values, strict=True) if np.isfinite(x)}
@@ -42,7 +42,7 @@ def _changes(values: dict[int, float]) -> dict[int, float]:
     return {step: value for (step, value), last in zip(values.items(), before, strict=False) if value != last}
 
 
-def assert_read(log: Log, truth: Excerpt) -> None:
+def assert_read(log: Run, truth: Excerpt) -> None:
     for name, values in truth.values.items():
         found, said = column(log, name), {step: float(text) for step, text in values.items()}
         if name == "validation_loss":  # shown again, it cannot be told from one that is measured equal

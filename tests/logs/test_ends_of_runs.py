@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from property_examples import examples
 
-from toposcope.logs import Log, read_log
+from toposcope.logs import Run, read_log
 from toposcope.logs.anomalies import divergence
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.overfitting import overfits
@@ -37,7 +37,7 @@ def learning(n: int, level: float, size: float, exponent: float, noise: float, s
     return np.asarray((level + size * t**-exponent) * np.exp(noise * np.random.default_rng(seed).normal(size=n)))
 
 
-def log_of(**columns: list[float | None] | Losses) -> Log:
+def log_of(**columns: list[float | None] | Losses) -> Run:
     return clean_log(RawLog(Path("here"), "run", pl.DataFrame(columns, strict=False)), {})
 
 

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log, read_log, read_logs
+from toposcope.logs import Run, read_log, read_logs
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
 
 
-def log_from(columns: dict[str, list[float | None]] | pl.DataFrame, **named: str) -> Log:
+def log_from(columns: dict[str, list[float | None]] | pl.DataFrame, **named: str) -> Run:
     return clean_log(RawLog(Path("here"), "run", pl.DataFrame(columns, strict=False)), named)
 
 
-def has_remark(log: Log, text: str) -> bool:
+def has_remark(log: Run, text: str) -> bool:
     return any(text in remark for remark in log.remarks)
 
 

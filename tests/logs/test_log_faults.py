@@ -12,7 +12,7 @@ from property_examples import examples
 from written_logs import WRITERS, Written
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log, read_log, read_logs
+from toposcope.logs import Run, read_log, read_logs
 
 RUN = Written([10, 20, 30], [4.125, 3.0625, 2.25], [0.001, 3e-05, 1.5e-07])
 FILES = (
@@ -37,7 +37,7 @@ def refusal(path: Path) -> str:
     return message
 
 
-def attempt(path: Path) -> Log | str:
+def attempt(path: Path) -> Run | str:
     """Return the log, or the error that was raised."""
     try:
         return read_log(path)

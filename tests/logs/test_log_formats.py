@@ -18,7 +18,7 @@ from property_examples import examples
 from written_logs import WRITERS, Written, events, trainer
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, TrainingOptions
+from toposcope.family import Corpus, FamilyRun, TrainingOptions
 from toposcope.family.run import SIZES
 from toposcope.family.run_folder import write_run
 from toposcope.logs import LogTable, read_log, read_logs
@@ -216,7 +216,7 @@ def test_a_study_whose_database_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_run_trained_here(tmp_path: Path) -> None:
-    run = Run(name="tiny-3k", size=SIZES["tiny-3k"], corpus=Corpus(), training=TrainingOptions())
+    run = FamilyRun(name="tiny-3k", size=SIZES["tiny-3k"], corpus=Corpus(), training=TrainingOptions())
     write_run(run, "", tmp_path)
     tokens = run.training.batch_size * run.size.context
     rows = [(step, 4.0, step * tokens, 6.0 * run.size.n_parameters * step * tokens) for step in (1, 2)]

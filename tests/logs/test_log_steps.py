@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log, read_log, read_logs
+from toposcope.logs import Run, read_log, read_logs
 from toposcope.logs.raw import parse_numbers
 
 STEPS = np.arange(50, 8001, 50)
@@ -189,9 +189,9 @@ def test_the_final_loss_of_a_short_log() -> None:
     found = []
     for seed in range(400):
         losses = falling + np.random.default_rng(seed).normal(0, noise, 40)
-        found.append(Log("short", steps, losses, np.full(40, np.nan)).final_loss())
+        found.append(Run("short", steps, losses, np.full(40, np.nan)).final_loss())
     values, errors = np.array(found).T
     assert values.mean() == pytest.approx(falling[-1], abs=0.002)
     assert values.std() == pytest.approx(np.sqrt(0.6) * noise, rel=0.15)
     assert np.sqrt(np.mean(errors**2)) == pytest.approx(values.std(), rel=0.15)
-    assert np.isnan(Log("tiny", steps[:10], falling[:10], np.full(10, np.nan)).final_loss()[1])
+    assert np.isnan(Run("tiny", steps[:10], falling[:10], np.full(10, np.nan)).final_loss()[1])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log, read_log, read_logs
+from toposcope.logs import Run, read_log, read_logs
 
 N = 40
 STEPS = [10 * i for i in range(1, N + 1)]
@@ -26,7 +26,7 @@ def pairs(rows: list[dict[str, Any]]) -> list[list[Any]]:
     return [list(row.values()) for row in rows]
 
 
-def read(document: object, **columns: str) -> Log:
+def read(document: object, **columns: str) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"
         path.write_text(document if isinstance(document, str) else json.dumps(document))

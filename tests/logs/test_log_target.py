@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
 
 
-def log_from(table: Mapping[str, Sequence[float | None]], **facts: object) -> Log:
+def log_from(table: Mapping[str, Sequence[float | None]], **facts: object) -> Run:
     return clean_log(RawLog(Path("log"), "run", pl.DataFrame(table, strict=False), facts=facts), {})
 
 

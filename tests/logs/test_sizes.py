@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from toposcope.cli import toposcope
 from toposcope.logs import read_log, read_logs
-from toposcope.logs.log import Log
+from toposcope.logs.run import Run
 from toposcope.logs.sizes import with_sizes
 
 torch = pytest.importorskip("torch")
@@ -53,7 +53,7 @@ def nanogpt(folder: Path, width: int = E, batch: int = 4, end: float = 3.0) -> i
     return count(weights(width))
 
 
-def sized(path: Path) -> Log:
+def sized(path: Path) -> Run:
     return with_sizes(read_log(path))
 
 

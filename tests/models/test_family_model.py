@@ -11,7 +11,7 @@ from tiny_models import opened
 
 from toposcope import series
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
+from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions
 from toposcope.family.corpus import load, prepare
 from toposcope.family.model import GPT, build
 from toposcope.family.training import train
@@ -33,7 +33,7 @@ def trained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]
     prepare(corpus, path)
     size = ModelSize(hidden=8, layers=2, heads=2, context=16, vocabulary=corpus.vocabulary)
     training = TrainingOptions(steps=4, batch_size=2, warmup_steps=1, checkpoint_every=2, seed=1)
-    run = Run(name="small", size=size, corpus=corpus, training=training)
+    run = FamilyRun(name="small", size=size, corpus=corpus, training=training)
     train(run, path, tmp_path / "small")
     return tmp_path / "small", path
 

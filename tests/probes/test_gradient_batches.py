@@ -9,7 +9,7 @@ import torch
 
 from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions, build, train
+from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions, build, train
 from toposcope.family import corpus as corpora
 from toposcope.family.evaluation import fixed_batch, loss_gradients
 from toposcope.probes.feature import NETWORK
@@ -53,7 +53,10 @@ def test_short_texts(batch: int) -> None:
 
 
 def test_gradients_are_those_of_the_loss(tmp_path: Path, corpus: Corpus) -> None:
-    run, prepared = Run(name="r", size=SIZE, corpus=corpus, training=TrainingOptions(**TRAINING)), tmp_path / "corpus"
+    run, prepared = (
+        FamilyRun(name="r", size=SIZE, corpus=corpus, training=TrainingOptions(**TRAINING)),
+        tmp_path / "corpus",
+    )
     corpora.prepare(corpus, prepared)
     train(run, prepared, tmp_path / "r")
     weights = series(tmp_path / "r")[-1].tensors()

@@ -9,15 +9,15 @@ import pytest
 from read_page import read
 
 from toposcope.forecasting import forecast
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.report.forecast import write_forecast
 
 
-def log(name: str, share: float) -> Log:
+def log(name: str, share: float) -> Run:
     t = np.arange(10, round(3000 * share) + 1, 10)
     rate = 0.1 + 0.45 * (1 + np.cos(np.pi * t / 3000))
     loss = 3 + 8 * t**-0.45 - 0.2 * (1 - rate) + np.random.default_rng(0).normal(0, 0.004, len(t))
-    return Log(name, t.astype(np.int64), loss, rate, last_step=3000)
+    return Run(name, t.astype(np.int64), loss, rate, last_step=3000)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from toposcope.analysis.table import association_table
 from toposcope.cli.report import in_two_columns
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import forecast
-from toposcope.logs import Log, read_log
+from toposcope.logs import Run, read_log
 from toposcope.report.composing import Page
 from toposcope.report.first_screen import first_screen, headline_table
 from toposcope.report.formats import plain, settled
@@ -29,7 +29,7 @@ from toposcope.study.study import ALERT_SCHEMA
 ALERT = pl.DataFrame([("small", "spike", 900, 880, "loss", "the loss rose.", "{}")], schema=ALERT_SCHEMA, orient="row")
 
 
-def a_log(path: Path, losses: str = "fall", column: str = "val_loss", last: int = 4000) -> Callable[[], Log]:
+def a_log(path: Path, losses: str = "fall", column: str = "val_loss", last: int = 4000) -> Callable[[], Run]:
     """A log of 100 rows, as a training loop writes it; `last` is the planned last step."""
     steps = np.arange(20, 2001, 20)
     fall = 2 + 3 * steps**-0.4
@@ -202,7 +202,7 @@ def test_a_rounding_error_is_zero_next_to_its_neighbours_alone() -> None:
 
 
 def test_a_log_that_cannot_be_read_is_a_reason() -> None:
-    def damaged() -> Log:
+    def damaged() -> Run:
         raise ToposcopeError("log.csv: damaged")
 
     run = own_run(dataclasses.replace(study("nothing", RUNS[:1]), read_log=damaged))

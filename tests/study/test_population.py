@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run
+from toposcope.family import Corpus, FamilyRun
 from toposcope.study import Declaration, load_declaration
 from toposcope.study.declared_runs import Population, Range
 
@@ -22,7 +22,7 @@ def population(vary: dict[str, Any], **fields: Any) -> Population:
     return msgspec.convert({"vary": {"size": SIZES, **vary}, **fields}, Population)
 
 
-def runs_of(vary: dict[str, Any], **fields: Any) -> list[Run]:
+def runs_of(vary: dict[str, Any], **fields: Any) -> list[FamilyRun]:
     return Declaration(name="p", population=population(vary, **fields)).resolved_runs()
 
 
@@ -84,7 +84,7 @@ def test_one_more_varied_field_changes_no_other(design: str) -> None:
     assert reset == before
 
 
-def _without_scale(run: Run) -> Any:
+def _without_scale(run: FamilyRun) -> Any:
     return msgspec.structs.replace(run.training, initial_scale=1.0)
 
 

@@ -11,7 +11,7 @@ from commands import called
 from property_examples import repeated
 
 from toposcope.checkpoints.sources.packed import POINTER
-from toposcope.family import Corpus, Run
+from toposcope.family import Corpus, FamilyRun
 from toposcope.family import corpus as corpora
 from toposcope.family.batched import training
 from toposcope.family.batched.packs import begun_packs
@@ -194,7 +194,7 @@ def trained_bytes(directory: Path) -> dict[str, bytes]:
     return {str(p.relative_to(directory)): p.read_bytes() for p in files if p.is_file() and p.name != ".lock"}
 
 
-def in_pairs(_: StudyTraining, runs: Sequence[Run], __: str) -> list[list[Run]]:
+def in_pairs(_: StudyTraining, runs: Sequence[FamilyRun], __: str) -> list[list[FamilyRun]]:
     """Other packs, as another number of processes makes them."""
     return [list(runs[i : i + 2]) for i in range(0, len(runs), 2)]
 

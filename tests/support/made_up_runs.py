@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 Vector = NDArray[np.float64]
 
@@ -111,7 +111,7 @@ def made_up_run(
         steps = steps[kept]
     loss = truth.losses(planned)[steps] * np.exp(noise * rng.normal(size=len(steps)))
     loss = np.where(rng.random(len(steps)) < spikes, 3 * loss, loss) * scale
-    log = Log(name, steps, loss, planned[steps], end, size, 1e5, family, kind, unit)
+    log = Run(name, steps, loss, planned[steps], end, size, 1e5, family, kind, unit)
     return LoggedRun(log, Schedule(planned))
 
 
@@ -131,7 +131,7 @@ def made_up_family(
     return runs
 
 
-def seen(run: LoggedRun, fraction: float) -> Log:
+def seen(run: LoggedRun, fraction: float) -> Run:
     """The first part of a run's log."""
     log = run.seen(fraction)
     assert log is not None

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 Vector = NDArray[np.float64]
 
@@ -24,7 +24,7 @@ def _log(
     target: str = "loss",
     shape: Vector | None = None,
     averaged: float = 0.0,
-) -> Log:
+) -> Run:
     """Return a log of n rows; `loss` is of the share of the run and of the rate over its highest so far.
 
     The rate is of a random shape and warm-up, or of the shape given; `averaged` is the weight of the rows before in a
@@ -41,10 +41,10 @@ def _log(
     values = values * np.exp(noise * (rng.normal(size=n) if normal else rng.standard_t(4, size=n) / 1.4))
     for i in range(1, n if averaged else 0):
         values[i] = averaged * values[i - 1] + (1 - averaged) * values[i]
-    return Log(name, steps, np.maximum(values, 1e-6), rate, n * every, target=target)
+    return Run(name, steps, np.maximum(values, 1e-6), rate, n * every, target=target)
 
 
-def fine_tune(rng: np.random.Generator) -> Log:
+def fine_tune(rng: np.random.Generator) -> Run:
     """Training loss over several epochs: it falls in steps where an epoch begins."""
     epochs, drop = int(rng.integers(2, 7)), rng.uniform(0.05, 0.35)
     first, floor, a = rng.uniform(0.7, 2.5), rng.uniform(0.1, 0.6), rng.uniform(0.1, 0.5)
@@ -57,7 +57,7 @@ def fine_tune(rng: np.random.Generator) -> Log:
     return _log(rng, "fine-tune", int(rng.integers(40, 500)), loss, rng.uniform(0.01, 0.12))
 
 
-def overfitting(rng: np.random.Generator) -> Log:
+def overfitting(rng: np.random.Generator) -> Run:
     """Validation loss of a fine-tune: it falls, turns and rises slowly."""
     turn, rise = rng.uniform(0.2, 1.2), rng.uniform(0.05, 0.6)
     first, fall = rng.uniform(0.8, 3), rng.uniform(0.1, 0.6)
@@ -68,7 +68,7 @@ def overfitting(rng: np.random.Generator) -> Log:
     return _log(rng, "overfitting", int(rng.integers(8, 60)), loss, rng.uniform(0.002, 0.02), "eval_loss")
 
 
-def stages(rng: np.random.Generator) -> Log:
+def stages(rng: np.random.Generator) -> Run:
     """Training loss that jumps where the data change, and falls on from there."""
     at, jump = rng.uniform(0.08, 0.6), rng.choice([-1, 1]) * rng.uniform(0.08, 0.4)
     floor, height, a = rng.uniform(1, 3), rng.uniform(0.5, 3), rng.uniform(0.2, 0.6)
@@ -82,7 +82,7 @@ def stages(rng: np.random.Generator) -> Log:
     return _log(rng, "stages", int(rng.integers(80, 800)), loss, rng.uniform(0.003, 0.03))
 
 
-def slopes(rng: np.random.Generator) -> Log:
+def slopes(rng: np.random.Generator) -> Run:
     """Training loss that falls faster for good, or hardly any more, where the data change."""
     at, faster = rng.uniform(0.1, 0.6), rng.choice([0.1, 2.5, 4.0])
     floor, a = rng.uniform(1, 3), rng.uniform(0.05, 0.15)
@@ -95,7 +95,7 @@ def slopes(rng: np.random.Generator) -> Log:
     return _log(rng, "slopes", int(rng.integers(100, 800)), loss, rng.uniform(0.003, 0.02))
 
 
-def toy(rng: np.random.Generator) -> Log:
+def toy(rng: np.random.Generator) -> Run:
     """A small network that learns all there is: an exponential towards a small loss."""
     first, last, rate_ = rng.uniform(0.5, 5), 10 ** rng.uniform(-3.5, -0.5), rng.uniform(3, 40)
     bend = rng.uniform(0.3, 1.0)
@@ -106,7 +106,7 @@ def toy(rng: np.random.Generator) -> Log:
     return _log(rng, "toy", int(rng.integers(50, 500)), loss, rng.uniform(0.02, 0.25))
 
 
-def small_language(rng: np.random.Generator) -> Log:
+def small_language(rng: np.random.Generator) -> Run:
     """A small character-level model: a power law with a plateau before it."""
     floor, height, a = rng.uniform(0.6, 1.6), rng.uniform(1.5, 3), rng.uniform(0.5, 1.3)
 
@@ -117,7 +117,7 @@ def small_language(rng: np.random.Generator) -> Log:
     return _log(rng, "small language", int(rng.integers(60, 600)), loss, rng.uniform(0.005, 0.04))
 
 
-def grokking(rng: np.random.Generator) -> Log:
+def grokking(rng: np.random.Generator) -> Run:
     """A plateau, then a sudden fall to nearly nothing."""
     at, width = rng.uniform(0.3, 0.8), rng.uniform(0.005, 0.04)
     first, last = rng.uniform(2, 5), 10 ** rng.uniform(-3, -1)
@@ -128,7 +128,7 @@ def grokking(rng: np.random.Generator) -> Log:
     return _log(rng, "grokking", int(rng.integers(80, 500)), loss, rng.uniform(0.005, 0.05))
 
 
-def reinforcement(rng: np.random.Generator) -> Log:
+def reinforcement(rng: np.random.Generator) -> Run:
     """A policy's loss: noise about a level that wanders and rises."""
     walk = np.cumsum(rng.normal(size=1000)) * rng.uniform(0.02, 0.08)
     rise = rng.uniform(0, 1.5)
@@ -139,7 +139,7 @@ def reinforcement(rng: np.random.Generator) -> Log:
     return _log(rng, "reinforcement", int(rng.integers(80, 600)), loss, rng.uniform(0.05, 0.3))
 
 
-def adversarial(rng: np.random.Generator) -> Log:
+def adversarial(rng: np.random.Generator) -> Run:
     """A generator's loss: it goes up and down all the time."""
     cycles, height, drift = rng.uniform(6, 25), rng.uniform(0.15, 0.6), rng.uniform(-0.3, 0.3)
     phase = rng.uniform(0, 6, 3)
@@ -151,7 +151,7 @@ def adversarial(rng: np.random.Generator) -> Log:
     return _log(rng, "adversarial", int(rng.integers(100, 600)), loss, rng.uniform(0.02, 0.15))
 
 
-def language(rng: np.random.Generator) -> Log:
+def language(rng: np.random.Generator) -> Run:
     """A language model's pretraining: what a law describes."""
     floor, height, a = rng.uniform(1.8, 3), rng.uniform(2, 8), rng.uniform(0.3, 0.6)
 
@@ -161,7 +161,7 @@ def language(rng: np.random.Generator) -> Log:
     return _log(rng, "language", int(rng.integers(80, 800)), loss, rng.uniform(0.003, 0.02))
 
 
-def two_exponentials(rng: np.random.Generator) -> Log:
+def two_exponentials(rng: np.random.Generator) -> Run:
     """A fast and a slow mode over a floor."""
     floor, fast, slow = rng.uniform(0.3, 2), rng.uniform(30, 200), rng.uniform(1, 6)
     a, b = rng.uniform(0.5, 3), rng.uniform(0.2, 1.5)
@@ -172,7 +172,7 @@ def two_exponentials(rng: np.random.Generator) -> Log:
     return _log(rng, "two exponentials", int(rng.integers(40, 500)), loss, rng.uniform(0.005, 0.05))
 
 
-def stretched(rng: np.random.Generator) -> Log:
+def stretched(rng: np.random.Generator) -> Run:
     """A stretched exponential of a regression, towards a small loss."""
     speed, bend, floor = rng.uniform(2, 60), rng.uniform(0.2, 0.7), 10 ** rng.uniform(-3, -0.7)
     first = rng.uniform(0.5, 2)
@@ -183,7 +183,7 @@ def stretched(rng: np.random.Generator) -> Log:
     return _log(rng, "stretched", int(rng.integers(40, 400)), loss, rng.uniform(0.02, 0.2))
 
 
-def late_drop(rng: np.random.Generator) -> Log:
+def late_drop(rng: np.random.Generator) -> Run:
     """A smooth drop in the middle of a power law, as where a circuit forms."""
     at, width, depth = rng.uniform(0.15, 0.7), rng.uniform(0.01, 0.08), rng.uniform(0.08, 0.4)
     floor, height, a = rng.uniform(1, 2.5), rng.uniform(0.5, 3), rng.uniform(0.3, 0.8)
@@ -194,7 +194,7 @@ def late_drop(rng: np.random.Generator) -> Log:
     return _log(rng, "late drop", int(rng.integers(60, 600)), loss, rng.uniform(0.005, 0.03))
 
 
-def restarts(rng: np.random.Generator) -> Log:
+def restarts(rng: np.random.Generator) -> Run:
     """Warm restarts of the learning rate, each with a rise of the loss."""
     n, cycles, gain = int(rng.integers(100, 600)), int(rng.integers(2, 5)), rng.uniform(0.03, 0.12)
     floor, height, a = rng.uniform(0.8, 2.5), rng.uniform(0.5, 3), rng.uniform(0.3, 0.8)
@@ -206,7 +206,7 @@ def restarts(rng: np.random.Generator) -> Log:
     return _log(rng, "restarts", n, loss, rng.uniform(0.005, 0.03), shape=shape)
 
 
-def distillation(rng: np.random.Generator) -> Log:
+def distillation(rng: np.random.Generator) -> Run:
     """A divergence from a teacher: it falls fast and far, and then slowly."""
     first, a, floor = rng.uniform(1, 4), rng.uniform(0.4, 1.0), rng.uniform(0.02, 0.3)
 
@@ -216,7 +216,7 @@ def distillation(rng: np.random.Generator) -> Log:
     return _log(rng, "distillation", int(rng.integers(50, 500)), loss, rng.uniform(0.02, 0.1))
 
 
-def masked_fine_tune(rng: np.random.Generator) -> Log:
+def masked_fine_tune(rng: np.random.Generator) -> Run:
     """A masked language model on new text: noise, a small fall, and some epochs."""
     first, fall, epochs = rng.uniform(1.2, 3), rng.uniform(0.08, 0.3), int(rng.integers(1, 6))
     drop, speed = rng.uniform(0, 0.1), rng.uniform(3, 40)
@@ -228,7 +228,7 @@ def masked_fine_tune(rng: np.random.Generator) -> Log:
     return _log(rng, "masked fine-tune", int(rng.integers(30, 300)), loss, rng.uniform(0.03, 0.15))
 
 
-def curriculum(rng: np.random.Generator) -> Log:
+def curriculum(rng: np.random.Generator) -> Run:
     """Harder data from time to time."""
     at = np.sort(rng.uniform(0.1, 0.9, int(rng.integers(2, 5))))
     harder = rng.uniform(0.02, 0.15, len(at))
@@ -241,7 +241,7 @@ def curriculum(rng: np.random.Generator) -> Log:
     return _log(rng, "curriculum", int(rng.integers(80, 600)), loss, rng.uniform(0.005, 0.04))
 
 
-def rate_steps(rng: np.random.Generator) -> Log:
+def rate_steps(rng: np.random.Generator) -> Run:
     """A classifier whose learning rate falls in steps, and the loss with it."""
     n = int(rng.integers(60, 400))
     x = np.arange(1, n + 1) / n
@@ -254,7 +254,7 @@ def rate_steps(rng: np.random.Generator) -> Log:
     return _log(rng, "rate steps", n, loss, rng.uniform(0.01, 0.06), shape=shape)
 
 
-def averaged(rng: np.random.Generator) -> Log:
+def averaged(rng: np.random.Generator) -> Run:
     """A small language model whose tool logs a moving average."""
     floor, height, a, speed = rng.uniform(0.8, 2), rng.uniform(1, 3), rng.uniform(0.4, 1), rng.uniform(10, 100)
 
@@ -266,7 +266,7 @@ def averaged(rng: np.random.Generator) -> Log:
     )
 
 
-def adapter(rng: np.random.Generator) -> Log:
+def adapter(rng: np.random.Generator) -> Run:
     """Validation loss of an adapter: a fast fall, then flat or a slow rise."""
     first, fall, turn = rng.uniform(0.8, 2.5), rng.uniform(0.05, 0.4), rng.uniform(0.3, 1.5)
     rise, speed = rng.uniform(0, 0.4), rng.uniform(5, 40)
@@ -277,7 +277,7 @@ def adapter(rng: np.random.Generator) -> Log:
     return _log(rng, "adapter", int(rng.integers(10, 50)), loss, rng.uniform(0.002, 0.02), "eval_loss")
 
 
-def memorisation(rng: np.random.Generator) -> Log:
+def memorisation(rng: np.random.Generator) -> Run:
     """Validation loss that rises above its first value, stays there, and may fall late: grokking."""
     at, width, height = rng.uniform(0.5, 1.3), rng.uniform(0.01, 0.05), rng.uniform(0.3, 2)
     first, speed = rng.uniform(2, 5), rng.uniform(20, 80)
@@ -288,7 +288,7 @@ def memorisation(rng: np.random.Generator) -> Log:
     return _log(rng, "memorisation", int(rng.integers(40, 300)), loss, rng.uniform(0.005, 0.05), "val_loss")
 
 
-def returns(rng: np.random.Generator) -> Log:
+def returns(rng: np.random.Generator) -> Run:
     """Returns of a policy: they rise, in noise."""
     first, rise, speed = rng.uniform(5, 50), rng.uniform(1, 10), rng.uniform(2, 15)
 
@@ -309,6 +309,6 @@ HELD_OUT_LAWLESS = (memorisation, returns)
 """Families that were written when the method was finished, and are only measured."""
 
 
-def logs(kind: Callable[[np.random.Generator], Log], n: int, seed: int = 0) -> list[Log]:
+def logs(kind: Callable[[np.random.Generator], Run], n: int, seed: int = 0) -> list[Run]:
     """Return n logs of a kind."""
     return [kind(np.random.default_rng([seed, i, *kind.__name__.encode()])) for i in range(n)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
+from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions
 from toposcope.family.corpus import prepare
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "ran", "off", "to", "see", "what", "lay", "beyond"]
@@ -35,9 +35,9 @@ def small_corpus(folder: Path, **options: Any) -> Corpus:
     return Corpus(source=str(path), **options)
 
 
-def small_run(corpus: Corpus, *, name: str = "small", size: ModelSize = SIZE, **training: Any) -> Run:
+def small_run(corpus: Corpus, *, name: str = "small", size: ModelSize = SIZE, **training: Any) -> FamilyRun:
     """A run of a few dozen steps; fields of its training may be given."""
-    return Run(
+    return FamilyRun(
         name=name,
         size=msgspec.structs.replace(size, vocabulary=corpus.vocabulary),
         corpus=corpus,

@@ -3,10 +3,21 @@
 from typing import TYPE_CHECKING
 
 from toposcope.family.corpus import Corpus, prepare
-from toposcope.family.run import SIZES, ModelSize, Run, TrainingOptions
+from toposcope.family.run import SIZES, FamilyRun, ModelSize, TrainingOptions
 from toposcope.lazy import lazy_imports
 
-__all__ = ["GPT", "SIZES", "Corpus", "ModelSize", "Run", "RunBatch", "TrainingOptions", "build", "prepare", "train"]
+__all__ = [
+    "GPT",
+    "SIZES",
+    "Corpus",
+    "FamilyRun",
+    "ModelSize",
+    "RunBatch",
+    "TrainingOptions",
+    "build",
+    "prepare",
+    "train",
+]
 
 if TYPE_CHECKING:
     from toposcope.family.batched.run_batch import RunBatch

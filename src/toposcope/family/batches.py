@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from toposcope.family.corpus import Tokens, spread_sequences
-from toposcope.family.run import ModelSize, Run
+from toposcope.family.run import FamilyRun, ModelSize
 from toposcope.seeds import derive_seed
 
 BLOCK_STEPS = 1000  # steps whose batches are drawn at once
@@ -21,7 +21,7 @@ _FIRST_FACTOR, _SECOND_FACTOR = 0x85EBCA6B - 2**32, 0xC2B2AE35 - 2**32
 class Batches:
     """The tokens and targets of a run, and where the sequences of its updates start."""
 
-    def __init__(self, run: Run, tokens: Tokens) -> None:
+    def __init__(self, run: FamilyRun, tokens: Tokens) -> None:
         self.run = run
         training = tokens.training
         self.tokens = training[: round(run.training.data_share * len(training))]
@@ -48,12 +48,12 @@ class Batches:
         return self.tokens[places], None if self.targets is None else self.targets[places[:, 1:]]
 
 
-def validation_sequences(run: Run, tokens: Tokens) -> Tensor:
+def validation_sequences(run: FamilyRun, tokens: Tokens) -> Tensor:
     """Return the fixed sequences on which the validation loss of a run is measured, shape (count, context + 1)."""
     return spread_sequences(tokens.validation, run.training.validation_sequences, run.size.context + 1, "validation")
 
 
-def noisy_targets(run: Run, training: Tensor) -> Tensor:
+def noisy_targets(run: FamilyRun, training: Tensor) -> Tensor:
     """Return the tokens of the training part, a share of them replaced by tokens drawn evenly from the vocabulary."""
     generator = torch.Generator().manual_seed(derive_seed(run.training.seed, "label noise"))
     replaced = torch.rand(len(training), generator=generator, dtype=torch.float64) < run.training.label_noise

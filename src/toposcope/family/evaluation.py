@@ -10,13 +10,13 @@ from toposcope.family import corpus as corpora
 from toposcope.family.batches import Batches, validation_sequences
 from toposcope.family.corpus import Tokens
 from toposcope.family.model import GPT
-from toposcope.family.run import Run
+from toposcope.family.run import FamilyRun
 from toposcope.family.run_folder import read_run
 
 GOLDEN = (5**0.5 - 1) / 2  # its multiples, modulo one, are evenly spread for any number of batches
 
 
-def validation_losses(run: Run, weights: Mapping[str, Tensor], corpora: Sequence[Tokens]) -> list[float]:
+def validation_losses(run: FamilyRun, weights: Mapping[str, Tensor], corpora: Sequence[Tokens]) -> list[float]:
     """Return the loss of one checkpoint of a run on each of some corpora, in nats per token.
 
     On the run's own corpus it is the validation loss of its log: as many sequences, cut at the same places, in the same

@@ -199,7 +199,7 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         return sorted({*range(0, self.steps + 1, self.checkpoint_every), self.steps})
 
 
-class Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FamilyRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The declaration of one run."""
 
     name: str

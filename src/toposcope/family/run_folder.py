@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from toposcope.checkpoints.sources.local import LocalSource
 from toposcope.checkpoints.sources.packed import file_name, read_pointer
 from toposcope.errors import ToposcopeError
-from toposcope.family.run import Run
+from toposcope.family.run import FamilyRun
 from toposcope.files import write_bytes
 from toposcope.version import __version__
 
@@ -53,7 +53,7 @@ def outcome(directory: Path) -> Outcome | None:
         raise ToposcopeError(f"{path}: damaged ({error}); delete it and run again to retrain this run") from error
 
 
-def finished(run: Run, directory: Path) -> Outcome | None:
+def finished(run: FamilyRun, directory: Path) -> Outcome | None:
     """Return the outcome of a run that was trained to its end in a directory; None if not, or if a file is damaged."""
     try:
         last = outcome(directory)
@@ -63,7 +63,7 @@ def finished(run: Run, directory: Path) -> Outcome | None:
         return None
 
 
-def has_checkpoints(run: Run, directory: Path, last: Outcome) -> bool:
+def has_checkpoints(run: FamilyRun, directory: Path, last: Outcome) -> bool:
     """Return whether every checkpoint up to an outcome exists; a diverged step has none."""
     steps = [
         s for s in run.training.checkpoint_steps if s < last.step or (last.status != "diverged" and s == last.step)
@@ -71,17 +71,17 @@ def has_checkpoints(run: Run, directory: Path, last: Outcome) -> bool:
     return all(LocalSource(checkpoint_path(directory, step)).exists() for step in steps)
 
 
-def read_run(directory: Path) -> Run:
+def read_run(directory: Path) -> FamilyRun:
     """Return the declaration of the run in a directory."""
     return _read_run_file(directory / "run.json").run
 
 
-def write_run(run: Run, corpus_sha256: str, directory: Path) -> None:
+def write_run(run: FamilyRun, corpus_sha256: str, directory: Path) -> None:
     """Write the declaration of a run into its directory, as ``run.json``."""
     write_bytes(directory / "run.json", described(run, corpus_sha256))
 
 
-def described(run: Run, corpus_sha256: str) -> bytes:
+def described(run: FamilyRun, corpus_sha256: str) -> bytes:
     """Return the content of ``run.json``."""
     return msgspec.json.format(msgspec.json.encode(_RunFile(run, corpus_sha256, __version__))) + b"\n"
 
@@ -89,12 +89,12 @@ def described(run: Run, corpus_sha256: str) -> bytes:
 class _RunFile(msgspec.Struct, frozen=True):
     """The content of ``run.json``."""
 
-    run: Run
+    run: FamilyRun
     corpus_sha256: str
     version: str
 
 
-def claim_directory(run: Run, sha256: str, directory: Path) -> None:
+def claim_directory(run: FamilyRun, sha256: str, directory: Path) -> None:
     """Write ``run.json``; a directory of another run is refused."""
     path = directory / "run.json"
     if not path.exists():
@@ -133,12 +133,12 @@ def locked(directory: Path) -> Iterator[None]:
         raise ToposcopeError(f"{directory}: another process is training this run; wait for it, or stop it") from None
 
 
-def first_row(run: Run) -> list[float]:
+def first_row(run: FamilyRun) -> list[float]:
     """Return the row of step 0, before any update."""
     return [0, np.nan, run.training.rate(0), np.nan, 0, 0, np.nan]
 
 
-def rows_of(run: Run, begin: int, losses: NDArray[np.float64], norms: NDArray[np.float64]) -> NDArray[np.float64]:
+def rows_of(run: FamilyRun, begin: int, losses: NDArray[np.float64], norms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the rows of the steps after `begin`, without validation losses."""
     count = len(losses)
     steps = np.arange(begin + 1, begin + 1 + count)

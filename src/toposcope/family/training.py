@@ -22,7 +22,7 @@ from toposcope.family import corpus as corpora
 from toposcope.family.batches import Batches, dropout_masks, mask_keys, validation_sequences
 from toposcope.family.evaluation import mean_loss
 from toposcope.family.model import build
-from toposcope.family.run import Run
+from toposcope.family.run import FamilyRun
 from toposcope.family.run_folder import (
     LOG_COLUMNS,
     Outcome,
@@ -41,14 +41,14 @@ from toposcope.files import write_bytes, write_text
 from toposcope.progress import Progress, silent
 
 
-def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = silent) -> Outcome:
+def train(run: FamilyRun, corpus_path: Path, directory: Path, progress: Progress = silent) -> Outcome:
     """Train or resume a run in its own directory.
 
     Writes ``run.json`` (the declaration), ``checkpoints/step_*.safetensors``, ``log.csv`` and ``state.safetensors``.
 
     Parameters
     ----------
-    run : Run
+    run : FamilyRun
     corpus_path : Path
         Tokens written by `toposcope.family.corpus.prepare`.
     directory : Path
@@ -80,7 +80,7 @@ def train(run: Run, corpus_path: Path, directory: Path, progress: Progress = sil
 class Trainer:
     """Model, optimizer, data and log of one training."""
 
-    def __init__(self, run: Run, tokens: corpora.Tokens, directory: Path) -> None:
+    def __init__(self, run: FamilyRun, tokens: corpora.Tokens, directory: Path) -> None:
         self.run, self.directory = run, directory
         self.batches = Batches(run, tokens)
         self.validation = validation_sequences(run, tokens)

@@ -91,10 +91,10 @@ def backtest(
     Examples
     --------
     >>> import numpy as np
-    >>> from toposcope.logs import Log
+    >>> from toposcope.logs import Run
     >>> from toposcope.forecasting.siblings import complete_runs
     >>> steps = np.arange(20, 2001, 20)
-    >>> logs = [Log(f"run {k}", steps, k + 3 * steps**-0.3, np.full(100, 1e-3), 2000, k * 1e8) for k in (1, 2)]
+    >>> logs = [Run(f"run {k}", steps, k + 3 * steps**-0.3, np.full(100, 1e-3), 2000, k * 1e8) for k in (1, 2)]
     >>> rows = backtest(complete_runs(logs).runs, fractions=[0.5], workers=1)
     >>> rows.filter(forecaster="power_law").select("run", pl.col("predicted", "final").round(2)).rows()
     [('run 1', 1.31, 1.31), ('run 2', 2.31, 2.31)]

@@ -16,7 +16,7 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import PowerLawFit, fit_power_law, window
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.table import ByStep
 from toposcope.typing import Vector
 from toposcope.wording import counted
@@ -141,7 +141,7 @@ class Course:
         """The power law in S1 of the late part of the training loss."""
         seen = self.training.steps <= self.now
         steps, losses = self.training.steps[seen], self.training.values[seen]
-        log = Log("training loss", steps, losses, np.full(len(steps), np.nan))
+        log = Run("training loss", steps, losses, np.full(len(steps), np.nan))
         late = window(log, self.schedule, tuning.COOL_DOWN_LATE_SHARE)
         return fit_power_law(self.schedule.progress(late.steps), late.loss, late.weight)
 

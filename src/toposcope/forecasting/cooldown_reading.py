@@ -23,7 +23,7 @@ from toposcope.forecasting.cooldown_report import HELD_OUT, CoolDownReport
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.schedules.recognised import logged_rates
 from toposcope.integrity.finding import short_steps
-from toposcope.logs import Log, find_log, read_log
+from toposcope.logs import Run, find_log, read_log
 from toposcope.logs.table import ByStep, LogTable
 from toposcope.models import Origin, Text, TokenSequence, load_model, load_tokenizer, token_losses
 from toposcope.models.family_model import RUN
@@ -53,7 +53,7 @@ def cooldown(
     steps: int | None = None,
     decay: Decay = "linear",
     at: int | None = None,
-    log: Log | Path | str | None = None,
+    log: Run | Path | str | None = None,
     constant: bool = False,
     sgd: bool = False,
     tokens: int | None = None,
@@ -79,7 +79,7 @@ def cooldown(
         Of the rate, to zero.
     at : int, optional
         The step of a checkpoint from which to cool down; the last by default.
-    log : Log, Path or str, optional
+    log : Run, Path or str, optional
         Losses and learning rates; by default what lies with the checkpoints.
     constant : bool
         Whether the rate is known to be constant, where it was not logged; rates of the log count before it.
@@ -179,17 +179,17 @@ def _now(series: Series, at: int | None) -> int:
 
 
 def _logged(
-    series: Series, log: Log | Path | str | None, now: int, *, constant: bool
+    series: Series, log: Run | Path | str | None, now: int, *, constant: bool
 ) -> tuple[ByStep, ByStep | None, list[str]]:
     """Return the training losses in nats, none if there are none, the learning rates, and what there is to say."""
     remarks: list[str] = []
     if log is None:
         table = find_log(series.source) if series.source else None
     else:
-        log = log if isinstance(log, Log) else read_log(log)
+        log = log if isinstance(log, Run) else read_log(log)
         table = log.table or LogTable.from_rows({})
         remarks += log.remarks
-    unit = NATS.get(log.unit, 0.0) if isinstance(log, Log) else 1.0
+    unit = NATS.get(log.unit, 0.0) if isinstance(log, Run) else 1.0
     losses = ByStep(np.empty(0, np.int64), np.empty(0))
     if table is not None and unit:
         has_training = np.isfinite(table.values["loss"]).any()
@@ -225,7 +225,7 @@ def _logged(
 
 def _rates(table: LogTable) -> ByStep | None:
     """Return the learning rates of a log, without slips; None if none was logged."""
-    found = logged_rates(Log("log", np.array([1]), np.ones(1), np.ones(1), table=table)) if len(table.steps) else None
+    found = logged_rates(Run("log", np.array([1]), np.ones(1), np.ones(1), table=table)) if len(table.steps) else None
     known = found is not None and np.isfinite(table.values["learning_rate"]).any()
     return ByStep(found.steps.astype(np.int64), found.rates) if found is not None and known else None
 

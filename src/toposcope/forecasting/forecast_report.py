@@ -19,9 +19,9 @@ from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_events, with_family, without_itself
 from toposcope.forecasting.stages import Stage
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
-from toposcope.logs import Log, Logs, read_log, read_logs
+from toposcope.logs import Logs, Run, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
-from toposcope.logs.log import FINAL_SHARE
+from toposcope.logs.run import FINAL_SHARE
 from toposcope.wording import counted, short
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class ForecastReport:
     """The forecast of a run."""
 
-    log: Log  # what was seen, with the family that it is taken to belong to
+    log: Run  # what was seen, with the family that it is taken to belong to
     schedule: Schedule
     siblings: tuple[LoggedRun, ...]  # complete runs that were borrowed from; the run itself is none of them
     # none if the run is complete, so that its final loss is known, or diverged, so that it has none
@@ -198,7 +198,7 @@ class ForecastReport:
 
 
 def forecast(
-    log: Log | str | Path,
+    log: Run | str | Path,
     *,
     siblings: CompleteRuns | str | Path | None = None,
     schedule: str = "",
@@ -212,7 +212,7 @@ def forecast(
 
     Parameters
     ----------
-    log : Log, str or Path
+    log : Run, str or Path
         What was logged so far; a path is read with `toposcope.logs.read_log`.
     siblings : str, Path or CompleteRuns, optional
         Complete logs of similar runs, or those that `read_siblings` returned. With them the forecast is closer, and
@@ -245,15 +245,15 @@ def forecast(
     Examples
     --------
     >>> import numpy as np
-    >>> from toposcope.logs import Log
+    >>> from toposcope.logs import Run
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
-    >>> forecast(Log("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
+    >>> forecast(Run("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
     <ForecastReport of now: Training loss ends at 2.19 (90%: 1.80 to 2.66) at step 10,000; the run is healthy.>
     """
     if isinstance(measured, str | Path):
         measured = read_cool_downs(measured)
-    if not isinstance(log, Log):
+    if not isinstance(log, Run):
         log = with_events(read_log(log, run=run, columns=columns, unit=unit), Path(log))
     if siblings is not None and not isinstance(siblings, CompleteRuns):
         siblings = read_siblings(siblings, log, columns=columns, unit=unit)
@@ -282,7 +282,7 @@ def forecast(
 
 
 def read_siblings(
-    path: str | Path, log: Log, *, columns: Mapping[str, str] | None = None, unit: str | None = None, pattern: str = ""
+    path: str | Path, log: Run, *, columns: Mapping[str, str] | None = None, unit: str | None = None, pattern: str = ""
 ) -> CompleteRuns:
     """Read the complete runs that a forecast of a log may borrow from, their losses of the kind that the log's are."""
     try:
@@ -300,7 +300,7 @@ def read_siblings(
     return siblings_among(log, logs, unit)
 
 
-def is_complete(log: Log, schedule: Schedule) -> bool:
+def is_complete(log: Run, schedule: Schedule) -> bool:
     """Return whether a log goes to the end of the plan, but for the steps between two rows.
 
     Where steps are counted from 0, the last row is one before the end.
@@ -311,7 +311,7 @@ def is_complete(log: Log, schedule: Schedule) -> bool:
     return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
 
 
-def _learning_rate(log: Log, schedule: Schedule) -> str:
+def _learning_rate(log: Run, schedule: Schedule) -> str:
     end = round(float(schedule.rates[-1] / schedule.peak), 5)  # cosines leave rests such as 3.58e-13%
     if schedule.is_held:
         return "learning rate constant, as none was logged" if schedule.peak == 1 else "learning rate constant"
@@ -323,7 +323,7 @@ def _learning_rate(log: Log, schedule: Schedule) -> str:
     )
 
 
-def _rates(log: Log, schedule: Schedule) -> pl.DataFrame:
+def _rates(log: Run, schedule: Schedule) -> pl.DataFrame:
     """Return the learning rate, warm-up left out; the last step seen belongs to what is past and what is planned."""
     last = int(log.steps[-1])
     steps = np.linspace(schedule.warm_up, schedule.last_step, 300).round().astype(np.int64)

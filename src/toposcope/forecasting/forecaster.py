@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
-from toposcope.logs.log import FINAL_SHARE
+from toposcope.logs import Run
+from toposcope.logs.run import FINAL_SHARE
 from toposcope.typing import Steps, Vector
 
 T = TypeVar("T")
 
-_results: WeakKeyDictionary[Log, dict[tuple[Schedule | None, Hashable], Any]] = WeakKeyDictionary()
+_results: WeakKeyDictionary[Run, dict[tuple[Schedule | None, Hashable], Any]] = WeakKeyDictionary()
 ROUNDING = 1e-6  # steps; a fraction of the last step may fall just short of a whole number
 
 
-def cached(log: Log, schedule: Schedule | None, key: Hashable, compute: Callable[[], T]) -> T:
+def cached(log: Run, schedule: Schedule | None, key: Hashable, compute: Callable[[], T]) -> T:
     """Return what `compute` returned when `key` was first asked for with this log and schedule."""
     results = _results.setdefault(log, {})
     whole = schedule, key
@@ -38,7 +38,7 @@ class RefusedError(ToposcopeError):
 class LoggedRun:
     """A run as forecasters see it: its log and the schedule that it follows."""
 
-    log: Log
+    log: Run
     schedule: Schedule
 
     @property
@@ -51,7 +51,7 @@ class LoggedRun:
         """Return the final loss of a complete run."""
         return cached(self.log, self.schedule, "final", lambda: self.log.final_loss()[0])
 
-    def seen(self, fraction: float) -> Log | None:
+    def seen(self, fraction: float) -> Run | None:
         """Return the log of the first part of the planned steps; None if it is empty."""
         step = fraction * self.schedule.last_step + ROUNDING
         return cached(self.log, self.schedule, ("seen", fraction), lambda: self.log.until(step))
@@ -97,12 +97,12 @@ class Forecaster(Protocol):
 
     name: str
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
+    def fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         """Return the forecast.
 
         Parameters
         ----------
-        log : Log
+        log : Run
             Of the beginning.
         schedule : Schedule
             Planned, to the end.
@@ -117,7 +117,7 @@ class Forecaster(Protocol):
         ...
 
 
-def fraction_seen(log: Log, schedule: Schedule) -> float:
+def fraction_seen(log: Run, schedule: Schedule) -> float:
     """Return the share of the planned steps that was seen, to a hundredth; below 10% to two digits.
 
     It is rounded so that runs logged at different steps use the same beginnings of their siblings.
@@ -132,12 +132,12 @@ def end_steps(schedule: Schedule) -> Steps:
     return np.unique(np.linspace((1 - FINAL_SHARE) * last, last, 5).round().astype(np.int64))
 
 
-def curve_steps(log: Log, schedule: Schedule) -> Steps:
+def curve_steps(log: Run, schedule: Schedule) -> Steps:
     """Return steps from the last one seen to the end of the plan."""
     return np.unique(np.linspace(int(log.steps[-1]), schedule.last_step, 200).round().astype(np.int64))
 
 
-def from_present_level(forecast: Forecast, log: Log) -> Forecast:
+def from_present_level(forecast: Forecast, log: Run) -> Forecast:
     """Return a forecast whose curve begins at the present level of the loss.
 
     A law is fitted to many rows and passes beside the last ones. Its residual there, in the logarithm, fades with the

@@ -14,7 +14,7 @@ from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_u
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import Stage, check_course, check_plateau, new_stage
 from toposcope.forecasting.tuning import MAX_RANGE
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 DEFAULT = "default"
 PREFERRED, LAST = ("median", "template"), "last"
@@ -32,7 +32,7 @@ class ForecastSet:
 
 
 def run_forecasters(
-    log: Log,
+    log: Run,
     schedule: Schedule,
     siblings: Sequence[LoggedRun],
     forecasters: Sequence[Forecaster] | None = None,
@@ -44,7 +44,7 @@ def run_forecasters(
 
     Parameters
     ----------
-    log : Log
+    log : Run
         The part of the run that was seen.
     schedule : Schedule
         Planned, to the end.

@@ -9,14 +9,14 @@ from toposcope.forecasting.intervals import is_learning, risen
 from toposcope.forecasting.schedules.planned import ESTIMATED
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import Stage
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.anomalies import ROSE, spike_rows
-from toposcope.logs.log import FINAL_SHARE
+from toposcope.logs.run import FINAL_SHARE
 from toposcope.logs.tuning import MIN_TREND_ROWS
 from toposcope.wording import capitalised, counted
 
 
-def headline(log: Log, schedule: Schedule, default: Forecast | None, stage: Stage | None, digits: int) -> str:
+def headline(log: Run, schedule: Schedule, default: Forecast | None, stage: Stage | None, digits: int) -> str:
     """Return the first line; each kind of run has its own. A run without a default forecast is complete or diverged."""
     last_step = schedule.last_step
     if log.diverged is not None:
@@ -35,7 +35,7 @@ def headline(log: Log, schedule: Schedule, default: Forecast | None, stage: Stag
     )
 
 
-def _ended(log: Log, digits: int) -> str:
+def _ended(log: Run, digits: int) -> str:
     """Return where the losses of a complete run ended: that of validation first, even where there are few."""
     loss, error = log.final_loss()
     spread = f" ± {error:.{digits}f}" if np.isfinite(error) and not log.is_validation else ""
@@ -49,7 +49,7 @@ def _ended(log: Log, digits: int) -> str:
     return f"validation loss ended at {last}" + ("" if log.is_validation else f"; {training}")
 
 
-def standing(log: Log, error: ToposcopeError) -> str:
+def standing(log: Run, error: ToposcopeError) -> str:
     """Return the first line of a run whose end cannot be predicted: where its loss is now, and its health.
 
     Of a loss that no law describes, such as that of a policy, falling and rising say nothing about health.
@@ -60,7 +60,7 @@ def standing(log: Log, error: ToposcopeError) -> str:
     return f"{now}. Where it ends cannot be predicted."
 
 
-def health_of(log: Log, stage: Stage | None = None) -> str:
+def health_of(log: Run, stage: Stage | None = None) -> str:
     """Return what follows "the run is": healthy or not, as its losses show."""
     if stage is not None and stage.jump > 0:
         # a jump to a new stage explains why a loss rose
@@ -82,18 +82,18 @@ def health_of(log: Log, stage: Stage | None = None) -> str:
     return healthy if stage is None else f"{healthy}, in a {stage.brief}"
 
 
-def _n_losses(log: Log) -> int:
+def _n_losses(log: Run) -> int:
     """Return how many losses were logged, of training or of validation, whichever is more often."""
     columns = () if log.table is None else (log.table.values[name] for name in ("loss", "validation_loss"))
     return max(len(log.loss), *(int(np.isfinite(column).sum()) for column in columns), 0)
 
 
-def kind_of(log: Log) -> str:
+def kind_of(log: Run) -> str:
     """Return which loss a log is of: training or validation."""
     return "validation" if log.is_validation else "training"
 
 
-def _best(log: Log) -> str:
+def _best(log: Run) -> str:
     """Return a sentence on the best validation loss where it has risen since; else nothing."""
     if log.validation is None or not log.overfits:
         return ""
@@ -104,5 +104,5 @@ def _best(log: Log) -> str:
     )
 
 
-def _unit(log: Log) -> str:
+def _unit(log: Run) -> str:
     return "" if log.unit == "nats" else f" {log.unit}"

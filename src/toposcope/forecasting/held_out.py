@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.schedules.planned import known_schedule
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.typing import Indices, Vector
 
 Mask = NDArray[np.bool_]
@@ -41,7 +41,7 @@ class HeldOutRun(NamedTuple):
     """A sibling seen at a fraction, the schedule that it is forecast with, and the runs of other sizes."""
 
     run: LoggedRun
-    seen: Log
+    seen: Run
     schedule: Schedule
     others: tuple[LoggedRun, ...]
 

@@ -15,7 +15,7 @@ from toposcope.forecasting.forecasters.baseline_laws import present_slope, resid
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
 from toposcope.forecasting.held_out import LEVEL, quantile
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
 
@@ -47,7 +47,7 @@ class OwnError(NamedTuple):
 
 def with_interval(
     forecast: Forecast,
-    log: Log,
+    log: Run,
     schedule: Schedule,
     *,
     own_errors: Sequence[OwnError] = (),
@@ -91,7 +91,7 @@ def with_interval(
 
 
 def width_alone(
-    forecast: Forecast, log: Log, schedule: Schedule, own_errors: Sequence[OwnError], spread: float, jump: float
+    forecast: Forecast, log: Run, schedule: Schedule, own_errors: Sequence[OwnError], spread: float, jump: float
 ) -> tuple[float, str]:
     """Return the half width without siblings, and its source; parameters as of `with_interval`."""
     shipped, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
@@ -106,7 +106,7 @@ def width_alone(
     return float(np.linalg.norm([shipped, spread, own_error, jump, tuning.UNSEEN * horizon])), source
 
 
-def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[OwnError]:
+def own_errors(forecaster: Forecaster, log: Run, schedule: Schedule) -> list[OwnError]:
     """Return how far a forecaster was off from earlier steps of a run to the last one seen, where it did not refuse."""
     last = int(log.steps[-1])
     if not schedule.rates[: last + 1].any():
@@ -127,12 +127,12 @@ def own_errors(forecaster: Forecaster, log: Log, schedule: Schedule) -> list[Own
     return errors
 
 
-def _horizon(log: Log, schedule: Schedule) -> float:
+def _horizon(log: Run, schedule: Schedule) -> float:
     """Return ln(T / t), of the last step planned and the last one with a loss."""
     return float(np.log(max(schedule.last_step / max(int(log.steps[-1]), 1), 1.0)))
 
 
-def is_like_table(log: Log, schedule: Schedule) -> bool:
+def is_like_table(log: Run, schedule: Schedule) -> bool:
     """Return whether a run is like the language models of the table: it falls as they do, and begins or is as large."""
     if not error_part(log, schedule).startswith(LANGUAGE):
         return False
@@ -141,7 +141,7 @@ def is_like_table(log: Log, schedule: Schedule) -> bool:
     return float(log.loss[:MIN_END_ROWS].max()) >= tuning.MIN_FIRST_LOSS * NATS[log.unit]
 
 
-def risen(log: Log) -> tuple[float, float] | None:
+def risen(log: Run) -> tuple[float, float] | None:
     """Return the lowest and the present level of a loss that has risen by a tenth and by more than its noise.
 
     Levels are those of `lowest_and_last`; of a short log they are the lowest row, and the lower of the last two. Of
@@ -169,7 +169,7 @@ def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: fl
     return min(low, float(losses[lowest])), high
 
 
-def lowest_and_last(log: Log) -> tuple[float, float]:
+def lowest_and_last(log: Run) -> tuple[float, float]:
     """Return the lowest and the last of the medians over parts of the log, twenty at most, of five rows at least.
 
     The last is that of the last part or of the last quarter of its rows, whichever is lower: after a spike that the run
@@ -179,7 +179,7 @@ def lowest_and_last(log: Log) -> tuple[float, float]:
     return min(*medians, now), now
 
 
-def is_learning(log: Log) -> bool:
+def is_learning(log: Run) -> bool:
     """Return whether the loss changes at all, and has not risen: half of the way back, or while training overfits."""
     first, rise = _levels(log)[0][0], risen(log)
     first = first if len(log.loss) >= MIN_LEVEL_ROWS else float(log.loss[0])
@@ -188,7 +188,7 @@ def is_learning(log: Log) -> bool:
     return not diverges and not constant and not (log.is_validation and log.overfits)
 
 
-def _levels(log: Log) -> tuple[list[float], float]:
+def _levels(log: Run) -> tuple[list[float], float]:
     """Return the median of each part of the log, and the level that the last part ends at."""
     parts = np.array_split(log.loss, min(MAX_PARTS, max(1, len(log.loss) // MIN_PART_ROWS)))
     medians = [float(np.median(part)) for part in parts]
@@ -206,7 +206,7 @@ def band(forecast: Forecast) -> tuple[Vector, Vector]:
     return forecast.curve * np.exp(low * growth), forecast.curve * np.exp(high * growth)
 
 
-def shipped_width(forecast: Forecast, log: Log, schedule: Schedule) -> float:
+def shipped_width(forecast: Forecast, log: Run, schedule: Schedule) -> float:
     """Return the half width of a 90% interval without siblings, in the logarithm of the loss."""
     part, share = error_part(log, schedule), share_past_warm_up(log, schedule)
     width = width_of(_shipped(), forecast.forecaster, part, share)
@@ -216,7 +216,7 @@ def shipped_width(forecast: Forecast, log: Log, schedule: Schedule) -> float:
     return min(width * error_unit(log, schedule) / forecast.loss, widest)
 
 
-def error_part(log: Log, schedule: Schedule) -> str:
+def error_part(log: Run, schedule: Schedule) -> str:
     """Return the part of the table for a run: by its prior, and by whether its rate is held at the peak to the end.
 
     A rate that is held may be one whose cool-down is not known; errors are then larger.
@@ -228,7 +228,7 @@ def error_part(log: Log, schedule: Schedule) -> str:
     return part + (HELD if schedule.is_held else "")
 
 
-def share_past_warm_up(log: Log, schedule: Schedule) -> float:
+def share_past_warm_up(log: Run, schedule: Schedule) -> float:
     """Return the share of the steps after the warm-up that was seen; 0 within the warm-up.
 
     Until twice the steps of the warm-up it counts for less, in proportion: what was seen is then mostly the warm-up.
@@ -239,7 +239,7 @@ def share_past_warm_up(log: Log, schedule: Schedule) -> float:
     return min(past / max(schedule.last_step - schedule.warm_up, 1), 1.0) * min(past / max(schedule.warm_up, 1), 1.0)
 
 
-def error_unit(log: Log, schedule: Schedule) -> float:
+def error_unit(log: Run, schedule: Schedule) -> float:
     """Return the scale of the errors of a run whose prior is from its slope, in the unit of the loss.
 
     sqrt((s (ln S1(T)/S1(t) + 0.5 [eta_t - eta_T] / eta_pk))^2 + r^2): the fall that is to come by its present slope s,

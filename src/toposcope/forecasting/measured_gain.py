@@ -20,9 +20,9 @@ from toposcope.forecasting.intervals import is_learning
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY
 from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.stored_cooldowns import nearest
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
-from toposcope.logs.log import FINAL_SHARE
+from toposcope.logs.run import FINAL_SHARE
 from toposcope.typing import Vector
 
 
@@ -37,15 +37,15 @@ class MeasuredLaw(AnnealedLaw):
         source = f"measured at step {measured.step:,} on merged checkpoints, {coefficient:.3g} nats"
         self._prior = Prior(coefficient, measured.high - measured.loss, source)
 
-    def prior(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Prior:
+    def prior(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Prior:
         """Return what was measured."""
         return self._prior
 
-    def _errors(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[Vector, NDArray[np.bool_]]:
+    def _errors(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[Vector, NDArray[np.bool_]]:
         """Return no errors: the gain of this run says nothing of how well others are forecast."""
         return np.empty(0), np.empty(0, dtype=bool)
 
-    def with_interval(self, forecast: Forecast, log: Log, schedule: Schedule) -> Forecast:
+    def with_interval(self, forecast: Forecast, log: Run, schedule: Schedule) -> Forecast:
         """Return the forecast with its 90% interval.
 
         Three errors are added as independent: that of a cool-down from the step that it was measured at, half of what
@@ -73,7 +73,7 @@ def decay_of(schedule: Schedule) -> tuple[int, int]:
 
 
 def measured_law(
-    cool_downs: Sequence[CoolDown], log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]
+    cool_downs: Sequence[CoolDown], log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]
 ) -> tuple[MeasuredLaw | None, str]:
     """Return the law with the measured gain, None where it is not to be used, and a sentence that says so.
 
@@ -107,7 +107,7 @@ def _kept(schedule: Schedule, begin: int, end: int) -> float:
     return float(schedule.rates[begin + 1 : end + 1].mean()) / schedule.peak
 
 
-def _not_usable(measured: CoolDown, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> str:
+def _not_usable(measured: CoolDown, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> str:
     """Return why a measured gain is not used for a forecast; empty if it is."""
     last, step = int(log.steps[-1]), measured.step
     begin, end = decay_of(schedule)

@@ -14,7 +14,7 @@ from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.planned import planned
 from toposcope.forecasting.schedules.recognised import DIGIT_ROUNDING
-from toposcope.logs import Log, Logs, read_logs
+from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.finding import find_sources
 from toposcope.logs.formats import trainer_state
 from toposcope.typing import Steps, Vector
@@ -28,7 +28,7 @@ MIN_COMPLETE_SHARE = 0.85  # share of the planned steps that the log of a run mu
 MAX_REMARKS = 3  # remarks of one kind that are written out
 
 
-def is_same_run(one: Log, other: Log) -> bool:
+def is_same_run(one: Run, other: Run) -> bool:
     """Return whether two logs are of one run: they agree where both have rows or, without any, have one name.
 
     Steps that one log counts from 0 and the other from 1 are brought in line. Where the logs have hardly a step in
@@ -42,7 +42,7 @@ def is_same_run(one: Log, other: Log) -> bool:
     return any(_agree(one, other, shift, max_chance) for shift in shifts)
 
 
-def with_events(log: Log, path: Path) -> Log:
+def with_events(log: Run, path: Path) -> Run:
     """Return the log of a Trainer's folder with what it wrote after its last checkpoint, where TensorBoard has it."""
     if not path.is_dir() or not trainer_state.states(path):
         return log
@@ -61,7 +61,7 @@ def with_events(log: Log, path: Path) -> Log:
     return log
 
 
-def merged(log: Log, other: Log) -> Log:
+def merged(log: Run, other: Run) -> Run:
     """Return what two logs say of one run: the longer one, and what only the other has."""
     longer, shorter = (log, other) if log.last_seen >= other.last_seen else (other, log)
     assert longer.table is not None
@@ -71,13 +71,13 @@ def merged(log: Log, other: Log) -> Log:
     return replace(longer, name=log.name, last_step=plans[0] if plans else None, table=table)
 
 
-def ends_alike(one: Log, other: Log) -> bool:
+def ends_alike(one: Run, other: Run) -> bool:
     """Return whether two logs end at one step, but for as many steps as lie between two of their rows."""
     apart = [int(np.max(np.diff(log.steps[-3:]), initial=0)) for log in (one, other)]
     return bool(abs(int(one.steps[-1] - other.steps[-1])) <= max(apart))
 
 
-def _agree(one: Log, other: Log, shift: int, max_chance: float) -> bool:
+def _agree(one: Run, other: Run, shift: int, max_chance: float) -> bool:
     """Return whether two logs agree, the steps of the second less `shift` being those of the first."""
     steps = other.steps - shift
     common, i, j = np.intersect1d(one.steps, steps, assume_unique=True, return_indices=True)
@@ -91,7 +91,7 @@ def _agree(one: Log, other: Log, shift: int, max_chance: float) -> bool:
     return agree and _same_rates(one, other, shift)
 
 
-def _interpolates(fine_steps: Steps, fine: Log, coarse_steps: Steps, coarse: Log, max_chance: float) -> bool:
+def _interpolates(fine_steps: Steps, fine: Run, coarse_steps: Steps, coarse: Run, max_chance: float) -> bool:
     """Return whether the rows of one log lie on the lines between those of another."""
     inside = np.flatnonzero((coarse_steps >= fine_steps[0]) & (coarse_steps <= fine_steps[-1]))
     rows = inside[_evenly(len(inside))]
@@ -126,7 +126,7 @@ def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
     return ways + agreeing * math.log(chance) <= math.log(max_chance)
 
 
-def _same_rates(one: Log, other: Log, shift: int) -> bool:
+def _same_rates(one: Run, other: Run, shift: int) -> bool:
     """Return whether learning rates agree wherever both were logged: branches of one trunk part there."""
     known = [np.isfinite(log.learning_rate) for log in (one, other)]
     steps = one.steps[known[0]], other.steps[known[1]] - shift
@@ -185,7 +185,7 @@ class CompleteRuns(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def complete_runs(logs: Sequence[Log]) -> CompleteRuns:
+def complete_runs(logs: Sequence[Run]) -> CompleteRuns:
     """Return the runs of complete logs; the plan of each ends where its log does."""
     runs: list[LoggedRun] = []
     remarks = []
@@ -225,7 +225,7 @@ def runs_to_score(logs: Logs) -> CompleteRuns:
     return CompleteRuns(complete.runs, tuple(remarks))
 
 
-def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRuns:
+def siblings_among(log: Run, logs: Logs, unit: str | None = None) -> CompleteRuns:
     """Return the complete runs that a forecast of a log may borrow from."""
     others = [replace(other, unit=unit) if unit and other.target == log.target else other for other in logs.logs]
     in_other_units = [other for other in others if other.unit != log.unit]
@@ -239,7 +239,7 @@ def siblings_among(log: Log, logs: Logs, unit: str | None = None) -> CompleteRun
     return CompleteRuns(complete.runs, tuple(remarks))
 
 
-def siblings_if_any(log: Log, logs: Sequence[Log]) -> CompleteRuns:
+def siblings_if_any(log: Run, logs: Sequence[Run]) -> CompleteRuns:
     """Return the complete runs that a forecast of a log may borrow from; none where none is in its unit."""
     try:
         return siblings_among(log, Logs(tuple(logs), ()))
@@ -247,14 +247,14 @@ def siblings_if_any(log: Log, logs: Sequence[Log]) -> CompleteRuns:
         return CompleteRuns((), ())
 
 
-def without_itself(log: Log, siblings: CompleteRuns) -> CompleteRuns:
+def without_itself(log: Run, siblings: CompleteRuns) -> CompleteRuns:
     """Leave the run of the log out of its siblings."""
     same = [run for run in siblings.runs if is_same_run(log, run.log)]
     remarks = [f"{run.log.name}: left out of the siblings, it is the run itself" for run in same]
     return CompleteRuns(tuple(run for run in siblings.runs if run not in same), (*siblings.remarks, *remarks))
 
 
-def with_family(log: Log, runs: Sequence[LoggedRun]) -> tuple[Log, list[str]]:
+def with_family(log: Run, runs: Sequence[LoggedRun]) -> tuple[Run, list[str]]:
     """Give a log the siblings' family where its own or theirs is unknown; return it and remarks on that."""
     families = sorted({run.log.family for run in runs})
     if not families or (log.family in families and log.family):
@@ -272,7 +272,7 @@ def with_family(log: Log, runs: Sequence[LoggedRun]) -> tuple[Log, list[str]]:
     ]
 
 
-def usable_siblings(log: Log, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
+def usable_siblings(log: Run, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
     """Return the siblings whose losses are in the log's unit: those of its family if there are at least 4, else all."""
     same_unit = [run for run in siblings if run.log.unit == log.unit]
     relatives = [run for run in same_unit if run.log.family == log.family]

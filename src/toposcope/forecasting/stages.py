@@ -9,7 +9,7 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
 from toposcope.forecasting.schedules.schedule import Schedule
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.typing import Steps, Vector
 
@@ -36,7 +36,7 @@ class Stage(NamedTuple):
         )
 
 
-def new_stage(log: Log, schedule: Schedule) -> Stage | None:
+def new_stage(log: Run, schedule: Schedule) -> Stage | None:
     """Return the last stage that begins with a jump of the loss for good; None if there is none.
 
     Next to each row a line is fitted to those before and to those after it, of ln(loss) less the law of ``s1``. They
@@ -78,20 +78,20 @@ def new_stage(log: Log, schedule: Schedule) -> Stage | None:
     return None if undone or higher else Stage(int(log.steps[last]), jump)
 
 
-def _rate_jumps(log: Log, schedule: Schedule, place: int, width: int) -> bool:
+def _rate_jumps(log: Run, schedule: Schedule, place: int, width: int) -> bool:
     """Return whether the learning rate jumps near a row, or is still warming up."""
     first, last = log.steps[max(place - width, 0)], log.steps[min(place + width, len(log.steps) - 1)]
     changes = np.abs(np.diff(schedule.rates[first : last + 1 : max(1, (last - first) // (2 * width))]))
     return bool(first < schedule.warm_up or changes.max(initial=0.0) > tuning.MAX_RATE_JUMP * schedule.peak)
 
 
-def _are_epochs(log: Log, places: list[int]) -> bool:
+def _are_epochs(log: Run, places: list[int]) -> bool:
     """Return whether falls are at even distances, that of the first one from step 0 included."""
     distances = np.diff([0, *(log.steps[place] for place in places)])
     return len(places) > 1 and bool(np.ptp(distances) <= tuning.MAX_EPOCH_DIFFERENCE * distances.max())
 
 
-def _blocks(log: Log) -> tuple[Vector, Steps, float]:
+def _blocks(log: Run) -> tuple[Vector, Steps, float]:
     """Return the medians of ln(loss) over blocks of rows, their first steps, and the noise of a median."""
     n = min(30, len(log.loss) // 3)
     parts = np.array_split(np.log(log.loss), n)
@@ -99,7 +99,7 @@ def _blocks(log: Log) -> tuple[Vector, Steps, float]:
     return np.array([np.median(part) for part in parts]), steps, row_noise(np.log(log.loss)) / np.sqrt(len(parts[0]))
 
 
-def check_plateau(log: Log) -> None:
+def check_plateau(log: Run) -> None:
     """Refuse (`RefusedError`) a loss that stood still from near its beginning and then fell suddenly."""
     if len(log.loss) < MIN_ROWS:
         return
@@ -116,7 +116,7 @@ def check_plateau(log: Log) -> None:
             )
 
 
-def check_course(log: Log, schedule: Schedule) -> None:
+def check_course(log: Run, schedule: Schedule) -> None:
     """Refuse (`RefusedError`) a loss that lies above its first value, or goes up and down where the rate does not."""
     if len(log.loss) < MIN_FEW_ROWS:
         return

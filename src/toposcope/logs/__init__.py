@@ -7,9 +7,9 @@ from toposcope.lazy import lazy_imports
 __all__ = [
     "COLUMNS",
     "UNITS",
-    "Log",
     "LogTable",
     "Logs",
+    "Run",
     "final_losses",
     "final_training_loss",
     "find_log",
@@ -17,8 +17,8 @@ __all__ = [
     "read_logs",
 ]
 if TYPE_CHECKING:
-    from toposcope.logs.log import UNITS, Log, final_losses, final_training_loss
     from toposcope.logs.reading import Logs, find_log, read_log, read_logs
+    from toposcope.logs.run import UNITS, Run, final_losses, final_training_loss
     from toposcope.logs.table import COLUMNS, LogTable
 
 # Polars is imported when a log is read: the doctor can mostly do without.

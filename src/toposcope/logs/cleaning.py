@@ -10,8 +10,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
 from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
 from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of, words_of
-from toposcope.logs.log import Log
 from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, one_line, plural
+from toposcope.logs.run import Run
 from toposcope.logs.steps import check_steps, counted_on, row_steps, rows_a_step
 from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
 from toposcope.logs.target import choose_target, own_rows
@@ -21,7 +21,7 @@ PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 
 
-def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) -> Log:
+def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) -> Run:
     """Return the log of one run."""
     identified = _identified(raw, columns)
     named = identified.named
@@ -58,7 +58,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
     read = {"step": step, "loss": target.name, **{q: named[q][0] for q in (*series, *facts) if q in named}}
     if used := [f"{quantity} = {column!r}" for quantity, column in read.items() if column not in (None, quantity)]:
         remarks.append(f"columns: {', '.join(used)}")
-    return Log(
+    return Run(
         name=one_line(raw.name),
         steps=curve.steps,
         loss=curve.values,

@@ -24,8 +24,8 @@ from toposcope.logs.formats import (
     trainer_state,
 )
 from toposcope.logs.formats.run_folder import NAMES
-from toposcope.logs.log import UNITS, Log
 from toposcope.logs.raw import RawLog, join_names, one_line
+from toposcope.logs.run import UNITS, Run
 from toposcope.logs.splitting import split_runs
 from toposcope.logs.table import LogTable, is_step, log_table, sources
 from toposcope.logs.texts import ZERO_BYTES
@@ -42,13 +42,13 @@ class Logs(NamedTuple):
 
     Attributes
     ----------
-    logs : tuple of Log
+    logs : tuple of Run
         In the order of their names, which differ.
     remarks : tuple of str
         What was left out and why, and in what the logs differ, a sentence each.
     """
 
-    logs: tuple[Log, ...]
+    logs: tuple[Run, ...]
     remarks: tuple[str, ...]
 
 
@@ -91,7 +91,7 @@ def read_logs(
     """
     columns, path = checked_columns(columns, unit), existing(path)
     raws, errors = _raw_logs(path, pattern)
-    logs: list[tuple[RawLog, Log]] = []
+    logs: list[tuple[RawLog, Run]] = []
     for raw in raws:
         try:
             parts = split_runs(raw, columns)
@@ -117,7 +117,7 @@ def read_log(
     columns: Mapping[str, str] | None = None,
     unit: str | None = None,
     pattern: str = "",
-) -> Log:
+) -> Run:
     """Read one run.
 
     Parameters
@@ -189,7 +189,7 @@ def _console_log(path: Path, pattern: str) -> list[RawLog]:
         return []
 
 
-def _with_names(path: Path, logs: list[tuple[RawLog, Log]]) -> list[Log]:
+def _with_names(path: Path, logs: list[tuple[RawLog, Run]]) -> list[Run]:
     """Return the logs sorted by names that differ: the tool's; where two are equal, with the place before them."""
 
     def place(raw: RawLog) -> str:
@@ -198,7 +198,7 @@ def _with_names(path: Path, logs: list[tuple[RawLog, Log]]) -> list[Log]:
             return source.stem if source.is_file() else source.resolve().name
         return source.relative_to(path).with_suffix("" if source.is_file() else source.suffix).as_posix()
 
-    def full(raw: RawLog, log: Log) -> str:
+    def full(raw: RawLog, log: Run) -> str:
         return "/".join(filter(None, (place(raw), log.name)))
 
     names = [log.name or place(raw) for raw, log in logs]
@@ -219,7 +219,7 @@ def _folder(source: Path) -> Path:
     return source if source.is_dir() else source.parent
 
 
-def _differences(logs: list[Log]) -> list[str]:
+def _differences(logs: list[Run]) -> list[str]:
     """Return remarks on units that differ, and on losses that are of held-out data in some runs only."""
     remarks = []
     units = Counter(log.unit for log in logs)

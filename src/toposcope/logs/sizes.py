@@ -11,7 +11,7 @@ from typing import Any
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.cleaning import size_of
 from toposcope.logs.columns import COLUMN_NAMES
-from toposcope.logs.log import Log
+from toposcope.logs.run import Run
 from toposcope.wording import short
 
 CONFIGS = ("trainer_state.json", "hparams.yaml", "config.yaml", "args.json", "training_args.json", "config.json")
@@ -34,7 +34,7 @@ _PLAIN = re.compile(r"^\s*[\"']?([\w-]+)[\"']?\s*:\s*([\w.+-]+)\s*(?:#.*)?$", re
 Settings = Mapping[str, Any]
 
 
-def with_sizes(log: Log) -> Log:
+def with_sizes(log: Run) -> Run:
     """Return a log with parameters and tokens per step, where it or what lies next to it states them."""
     if log.source is None or (log.parameters > 0 and log.tokens_per_step > 0):
         return log

@@ -88,7 +88,7 @@ def trainer_callback(monitor: Any) -> Any:
 
         @guarded
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            """Log what the Trainer logs.
+            """Run what the Trainer logs.
 
             The last log of a run closes the monitor: after it, the Trainer may load the best checkpoint.
             """

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from toposcope.family import Run
+from toposcope.family import FamilyRun
 from toposcope.family import corpus as corpora
 from toposcope.family.batches import validation_sequences
 from toposcope.family.model import build
@@ -31,7 +31,7 @@ def train_monitored(declaration: Declaration, directory: Path, progress: Progres
             train_run(run, tokens, directory / run.name, progress)
 
 
-def train_run(run: Run, tokens: corpora.Tokens, directory: Path, progress: Progress = silent) -> None:
+def train_run(run: FamilyRun, tokens: corpora.Tokens, directory: Path, progress: Progress = silent) -> None:
     """Train one run with the monitor attached."""
     training, length = run.training, run.size.context + 1
     model = build(run.size, seed=training.seed)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_text
-from toposcope.logs import Log, read_logs
+from toposcope.logs import Run, read_logs
 from toposcope.logs.finding import FoundLogs, LogSource, Version, find_sources
 from toposcope.logs.formats import format_of
 from toposcope.logs.formats.console import PATTERN_HINT
@@ -44,7 +44,7 @@ class ReadLog:
 
     source: LogSource
     version: Version = ()
-    logs: tuple[Log, ...] = ()
+    logs: tuple[Run, ...] = ()
     fault: str = ""
     next_time: float = 0.0  # before which it is not read again
     mirrored: "MirroredLog | None" = None
@@ -131,7 +131,7 @@ class Mirror:
                 self._forget(part, keep=True)
         self._put(owner, logs, written)
 
-    def _put(self, read: ReadLog, logs: Sequence[Log], written: float) -> None:
+    def _put(self, read: ReadLog, logs: Sequence[Run], written: float) -> None:
         from toposcope.monitor.mirrored_log import MirroredLog
 
         if read.mirrored is not None and read.mirrored.runs.keys() - {log.name for log in logs}:
@@ -190,7 +190,7 @@ def _rank(source: LogSource) -> tuple[bool, bool, float]:
     return not source.is_certain, source.path.suffix == ".json", -source.version()[1]
 
 
-def _one_run(whole: ReadLog, part: ReadLog) -> Log | None:
+def _one_run(whole: ReadLog, part: ReadLog) -> Run | None:
     """Return one log of a run, and of the events below its folder or a text in its folder or above; None if not one."""
     if len(whole.logs) != 1 or len(part.logs) != 1 or whole.source == part.source or whole.source.is_text:
         return None

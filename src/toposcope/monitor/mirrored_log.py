@@ -17,7 +17,7 @@ from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.schedules.planned import UnknownEndError
 from toposcope.forecasting.siblings import siblings_if_any, without_itself
-from toposcope.logs import Log, LogTable
+from toposcope.logs import LogTable, Run
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted, Logged
@@ -39,7 +39,7 @@ N_TIMES = 32  # writes by which the time of a step is known
 class MirroredRun:
     """One run: the log as it was last read, and what was noticed so far."""
 
-    log: Log
+    log: Run
     path: Path
     alerts: Alerts
     n_checked: int = 0  # rows that alerts were raised on
@@ -50,7 +50,7 @@ class MirroredRun:
     is_complete: bool = False
     has_diverged: bool = False  # whether an alert says so
 
-    def read(self, log: Log, written: float) -> bool:
+    def read(self, log: Run, written: float) -> bool:
         """Take the log as it is now; return whether it is another one: rows that were looked at have changed."""
         is_other = not _is_continued(self.log.table, log.table, self.n_checked)
         if is_other:
@@ -97,7 +97,7 @@ class MirroredRun:
         self.n_checked = max(self.n_checked, until)
         return alerts
 
-    def forecast(self, siblings: Sequence[Log]) -> Forecasted | None:
+    def forecast(self, siblings: Sequence[Run]) -> Forecasted | None:
         """Return a forecast where the log has grown enough since the last; remember why there is none."""
         log = self.log
         if self.is_complete or not self._forecast_is_due():
@@ -158,7 +158,7 @@ class MirroredLog:
         self.runs: dict[str, MirroredRun] = {}
         self._store = Store(folder / "study.db")
 
-    def update(self, logs: Sequence[Log], written: float, siblings: Sequence[Log]) -> None:
+    def update(self, logs: Sequence[Run], written: float, siblings: Sequence[Run]) -> None:
         """Store the log as it is now."""
         self.written = written
         for position, log in enumerate(logs):
@@ -171,7 +171,7 @@ class MirroredLog:
             self._notice(run, siblings)
             self._put_status(run)
 
-    def _notice(self, run: MirroredRun, siblings: Sequence[Log]) -> None:
+    def _notice(self, run: MirroredRun, siblings: Sequence[Run]) -> None:
         """Store the forecast and the alerts of what is new."""
         made = run.forecast(siblings)
         alerts = run.new_alerts(is_over=run.is_complete or run.log.finished or run.log.diverged is not None)
@@ -199,7 +199,7 @@ class MirroredLog:
         if self._store.meta(f"monitor {name}") != (text := json.dumps(facts)):
             self._store.set_meta(f"monitor {name}", text)
 
-    def complete(self, now: float) -> list[Log]:
+    def complete(self, now: float) -> list[Run]:
         """Return the runs that others may borrow from, thinned."""
         whole = [run.log for run in self.runs.values() if run.is_sibling(now - self.written)]
         return [thinned(log, tuning.MAX_SIBLING_ROWS) for log in whole]

@@ -19,7 +19,7 @@ from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.scaling.points import points_of
 from toposcope.forecasting.schedules.planned import UnknownEndError, planned
 from toposcope.forecasting.siblings import CompleteRuns, siblings_if_any, with_family, without_itself
-from toposcope.logs import Log, LogTable
+from toposcope.logs import LogTable, Run
 from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
@@ -39,7 +39,7 @@ class RunningForecast:
 
     def __init__(self, run: RunInfo) -> None:
         self._run, self._siblings, self._log = run, SiblingLogs(run.directory), ShortLog()
-        self._complete: tuple[tuple[Log, ...], CompleteRuns] = (), CompleteRuns((), ())
+        self._complete: tuple[tuple[Run, ...], CompleteRuns] = (), CompleteRuns((), ())
         self._n_siblings = tuning.MAX_SIBLINGS
         self._next_step = 0.0
         self._next_lost = MIN_LOST_ROWS  # rows at which the lost ones are looked at again
@@ -53,7 +53,7 @@ class RunningForecast:
         """Load what forecasts need and read the siblings' logs, before the run begins."""
         steps = np.arange(1, tuning.MAX_FORECAST_ROWS + 1)
         loss, rate = (np.asarray(values, np.float64) for values in (2 + 3 * steps**-0.3, np.cos(steps / steps[-1])))
-        log = Log("warm-up", steps, loss, rate, last_step=2 * int(steps[-1]))
+        log = Run("warm-up", steps, loss, rate, last_step=2 * int(steps[-1]))
         for _ in range(2):
             begin = time.thread_time()
             _forecast_of(replace(log), ())
@@ -145,7 +145,7 @@ class RunningForecast:
                 again = 1 if made or self._run.last_step is None else tuning.RETRIES
                 self._next_step = step + self._interval(step) / again
 
-    def _made(self, log: Log, step: int) -> tuple[Forecasted | None, str]:
+    def _made(self, log: Run, step: int) -> tuple[Forecasted | None, str]:
         """Return a forecast, or why there is none."""
         if log.unit != "nats":
             return None, f"the loss is in {log.unit}"
@@ -184,7 +184,7 @@ class RunningForecast:
             return "No forecast yet: the first is made as soon as the monitor's thread has time."
         return f"No forecast yet: the first is made by step {2 * self._interval(0):,.0f} of {run.last_step:,}."
 
-    def _cleaned(self, table: LogTable) -> Log:
+    def _cleaned(self, table: LogTable) -> Run:
         """Return the log of the loss to forecast: of the training loss while there are few validation losses."""
         run = self._run
         known = {
@@ -199,7 +199,7 @@ class RunningForecast:
             return clean_log(raw, {"loss": "loss"})
         return log
 
-    def _complete_siblings(self, log: Log) -> tuple[LoggedRun, ...]:
+    def _complete_siblings(self, log: Run) -> tuple[LoggedRun, ...]:
         """Return the complete runs whose loss is of the kind of this one's."""
         read = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
         logs = tuple(other for other in read if other.is_validation == log.is_validation)
@@ -207,7 +207,7 @@ class RunningForecast:
             self._complete = logs, siblings_if_any(log, logs)
         return without_itself(log, self._complete[1]).runs
 
-    def _advice(self, log: Log, last_step: int, siblings: Sequence[Log]) -> str:
+    def _advice(self, log: Run, last_step: int, siblings: Sequence[Run]) -> str:
         """Return a sentence on whether to continue; empty if the siblings do not determine a scaling law."""
         tokens_left = log.tokens_per_step * (last_step - float(log.steps[-1]))
         if not (log.parameters > 0 and tokens_left > 0 and len(siblings) >= tuning.MIN_POINTS):
@@ -221,7 +221,7 @@ class RunningForecast:
 
 
 def _forecast_of(
-    log: Log, siblings: tuple[LoggedRun, ...], last_step: int | None = None
+    log: Run, siblings: tuple[LoggedRun, ...], last_step: int | None = None
 ) -> tuple[int, Forecast] | None:
     """Return the last step and the default forecast; None of a complete run."""
     schedule = planned(log, last_step=last_step, siblings=siblings)

@@ -10,7 +10,7 @@ from time import monotonic
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Log, Logs, read_logs
+from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.formats import study
 from toposcope.monitor import tuning
 
@@ -20,12 +20,12 @@ class SiblingLogs:
 
     def __init__(self, directory: Path) -> None:
         self._directory = Path(os.path.abspath(directory))  # noqa: PTH100 - Path.resolve follows links
-        self._known: dict[Path, tuple[object, tuple[Log, ...]]] = {}
+        self._known: dict[Path, tuple[object, tuple[Run, ...]]] = {}
 
     def logs(self, max_seconds: float) -> Logs:
         """Return the logs; folders that cannot be read within `max_seconds` are left for the next call."""
         deadline = monotonic() + max_seconds
-        found: list[Log] = []
+        found: list[Run] = []
         for folder in self._folders():
             version = _version(folder)
             if folder not in self._known or self._known[folder][0] != version:
@@ -56,7 +56,7 @@ def _version(folder: Path) -> object:
         return None
 
 
-def _complete_logs(folder: Path) -> tuple[Log, ...]:
+def _complete_logs(folder: Path) -> tuple[Run, ...]:
     """Return the logs in a folder, those of complete runs only if it is a study; none if it has no readable log."""
     try:
         complete = _complete_runs(folder / "study.db") if study.claims(folder) else None
@@ -76,7 +76,7 @@ def _complete_runs(database: Path) -> set[str]:
         return {run for (run,) in store.execute("SELECT run FROM runs WHERE status = 'complete'")}
 
 
-def thinned(log: Log, max_rows: int) -> Log:
+def thinned(log: Run, max_rows: int) -> Run:
     """Return a log of at most `max_rows` rows: the loss is averaged over blocks of neighbouring rows."""
     n_block = -(-len(log.steps) // max_rows)
     if n_block == 1:

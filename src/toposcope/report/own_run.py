@@ -14,7 +14,7 @@ from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import ForecastReport, forecast
 from toposcope.forecasting.headline import health_of, kind_of
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.logs.anomalies import ROSE
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.report import first_screen
@@ -40,7 +40,7 @@ class OwnRun:
     """The one run of a study."""
 
     name: str
-    log: Log | None
+    log: Run | None
     forecast: ForecastReport | None
     refusal: str  # why there is no loss, or no forecast
 
@@ -97,7 +97,7 @@ def _first(data: StudyData, run: OwnRun) -> str:
     return f"{words}. {_end(run, run.log)}; its best, {loss_words(best)}, was at step {step:,}."
 
 
-def _health(data: StudyData, run: OwnRun, log: Log) -> str:
+def _health(data: StudyData, run: OwnRun, log: Run) -> str:
     if log.overfits and log.is_validation:
         return PAST_BEST
     health = health_of(log, run.forecast.stage if run.forecast else None).split(": it began")[0]
@@ -106,7 +106,7 @@ def _health(data: StudyData, run: OwnRun, log: Log) -> str:
     return capitalised(health)
 
 
-def _end(run: OwnRun, log: Log) -> str:
+def _end(run: OwnRun, log: Run) -> str:
     report, which = run.forecast, f"{kind_of(log)} loss"
     if report is None:
         return f"At {loss_words(log.final_loss()[0])} now, {which}"
@@ -164,7 +164,7 @@ def _facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Iterator[tupl
     yield "Topology", topology.first
 
 
-def _loss_words(log: Log) -> str:
+def _loss_words(log: Run) -> str:
     (step, best), now = log.best, log.final_loss()[0]
     unit, per_token = ("", ", nats per token") if log.unit == "nats" else (f" {log.unit}", "")
     words = f"{kind_of(log)} loss {loss_words(now)}{unit} at step {log.steps[-1]:,}{per_token}"

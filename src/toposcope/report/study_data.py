@@ -13,7 +13,7 @@ from toposcope.analysis.adjustment import Method
 from toposcope.analysis.trajectories import Trajectory, trajectories
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.logs import Log, read_log
+from toposcope.logs import Run, read_log
 from toposcope.progress import Progress, silent
 from toposcope.report.section import ComputedOnce, ReportSection, Tables, makers_of
 from toposcope.report.tuning import MANY_CHECKPOINTS
@@ -29,7 +29,7 @@ READ = ("runs", "findings", "errors", "examined", "alerts", "times", "forecasts"
 """Methods of a study whose result the data hold under the same name."""
 
 
-def _no_log() -> Log:
+def _no_log() -> Run:
     raise ToposcopeError("no loss is logged")
 
 
@@ -54,7 +54,7 @@ class StudyData(ComputedOnce):
     states : callable
         ``(run, step, probe label) -> layer -> points``, as `Study.states`; empty where there are none.
     read_log : callable
-        ``() -> Log``: the log of a study of one run, as `toposcope.logs.read_log` reads it.
+        ``() -> Run``: the log of a study of one run, as `toposcope.logs.read_log` reads it.
     examined, notes : list of str
         `Study.examined` and `Study.notes`.
     corpus : str
@@ -79,7 +79,7 @@ class StudyData(ComputedOnce):
     errors: pl.DataFrame
     diagrams: Callable[[str, int, str], dict[str, dict[str, Diagram]]]
     states: Callable[[str, int, str], Mapping[str, NDArray[np.float32]]] = lambda _run, _step, _label: {}
-    read_log: Callable[[], Log] = _no_log
+    read_log: Callable[[], Run] = _no_log
     examined: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     corpus: str = ""

@@ -13,7 +13,7 @@ import msgspec
 from toposcope.checkpoints import Checkpoint
 from toposcope.engine.pool import Engine, TaskFailure
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run
+from toposcope.family import Corpus, FamilyRun
 from toposcope.family import corpus as corpora
 from toposcope.family.corpus import BUILT_IN
 from toposcope.files import write_bytes
@@ -38,7 +38,7 @@ class StudyCorpora:
     errors: dict[Corpus, str] = field(default_factory=dict)  # why the tokens of the others do not
 
     @classmethod
-    def of(cls, directory: Path, own: Corpus, runs: Sequence[Run]) -> "StudyCorpora":
+    def of(cls, directory: Path, own: Corpus, runs: Sequence[FamilyRun]) -> "StudyCorpora":
         """Return the corpora of some runs."""
         return cls(directory, own, list(dict.fromkeys(run.corpus for run in runs)))
 
@@ -112,7 +112,7 @@ class OtherLosses(msgspec.Struct, frozen=True):
 class OtherCorporaTask:
     """Measure the losses of some checkpoints of a run on corpora by name."""
 
-    run: Run
+    run: FamilyRun
     directory: Path
     checkpoints: tuple[Checkpoint, ...]
     tokens: dict[str, Path]
@@ -138,7 +138,7 @@ def stored_losses(directory: Path, sha256: Mapping[str, str]) -> LogTable:
 
 
 def measure_missing(
-    runs: Iterable[tuple[Run, Path, Mapping[int, Checkpoint]]],
+    runs: Iterable[tuple[FamilyRun, Path, Mapping[int, Checkpoint]]],
     study_corpora: StudyCorpora,
     engine: Engine,
     progress: Progress,

@@ -19,7 +19,7 @@ from toposcope.checkpoints.sources import is_remote, local_path, refuse_credenti
 from toposcope.checkpoints.sources.merged import with_path
 from toposcope.checkpoints.steps import Selection, step_pattern
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, TrainingOptions
+from toposcope.family import Corpus, FamilyRun, TrainingOptions
 from toposcope.family.corpus import BUILT_IN
 from toposcope.models import Text
 from toposcope.models.tokenizers import BY_CHARACTERS
@@ -184,12 +184,12 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             self, "series", [each for declared in self.series for each in declared.expanded()]
         )
 
-    def resolved_runs(self) -> list[Run]:
+    def resolved_runs(self) -> list[FamilyRun]:
         """Return the runs with all inherited options filled in: those declared one by one, then the population."""
         return list(self._resolved_runs)
 
     @cached_property
-    def _resolved_runs(self) -> list[Run]:
+    def _resolved_runs(self) -> list[FamilyRun]:
         drawn = self.population.declared_runs() if self.population else []
         places = (*((run, "runs") for run in self.runs), *((run, "population") for run in drawn))
         return [declared.resolve(self.corpus, self.training, place) for declared, place in places]

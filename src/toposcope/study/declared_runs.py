@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from toposcope.errors import ToposcopeError, choices
-from toposcope.family import Corpus, ModelSize, Run, TrainingOptions
+from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions
 from toposcope.family.corpus import CHARACTERS
 from toposcope.family.run import find_size
 from toposcope.seeds import derive_seed
@@ -43,7 +43,7 @@ class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # fields of `TrainingOptions` that differ from the study's
     training: dict[str, Any] = msgspec.field(default_factory=dict)
 
-    def resolve(self, corpus: Corpus, training: TrainingOptions, place: str = "runs") -> Run:
+    def resolve(self, corpus: Corpus, training: TrainingOptions, place: str = "runs") -> FamilyRun:
         """Return the run with what it inherits from a study filled in; `place` is where it is declared."""
         name = self.name or (self.size if isinstance(self.size, str) else "")
         if not name:
@@ -57,7 +57,7 @@ class DeclaredRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
                 "declare it with the corpus alone"
             )
         size = msgspec.structs.replace(find_size(self.size), vocabulary=corpus.vocabulary)
-        return Run(name=name, size=size, corpus=corpus, training=training)
+        return FamilyRun(name=name, size=size, corpus=corpus, training=training)
 
 
 def _merged(inherited: Fields, own: dict[str, Any], place: str, whole: str) -> Fields:

@@ -13,7 +13,7 @@ from toposcope.checkpoints.in_memory import CheckpointInMemory
 from toposcope.checkpoints.sources import is_remote, refuse_credentials
 from toposcope.engine.pool import TaskFailure, one_thread
 from toposcope.errors import ToposcopeError
-from toposcope.family import Corpus, Run, TrainingOptions
+from toposcope.family import Corpus, FamilyRun, TrainingOptions
 from toposcope.family.run_folder import described
 from toposcope.models import Origin, Text
 from toposcope.models.family_model import RUN
@@ -230,7 +230,7 @@ def module_checkpoint(module: "nn.Module") -> CheckpointInMemory:
         return CheckpointInMemory(name, tensors, {CONFIG: as_json().encode()})
     if isinstance(module, GPT):
         # Only its size is used; the corpus and the training are unknown.
-        run = Run(name=name, size=module.size, corpus=Corpus(), training=TrainingOptions())
+        run = FamilyRun(name=name, size=module.size, corpus=Corpus(), training=TrainingOptions())
         return CheckpointInMemory(name, tensors, {RUN: described(run, "")})
     return CheckpointInMemory(name, _once(tensors), {})
 

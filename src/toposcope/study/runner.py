@@ -18,7 +18,7 @@ from toposcope.engine.cluster import engine_named
 from toposcope.engine.pool import Engine, TaskFailure, Workers, processors
 from toposcope.errors import ToposcopeError
 from toposcope.extras import require
-from toposcope.family import Run
+from toposcope.family import FamilyRun
 from toposcope.family.run_folder import finished
 from toposcope.files import write_bytes, write_text
 from toposcope.integrity import CheckpointSummary, n_parameters
@@ -56,7 +56,7 @@ def run_study(
     measured: bool = True,
     progress: Progress = silent,
 ) -> dict[Unit, str]:
-    """Run a study in a directory, or continue it.
+    """FamilyRun a study in a directory, or continue it.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ class _Runner:
     logs: dict[str, LogTable | None] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
     text_sha256: str = ""
-    runs: dict[str, Run] = field(init=False)
+    runs: dict[str, FamilyRun] = field(init=False)
     corpora: StudyCorpora = field(init=False)
 
     def __post_init__(self) -> None:

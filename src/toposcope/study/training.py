@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from toposcope.engine.pool import TaskFailure, Workers, report
-from toposcope.family import Run
+from toposcope.family import FamilyRun
 from toposcope.family.run_folder import Outcome, finished
 from toposcope.progress import Progress
 from toposcope.study.corpora import StudyCorpora
@@ -20,7 +20,7 @@ NO_GPU = 'device = "cuda" under [population], and this machine has no GPU that t
 class TrainTask:
     """Train one run, or go on with it."""
 
-    run: Run
+    run: FamilyRun
     corpus: Path
     directory: Path
 
@@ -29,7 +29,7 @@ class TrainTask:
 class PackTask:
     """Train runs of one shape as one model, or go on with them; `folder` holds the packs of the study."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[FamilyRun, ...]
     corpora: tuple[Path, ...]
     directories: tuple[Path, ...]
     folder: Path
@@ -61,7 +61,7 @@ def pack_task(task: PackTask) -> list[Outcome]:
 class StudyTraining:
     """The runs that a study trains."""
 
-    runs: Mapping[str, Run]  # by name
+    runs: Mapping[str, FamilyRun]  # by name
     corpora: StudyCorpora
     device: str | None  # where the runs of a population are trained; None if there is none
     # the runs of the population: they train as one model where that is quicker. The others train one by one
@@ -92,7 +92,7 @@ class StudyTraining:
         self._train_alone(alone + self._train_packs([run for run in ready if run.name in self.together]))
         return self.errors
 
-    def _train_packs(self, unfinished: Sequence[Run]) -> list[Run]:
+    def _train_packs(self, unfinished: Sequence[FamilyRun]) -> list[FamilyRun]:
         """Train the runs of the population together; return those that are quicker alone, or failed together."""
         if not unfinished:
             return []
@@ -129,23 +129,23 @@ class StudyTraining:
                         self._store_outcome(run)
         return alone
 
-    def _begun_packs(self, runs: Sequence[Run]) -> list[list[Run]]:
+    def _begun_packs(self, runs: Sequence[FamilyRun]) -> list[list[FamilyRun]]:
         from toposcope.family.batched.packs import begun_packs
 
         found = begun_packs(runs, self.corpora.sha256, self.directory / "packs")
         return [[runs[i] for i in group] for group in found]
 
-    def _packs(self, runs: Sequence[Run], device: str) -> list[list[Run]]:
+    def _packs(self, runs: Sequence[FamilyRun], device: str) -> list[list[FamilyRun]]:
         from toposcope.family.batched import group_runs
 
         return [[runs[i] for i in group] for group in group_runs(runs, device, self.pool.n_workers)]
 
-    def _pack_task(self, runs: Sequence[Run], device: str) -> PackTask:
+    def _pack_task(self, runs: Sequence[FamilyRun], device: str) -> PackTask:
         paths = tuple(self.corpora.path(run.corpus) for run in runs)
         directories = tuple(self.run_directory(run.name) for run in runs)
         return PackTask(tuple(runs), paths, directories, self.directory / "packs", device)
 
-    def _train_alone(self, runs: Sequence[Run]) -> None:
+    def _train_alone(self, runs: Sequence[FamilyRun]) -> None:
         # The longest first, so that the processors finish together.
         tasks = [
             TrainTask(run, self.corpora.path(run.corpus), self.run_directory(run.name))
@@ -157,7 +157,7 @@ class StudyTraining:
             else:
                 self._store_outcome(task.run)
 
-    def _prepare_corpora(self, unfinished: list[Run]) -> None:
+    def _prepare_corpora(self, unfinished: list[FamilyRun]) -> None:
         """Tokenize the corpora; where nothing is left to train on one, use the stored tokens."""
         to_train = {run.corpus for run in unfinished}
         for done, corpus in enumerate(self.corpora.used):
@@ -175,7 +175,7 @@ class StudyTraining:
             elif self.corpora.path(corpus).exists() and (known := self.store.meta(key)):
                 self.corpora.sha256[corpus] = known  # measurements that used it stay valid
 
-    def _store_outcome(self, run: Run) -> bool:
+    def _store_outcome(self, run: FamilyRun) -> bool:
         """Store the status of a run if it is finished; return whether it is."""
         outcome = finished(run, self.run_directory(run.name))
         if outcome is not None:
@@ -183,5 +183,5 @@ class StudyTraining:
         return outcome is not None
 
 
-def _work(run: Run) -> int:
+def _work(run: FamilyRun) -> int:
     return run.size.n_parameters * run.training.steps * run.training.batch_size

@@ -7,8 +7,8 @@ import polars as pl
 
 from toposcope.extend import (
     ACCURACY,
-    Log,
     LogTable,
+    Run,
     ToposcopeError,
     format_of,
     read_logs,
@@ -40,13 +40,13 @@ def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEva
     return [RawEvaluations(file.path, as_raw(pl.concat(parts, how="diagonal")), remarks)]
 
 
-def _targets(log: Log, table: LogTable, validation: str) -> list[pl.DataFrame]:
+def _targets(log: Run, table: LogTable, validation: str) -> list[pl.DataFrame]:
     columns = {"validation_loss": validation} | {name: name for name in table.further_targets}
     logged = {column: name for column, name in columns.items() if np.isfinite(table.values[column]).any()}
     return [_rows(log, table, column, name) for column, name in logged.items()] or [_final(log)]
 
 
-def _rows(log: Log, table: LogTable, column: str, name: str) -> pl.DataFrame:
+def _rows(log: Run, table: LogTable, column: str, name: str) -> pl.DataFrame:
     logged = ~np.isnan(table.values[column])
     steps, tokens = table.steps[logged], table.values["tokens"][logged]
     unit = target_of(name).unit
@@ -67,7 +67,7 @@ def _rows(log: Log, table: LogTable, column: str, name: str) -> pl.DataFrame:
     )
 
 
-def _final(log: Log) -> pl.DataFrame:
+def _final(log: Run) -> pl.DataFrame:
     loss, error = log.final_loss()
     last = int(log.steps[-1])
     row = {"task": log.target, "metric": "loss", "corpus": True, "value": loss, "step": last}
@@ -76,6 +76,6 @@ def _final(log: Log) -> pl.DataFrame:
     return _of_run(log).hstack(pl.DataFrame([row | sizes]))
 
 
-def _of_run(log: Log) -> pl.DataFrame:
+def _of_run(log: Run) -> pl.DataFrame:
     size = log.parameters if log.parameters > 0 else None
     return pl.DataFrame({"run": [log.name], "recipe": [log.family], "N": [size]}, schema_overrides={"N": pl.Float64})

@@ -13,7 +13,7 @@ import polars as pl
 
 from toposcope.analysis import Trajectory
 from toposcope.extend import Vector, correlate_across_runs
-from toposcope.family import Run
+from toposcope.family import FamilyRun
 
 LOSS = "loss"
 SCHEMA = {
@@ -34,13 +34,13 @@ MIN_COOL_DOWNS = 3  # over which a correlation is defined
 class RealCoolDown(NamedTuple):
     """A run, one that cools it down, and the first and last step of that."""
 
-    run: Run
-    cooled: Run
+    run: FamilyRun
+    cooled: FamilyRun
     start: int
     end: int
 
 
-def real_cool_downs(runs: Sequence[Run]) -> list[RealCoolDown]:
+def real_cool_downs(runs: Sequence[FamilyRun]) -> list[RealCoolDown]:
     """Return the real cool-downs among the runs of a study."""
     held = {_without_end(run): run for run in runs if run.training.schedule == "constant"}
     found = []
@@ -53,7 +53,7 @@ def real_cool_downs(runs: Sequence[Run]) -> list[RealCoolDown]:
     return found
 
 
-def _without_end(run: Run) -> bytes:
+def _without_end(run: FamilyRun) -> bytes:
     """Return what two runs have in common that differ in their names, their ends and their checkpoints."""
     training = {name: v for name, v in msgspec.structs.asdict(run.training).items() if name not in ENDS}
     return msgspec.json.encode([run.size, run.corpus, training])

@@ -29,7 +29,7 @@ from toposcope.extend import (
     trajectories,
     write_bytes,
 )
-from toposcope.family import Run
+from toposcope.family import FamilyRun
 from toposcope.logs import LogTable, find_log
 from toposcope.study import Declaration, Study, run_study
 
@@ -139,7 +139,7 @@ def _log_file(folder: Path, run: str) -> Path:
 
 
 def _measure_losses(
-    twins: Sequence[Twin], runs: dict[str, Run], study: Study, workers: int | None, progress: Progress
+    twins: Sequence[Twin], runs: dict[str, FamilyRun], study: Study, workers: int | None, progress: Progress
 ) -> Iterator[str]:
     """Write the validation losses of twins as their logs; yield each failure."""
     folder = study.directory.resolve() / FOLDER

@@ -19,7 +19,7 @@ from toposcope.extend import (
     joined,
     planned,
 )
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.probes import Feature
 from toposcope_experiments.early_stopping.stopping_rules import (
     FRACTION,
@@ -83,7 +83,7 @@ def early_stopping(
     return EarlyStopping(tried.stops, tried.matched, tried.rules, tuple(notes))
 
 
-def gain_by(forecaster: Forecaster, logs: Iterable[Log]) -> Gain:
+def gain_by(forecaster: Forecaster, logs: Iterable[Run]) -> Gain:
     """Return the further fall of the loss that a forecaster predicts from the log and the schedule, without siblings.
 
     The fall is that of its curve from the last step seen, so that the noise of the last batch has no part in it.

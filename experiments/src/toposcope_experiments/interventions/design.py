@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from toposcope.extend import ToposcopeError
-from toposcope.family import SIZES, Corpus, ModelSize, Run, TrainingOptions
+from toposcope.family import SIZES, Corpus, FamilyRun, ModelSize, TrainingOptions
 from toposcope_experiments.interventions.matrix_statistics import STATISTICS, find_statistic
 from toposcope_experiments.interventions.results import (
     BASE,
@@ -182,11 +182,11 @@ class Pack:
         design = replace(self.design, statistics=(self.statistic,), seeds=max(2, len(self.seeds)))
         return {"design": design, "seeds": self.seeds}
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[FamilyRun]:
         """Return the runs, arm by arm."""
         corpus = Corpus(source=self.design.corpus)
         return [
-            Run(name=arm.name, size=self.design.model_size, corpus=corpus, training=self.design.training(seed))
+            FamilyRun(name=arm.name, size=self.design.model_size, corpus=corpus, training=self.design.training(seed))
             for arm in self.design.arms
             for seed in self.seeds
         ]

@@ -22,10 +22,10 @@ from toposcope.extend import (
     SIBLING_SHARE,
     FittedLossCurve,
     LawForecaster,
-    Log,
     LoggedRun,
     Matrix,
     RefusedError,
+    Run,
     Schedule,
     Steps,
     Vector,
@@ -73,13 +73,13 @@ class MultiPower(LawForecaster):
 
     name = "multi_power"
 
-    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+    def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit L0, A and a; B, C, b and g are the siblings'."""
         shared = _fit_shared(usable_siblings(log, siblings))
         return cached(log, schedule, (self.name, shared), lambda: _fit_own(log, schedule, shared))
 
 
-def _fit_own(log: Log, schedule: Schedule, shared: SharedDecay) -> FittedLossCurve:
+def _fit_own(log: Run, schedule: Schedule, shared: SharedDecay) -> FittedLossCurve:
     """Fit the power law to the losses seen, plus what the decays gained by then."""
     late = window(log, schedule, LATE_SHARE)
     terms = cached(log, schedule, "decay terms", lambda: lr_decay_terms(schedule, late.steps))

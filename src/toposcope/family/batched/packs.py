@@ -13,13 +13,13 @@ from safetensors import SafetensorError, safe_open
 from toposcope.checkpoints.sources.packed import file_name
 from toposcope.family import tuning
 from toposcope.family.corpus import Corpus
-from toposcope.family.run import Run
+from toposcope.family.run import FamilyRun
 from toposcope.family.run_folder import described
 
 STATE = "state.safetensors"  # what a pack resumes from; it stays when its runs have ended
 
 
-def group_runs(runs: Sequence[Run], device: str = "cpu", processes: int = 0) -> list[list[int]]:
+def group_runs(runs: Sequence[FamilyRun], device: str = "cpu", processes: int = 0) -> list[list[int]]:
     """Group runs that train together most quickly.
 
     Runs of a group have one size, number of steps, batch size, validation set and checkpoint steps. On a GPU a group
@@ -36,7 +36,7 @@ def group_runs(runs: Sequence[Run], device: str = "cpu", processes: int = 0) -> 
     return [group for members in alike.values() for group in _parts(members, _most(runs, members, device, processes))]
 
 
-def run_bytes(run: Run) -> int:
+def run_bytes(run: FamilyRun) -> int:
     """Estimate the memory that one more run of a pack takes, to about a tenth."""
     size, positions = run.size, run.training.batch_size * run.size.context
     heads = size.heads * max(tuning.MIN_HEAD_WIDTH, size.hidden // size.heads)
@@ -47,7 +47,7 @@ def run_bytes(run: Run) -> int:
     )
 
 
-def _most(runs: Sequence[Run], members: Sequence[int], device: str, processes: int) -> int:
+def _most(runs: Sequence[FamilyRun], members: Sequence[int], device: str, processes: int) -> int:
     """Return how many runs of a kind may train together."""
     each = max(run_bytes(runs[i]) for i in members)
     if device != "cpu":
@@ -67,7 +67,7 @@ def _parts(members: list[int], most: int) -> list[list[int]]:
     return [members[a:b] for a, b in pairwise(ends)]
 
 
-def pack_name(runs: Sequence[Run], digests: Sequence[str]) -> str:
+def pack_name(runs: Sequence[FamilyRun], digests: Sequence[str]) -> str:
     """Return the name of a pack's folder, of its shape and a digest of its declarations and of the runs' corpora."""
     digest = hashlib.sha256()
     for run, sha256 in zip(runs, digests, strict=True):
@@ -80,7 +80,7 @@ def pack_checkpoint(folder: Path, step: int) -> Path:
     return folder / file_name(step)
 
 
-def begun_packs(runs: Sequence[Run], sha256: Mapping[Corpus, str], directory: Path) -> list[list[int]]:
+def begun_packs(runs: Sequence[FamilyRun], sha256: Mapping[Corpus, str], directory: Path) -> list[list[int]]:
     """Return the packs that have a state to resume from, as they were declared then.
 
     A pack that was stopped ends in the same bytes only as the same pack: also where some of its runs have their logs

@@ -10,7 +10,7 @@ from toposcope.family import corpus as corpora
 from toposcope.family.batched.model import Layout, losses
 from toposcope.family.batched.updates import Feed
 from toposcope.family.model import build
-from toposcope.family.run import ModelSize, Run
+from toposcope.family.run import FamilyRun, ModelSize
 
 
 class RunBatch:
@@ -32,7 +32,7 @@ class RunBatch:
     --------
     >>> from pathlib import Path
     >>> from tempfile import mkdtemp
-    >>> from toposcope.family import SIZES, Corpus, Run, RunBatch, TrainingOptions, prepare
+    >>> from toposcope.family import SIZES, Corpus, FamilyRun, RunBatch, TrainingOptions, prepare
     >>> path = Path(mkdtemp()) / "corpus.safetensors"
     >>> _ = prepare(Corpus(), path)
     >>> options = [TrainingOptions(steps=10, batch_size=4, warmup_steps=0, seed=seed) for seed in range(3)]
@@ -44,7 +44,7 @@ class RunBatch:
     torch.Size([3, 32, 8])
     """
 
-    def __init__(self, runs: Sequence[Run], corpus_path: Path) -> None:
+    def __init__(self, runs: Sequence[FamilyRun], corpus_path: Path) -> None:
         tokens = corpora.load(corpus_path)
         self._size, self._batch_size = runs[0].size, runs[0].training.batch_size
         self._feed = Feed(runs, [tokens] * len(runs), torch.device("cpu"))
@@ -65,7 +65,7 @@ class RunBatch:
         return validation_losses(self._size, self._layout, self._feed, weights, self._batch_size)
 
 
-def initial_weights(layout: Layout, runs: Sequence[Run]) -> Tensor:
+def initial_weights(layout: Layout, runs: Sequence[FamilyRun]) -> Tensor:
     """Return what runs begin with, shape (runs, parameters)."""
     return layout.joined(
         [build(run.size, seed=run.training.seed, initial_scale=run.training.initial_scale) for run in runs]

@@ -25,7 +25,7 @@ from toposcope.family.batched.model import Layout
 from toposcope.family.batched.packs import STATE, group_runs, pack_checkpoint, pack_name
 from toposcope.family.batched.run_batch import initial_weights, validation_losses
 from toposcope.family.batched.updates import Feed, PackState, Updates
-from toposcope.family.run import Run
+from toposcope.family.run import FamilyRun
 from toposcope.family.run_folder import (
     LOG_COLUMNS,
     Outcome,
@@ -48,7 +48,7 @@ STATE_SECONDS = 10.0  # least time between two writes of the state to resume fro
 
 
 def train_batched(
-    runs: Sequence[Run],
+    runs: Sequence[FamilyRun],
     corpus_paths: Sequence[Path],
     directories: Sequence[Path],
     pack_directory: Path,
@@ -76,7 +76,7 @@ def train_batched(
 
 
 def train_pack(
-    runs: Sequence[Run],
+    runs: Sequence[FamilyRun],
     corpus_paths: Sequence[Path],
     directories: Sequence[Path],
     pack_directory: Path,
@@ -123,7 +123,7 @@ class PackTrainer:
     """Model, optimizer, data and logs of the runs of a pack."""
 
     def __init__(
-        self, runs: Sequence[Run], tokens: Sequence[corpora.Tokens], folder: Path, device: torch.device
+        self, runs: Sequence[FamilyRun], tokens: Sequence[corpora.Tokens], folder: Path, device: torch.device
     ) -> None:
         self.runs, self.folder = list(runs), folder
         self.training, self.size = runs[0].training, runs[0].size

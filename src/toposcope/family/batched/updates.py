@@ -18,7 +18,7 @@ from torch import Tensor
 from toposcope.family.batched.model import Layout, losses
 from toposcope.family.batches import Batches, dropout_masks, mask_keys, validation_sequences
 from toposcope.family.corpus import Tokens
-from toposcope.family.run import ModelSize, Run, TrainingOptions
+from toposcope.family.run import FamilyRun, ModelSize, TrainingOptions
 
 FIRST_DECAY, SECOND_DECAY = 0.9, 0.999
 """Of the moving averages of the gradient and its square: torch's defaults, as for a run trained alone."""
@@ -31,7 +31,7 @@ WARM_UP = 3  # updates before a graph is captured, as torch asks for
 class Feed:
     """All tokens of a pack on its device, and where each run reads them."""
 
-    def __init__(self, runs: Sequence[Run], tokens: Sequence[Tokens], device: torch.device) -> None:
+    def __init__(self, runs: Sequence[FamilyRun], tokens: Sequence[Tokens], device: torch.device) -> None:
         self._batches = [Batches(run, corpus) for run, corpus in zip(runs, tokens, strict=True)]
         # A share of a corpus is its beginning: runs of one corpus read the same tokens, whatever their shares.
         inputs = [corpus.training for corpus in tokens]

@@ -23,7 +23,7 @@ from toposcope.forecasting.scaling.points import Points, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.forecasting.tuning import MAX_SIZE_RATIO, MAX_STEPS_TO_DECAY
-from toposcope.logs import Log, read_log
+from toposcope.logs import Run, read_log
 from toposcope.logs.sizes import with_sizes
 from toposcope.progress import Progress, silent
 from toposcope.wording import short
@@ -55,7 +55,7 @@ def decide(
     *,
     budget: float | None = None,
     extra: float | None = None,
-    log: Log | str | Path | None = None,
+    log: Run | str | Path | None = None,
     parameters: float | None = None,
     tokens: float | None = None,
     cool_down: float | None = None,
@@ -78,7 +78,7 @@ def decide(
         Floating-point operations to train a model with. Give either this or `extra`.
     extra : float, optional
         Floating-point operations for the run in progress or, in its place, for a fresh one.
-    log : Log, str or Path, optional
+    log : Run, str or Path, optional
         Of the run in progress.
     parameters, tokens : float, optional
         Of the run in progress, if its log lacks them; the tokens it was trained on so far.
@@ -137,7 +137,7 @@ def decide(
     assumed: list[str] = []
     stale = ""  # why what was measured is none of the run as it is now
     if extra is not None:
-        if log is not None and not isinstance(log, Log):
+        if log is not None and not isinstance(log, Run):
             log = with_sizes(read_log(log))
         N0, D0 = float(parameters or 0), float(tokens or 0)
         if log is not None:
@@ -193,7 +193,7 @@ def _disagreements(frontiers: Sequence[Frontier], plan: Plan) -> Iterator[str]:
             )
 
 
-def cool_down_of(points: Points, log: Log | None = None, declared: float | None = None) -> tuple[float, str]:
+def cool_down_of(points: Points, log: Run | None = None, declared: float | None = None) -> tuple[float, str]:
     """Return the share of the steps that either arm spends on cool-down, and a sentence on why.
 
     Points along runs are losses before a cool-down, unless the run has begun it: both arms then need one. Where each
@@ -214,7 +214,7 @@ def cool_down_of(points: Points, log: Log | None = None, declared: float | None 
     )
 
 
-def _not_measured_now(measured: CoolDown, points: Points, log: Log | None) -> str:
+def _not_measured_now(measured: CoolDown, points: Points, log: Run | None) -> str:
     """Return why a measured cool-down is none of the run as it is now; empty if it is one."""
     if any("per byte" in remark for remark in points.remarks):
         return "it is in nats per token, the points are in nats per byte"
@@ -229,7 +229,7 @@ def _not_measured_now(measured: CoolDown, points: Points, log: Log | None) -> st
     return ""
 
 
-def beyond_plan(log: Log, run: RunInProgress) -> tuple[str, ...]:
+def beyond_plan(log: Run, run: RunInProgress) -> tuple[str, ...]:
     """Return a sentence if the budget goes beyond the schedule that the run was planned with; else nothing."""
     planned = np.nan if log.last_step is None else log.tokens_per_step * log.last_step
     end = run.tokens_if_continued
@@ -241,12 +241,12 @@ def beyond_plan(log: Log, run: RunInProgress) -> tuple[str, ...]:
     return (beyond + "its schedule has to be stretched to there",)
 
 
-def _is_decaying(log: Log) -> bool:
+def _is_decaying(log: Run) -> bool:
     rates = log.learning_rate[np.isfinite(log.learning_rate)]
     return len(rates) > 1 and bool(rates[-1] < 0.99 * rates.max() and rates.argmax() < len(rates) - 1)
 
 
-def run_of_log(log: Log, points: Points, parameters: float | None, tokens: float | None) -> tuple[float, float, str]:
+def run_of_log(log: Run, points: Points, parameters: float | None, tokens: float | None) -> tuple[float, float, str]:
     """Return N0 and D0 of a run, from its log or as declared, and a sentence on what is known of it."""
     if log.diverged is not None:
         raise ToposcopeError(

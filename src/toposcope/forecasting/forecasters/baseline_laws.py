@@ -22,7 +22,7 @@ from toposcope.forecasting.held_out import runs_held_out
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.forecasting.tuning import LATE_SHARE, MAX_SPIKE
-from toposcope.logs import Log, final_losses
+from toposcope.logs import Run, final_losses
 from toposcope.typing import Steps, Vector
 
 
@@ -67,10 +67,10 @@ class LawForecaster(ABC):
     name: str
 
     @abstractmethod
-    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+    def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit the law to what was seen; arguments and errors as those of `fit`."""
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
+    def fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         """Forecast the run, and the siblings from the same fraction, each without the runs of its size.
 
         Raises
@@ -92,7 +92,7 @@ class LawForecaster(ABC):
             remarks=fitted.remarks,
         )
 
-    def _errors(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[Vector, NDArray[np.bool_]]:
+    def _errors(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[Vector, NDArray[np.bool_]]:
         """Return log(predicted / final) of the siblings that can be forecast, and which are of the log's family."""
         runs = tuple(usable_siblings(log, siblings))
         errors = _sibling_errors(self, runs, fraction_seen(log, schedule), schedule.assumed)
@@ -121,7 +121,7 @@ class Last(LawForecaster):
 
     name = "last"
 
-    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+    def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Take the mean."""
         recent = final_losses(log.loss)
         loss = np.minimum(recent, MAX_SPIKE * np.median(recent)).mean()
@@ -133,11 +133,11 @@ class StepPowerLaw(LawForecaster):
 
     name = "power_law"
 
-    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+    def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit L0, A and a."""
         return cached(log, schedule, self.name, lambda: self._fit(log, schedule))
 
-    def _fit(self, log: Log, schedule: Schedule) -> FittedLossCurve:
+    def _fit(self, log: Run, schedule: Schedule) -> FittedLossCurve:
         late = window(log, schedule, LATE_SHARE)
         fit = fit_power_law(self._covariate(schedule, late.steps), late.loss, late.weight)
         return FittedLossCurve(
@@ -161,13 +161,13 @@ class ProgressPowerLaw(StepPowerLaw):
 _S1 = ProgressPowerLaw()
 
 
-def present_slope(log: Log, schedule: Schedule) -> float:
+def present_slope(log: Run, schedule: Schedule) -> float:
     """Return -dL/d ln S1 at the last step seen, by the law of ``s1``, in the unit of the loss; at least 0."""
     fitted = _S1.law(log, schedule, ()).diagnostics
     return fitted["A"] * fitted["a"]
 
 
-def residual(log: Log, schedule: Schedule) -> float:
+def residual(log: Run, schedule: Schedule) -> float:
     """Return the scale of the residuals of the law of ``s1``, in the unit of the loss; errors as of `present_slope`."""
     return _S1.law(log, schedule, ()).diagnostics["residual"]
 

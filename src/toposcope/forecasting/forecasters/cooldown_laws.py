@@ -26,7 +26,7 @@ from toposcope.forecasting.forecasters.power_law_fit import (
 from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.typing import Steps, Vector
 
 MIN_SPREAD_SHARE = 1e-6  # of the loss: a smaller spread of c counts as this
@@ -52,13 +52,13 @@ class AnnealedLaw(LawForecaster):
     def __init__(self, name: str, annealing: Callable[[Schedule, Steps], Vector]) -> None:
         self.name, self.annealing = name, annealing
 
-    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+    def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit L0, A and a, and c where enough of the run was seen."""
         # `median` and `stack` ask for those of the laws again.
         key = (self, "law", tuple(siblings))
         return cached(log, schedule, key, lambda: self._law(log, schedule, siblings))
 
-    def _law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+    def _law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         fit, c, source = self._fit(log, schedule, siblings)
         remarks = fit.warnings()
         seen = schedule.decay_seen(int(log.steps[-1]))
@@ -73,7 +73,7 @@ class AnnealedLaw(LawForecaster):
 
         return FittedLossCurve(loss, schedule, {**fit.diagnostics(), "c": c, "decay_seen": seen}, remarks)
 
-    def _fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[PowerLawFit, float, str]:
+    def _fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[PowerLawFit, float, str]:
         """Return the power law, c, and the source of c; empty if it was fitted to the run itself."""
         prior = self.prior(log, schedule, siblings)
         step = int(log.steps[-1])
@@ -84,7 +84,7 @@ class AnnealedLaw(LawForecaster):
                 return self._fit_given(log, schedule, c), c, ""
         return self._fit_given(log, schedule, prior.centre), prior.centre, prior.source
 
-    def _fit_given(self, log: Log, schedule: Schedule, c: float) -> PowerLawFit:
+    def _fit_given(self, log: Run, schedule: Schedule, c: float) -> PowerLawFit:
         """Fit the power law for a given c."""
 
         def fit() -> PowerLawFit:
@@ -94,18 +94,18 @@ class AnnealedLaw(LawForecaster):
 
         return cached(log, schedule, (self.name, "given", c, self.share), fit)
 
-    def _fit_coefficient(self, log: Log, schedule: Schedule, prior: Prior | None, share: float) -> float | None:
+    def _fit_coefficient(self, log: Run, schedule: Schedule, prior: Prior | None, share: float) -> float | None:
         """Return c, rounded; the prior counts as one more observation. None if no sound law fits."""
         late = window(log, schedule, share)
         x, G = schedule.progress(late.steps), self._annealing(log, schedule, share)
         c = fit_annealing_coefficient(x, G, late.loss, late.weight, (prior.centre, prior.spread) if prior else None)
         return None if c is None else _rounded(c)
 
-    def _annealing(self, log: Log, schedule: Schedule, share: float) -> Vector:
+    def _annealing(self, log: Run, schedule: Schedule, share: float) -> Vector:
         key = (self.name, "annealing", share)
         return cached(log, schedule, key, lambda: self.annealing(schedule, window(log, schedule, share).steps))
 
-    def prior(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Prior:
+    def prior(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Prior:
         """Return the prior from siblings, else that of language models, else from the slope.
 
         It is rounded, so that equal priors give the same fit.
@@ -190,7 +190,7 @@ class Median(LawForecaster):
     name = "median"
     laws: tuple[LawForecaster, ...] = (S1_ANNEAL, ANNEALING, COOLDOWN)
 
-    def law(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
+    def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit each."""
         by_slope = S1_ANNEAL.prior(log, schedule, siblings).by_slope
         laws = (*self.laws, StepPowerLaw()) if by_slope else self.laws

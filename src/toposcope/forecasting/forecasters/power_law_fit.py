@@ -9,7 +9,7 @@ from toposcope.forecasting.forecaster import RefusedError, cached
 from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.tuning import MAX_SPIKE
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.typing import Matrix, Vector
 
 MIN_POINTS = 5  # points that a law is fitted to
@@ -32,12 +32,12 @@ class Window:
     weight: Vector  # shape (n,); number of logged steps that a point is the mean of, over the mean of that number
 
 
-def window(log: Log, schedule: Schedule, share: float) -> Window:
+def window(log: Run, schedule: Schedule, share: float) -> Window:
     """Return the late share of what was seen, at least 5 points; more than 200 as means over 200 bins of steps.
 
     Parameters
     ----------
-    log : Log
+    log : Run
     schedule : Schedule
     share : float
         Of the steps until the last one seen, in (0, 1].
@@ -50,7 +50,7 @@ def window(log: Log, schedule: Schedule, share: float) -> Window:
     return cached(log, schedule, ("window", share), lambda: _window(log, share))
 
 
-def _window(log: Log, share: float) -> Window:
+def _window(log: Run, share: float) -> Window:
     start = int(np.searchsorted(log.steps, 1))
     n = len(log.steps) - start
     if n < MIN_POINTS:

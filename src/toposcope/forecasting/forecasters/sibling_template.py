@@ -10,7 +10,7 @@ from toposcope.forecasting.held_out import group_folds
 from toposcope.forecasting.schedules.schedule import N_SHAPE_STEPS, Schedule
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.forecasting.tuning import MAX_SHAPE_DIFFERENCE, MIN_LEVEL_SPREAD
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.typing import Vector
 
 MIN_SIBLINGS = 4
@@ -21,7 +21,7 @@ class Template:
 
     name = "template"
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
+    def fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         """Forecast."""
         known, slope, offset = _template(log, schedule, siblings)
         loss = float(np.exp(offset + slope * np.log(_level(log))))
@@ -38,13 +38,13 @@ class Template:
         )
 
 
-def template_final(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> float:
+def template_final(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> float:
     """Return the predicted final loss alone; errors as of `Template.fit`."""
     _, slope, offset = _template(log, schedule, siblings)
     return float(np.exp(offset + slope * np.log(_level(log))))
 
 
-def _template(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[list[LoggedRun], float, float]:
+def _template(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[list[LoggedRun], float, float]:
     """Return the siblings of the same schedule, and slope and offset of their map."""
     relatives = [run for run in usable_siblings(log, siblings) if run.log.family == log.family]
     shapes = np.array([run.schedule.shape for run in relatives]).reshape(len(relatives), N_SHAPE_STEPS)
@@ -83,7 +83,7 @@ def _known(runs: Sequence[LoggedRun], fraction: float) -> tuple[list[LoggedRun],
     return known, np.array(now), np.array(end)
 
 
-def _level(log: Log) -> float:
+def _level(log: Run) -> float:
     """Return the mean loss over the last 5% of the steps seen."""
     return float(log.loss[log.steps >= (1 - 0.05) * log.steps[-1]].mean())
 

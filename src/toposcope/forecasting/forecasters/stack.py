@@ -18,7 +18,7 @@ from toposcope.forecasting.held_out import group_folds, runs_held_out
 from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.typing import Matrix, Vector
 
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)
@@ -141,7 +141,7 @@ class Stack:
         self._extra = extra
         self._fitted = lru_cache(maxsize=256)(self._fit)
 
-    def fit(self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
+    def fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         """Forecast."""
         relatives = tuple(run for run in usable_siblings(log, siblings) if run.log.family == log.family)
         sized = bool(np.isfinite(log.parameters))
@@ -196,7 +196,7 @@ class Stack:
         return ridge, ridge.held_out - np.array(target), ridge.reach(np.array(rows))
 
     def _features(
-        self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool
+        self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool
     ) -> Vector:
         known = stack_features(log, schedule, siblings, base, sized)
         if self._extra is None:
@@ -206,12 +206,12 @@ class Stack:
         return np.array([*known, *self._extra[log.name]])
 
 
-def stack_features(log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool) -> Vector:
+def stack_features(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool) -> Vector:
     """Return the features of a run: log(law / base) of `STACKED_LAWS` and ``template``, slope, level, size and plan.
 
     Parameters
     ----------
-    log : Log
+    log : Run
         What was seen.
     schedule : Schedule
     siblings : list of LoggedRun
@@ -252,13 +252,13 @@ class StackNorms(Stack):
     name = "stack_norms"
 
     def _features(
-        self, log: Log, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool
+        self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun], base: float, sized: bool
     ) -> Vector:
         norms = [value for name in NORMS for value in _level_and_slope(log, schedule, name)]
         return np.array([*super()._features(log, schedule, siblings, base, sized), *norms])
 
 
-def _level_and_slope(log: Log, schedule: Schedule, name: str) -> tuple[float, float]:
+def _level_and_slope(log: Run, schedule: Schedule, name: str) -> tuple[float, float]:
     """Return the median of the logarithm of a norm, and its slope in log S1."""
     values = log.norms.get(name, np.full(len(log.steps), np.nan))
     late = (log.steps >= max(1, (1 - tuning.STACK_SLOPE_SHARE) * log.steps[-1])) & np.isfinite(values)

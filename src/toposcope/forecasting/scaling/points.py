@@ -15,8 +15,8 @@ from toposcope.forecasting.forecaster import RefusedError
 from toposcope.logs import read_logs
 from toposcope.logs.columns import identify_columns, target_of
 from toposcope.logs.formats import read_raw
-from toposcope.logs.log import Log
 from toposcope.logs.raw import join_names, parse_numbers, plural
+from toposcope.logs.run import Run
 from toposcope.logs.sizes import with_sizes
 from toposcope.logs.tuning import MIN_LARGEST
 from toposcope.typing import Indices, Vector
@@ -93,7 +93,7 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
     return replace(points, remarks=(*raws[0].remarks, *points.remarks))
 
 
-def points_of(logs: Iterable[Log]) -> Points:
+def points_of(logs: Iterable[Run]) -> Points:
     """Return one point for each log: its final loss, at all the tokens that it was trained on.
 
     Runs that diverged, logs without parameters or tokens, and logs that have not reached the end of their plan, are

@@ -19,7 +19,7 @@ from toposcope.forecasting.schedules.recognised import (
 )
 from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.schedules.sibling_schedules import Continuation, continued_by_siblings
-from toposcope.logs import Log
+from toposcope.logs import Run
 
 MAX_STEPS = 2 * 10**7  # of a run: a schedule holds the rate of every step
 MAX_DIFFERENCE = 0.01  # share of the peak by which a plan may differ from the log without a remark
@@ -27,7 +27,7 @@ MAX_DIFFERENCE = 0.01  # share of the peak by which a plan may differ from the l
 ESTIMATED = "an end that is estimated"
 
 
-def planned(log: Log, declared: str = "", last_step: int | None = None, siblings: Sequence[LoggedRun] = ()) -> Schedule:
+def planned(log: Run, declared: str = "", last_step: int | None = None, siblings: Sequence[LoggedRun] = ()) -> Schedule:
     """Return the schedule of a run.
 
     Logged rates are interpolated linearly. They are continued as declared; if nothing is declared, as in the siblings
@@ -36,7 +36,7 @@ def planned(log: Log, declared: str = "", last_step: int | None = None, siblings
 
     Parameters
     ----------
-    log : Log
+    log : Run
         Of the whole run or its beginning.
     declared : str
         For example ``cosine:steps=20000,warmup=500,final=0.1``; what is left out is taken from the log.
@@ -61,7 +61,7 @@ def planned(log: Log, declared: str = "", last_step: int | None = None, siblings
 
 
 def _planned(
-    log: Log, logged: LoggedRates | None, declared: str, last_step: int | None, siblings: Sequence[LoggedRun]
+    log: Run, logged: LoggedRates | None, declared: str, last_step: int | None, siblings: Sequence[LoggedRun]
 ) -> Schedule:
     if declared:
         return _as_declared(log, logged, read_declared(declared), last_step)
@@ -75,7 +75,7 @@ def _planned(
     return schedule
 
 
-def _check_end(log: Log, end: int) -> None:
+def _check_end(log: Run, end: int) -> None:
     if end < log.steps[-1]:
         raise ToposcopeError(
             f"{log.name}: the schedule ends at step {end:,}, before the log does at step {log.steps[-1]:,};"
@@ -92,7 +92,7 @@ class UnknownEndError(ToposcopeError):
     """Neither the log nor the siblings say how many steps are planned."""
 
 
-def _no_end(log: Log) -> UnknownEndError:
+def _no_end(log: Run) -> UnknownEndError:
     return UnknownEndError(
         f"{log.name}: the number of planned steps is unknown; give it, as in --steps 20000, or declare"
         " the schedule, as in --schedule cosine:steps=20000"
@@ -125,7 +125,7 @@ def _estimated_end(shape: Recognised, logged: LoggedRates) -> int:
     return end - 1 if any(end % whole == 1 for whole in (gap, 10) if whole > 1) else end
 
 
-def _continued(log: Log, logged: LoggedRates | None, end: int | None, siblings: Sequence[LoggedRun]) -> Schedule:
+def _continued(log: Run, logged: LoggedRates | None, end: int | None, siblings: Sequence[LoggedRun]) -> Schedule:
     """Continue what was logged as in siblings, else along the shape that it follows."""
     shape = _shape(log, logged, end)
     remarks: list[str] = []
@@ -154,7 +154,7 @@ def _continued(log: Log, logged: LoggedRates | None, end: int | None, siblings: 
     return _joined(log, logged, end, shape.rates, [*remarks, words])
 
 
-def _shape(log: Log, logged: LoggedRates | None, end: int | None) -> Recognised | None:
+def _shape(log: Run, logged: LoggedRates | None, end: int | None) -> Recognised | None:
     """Return the shape that the logged rates follow."""
     return None if logged is None else cached(log, None, ("shape", end), lambda: recognise(*logged, end))
 
@@ -180,7 +180,7 @@ def _held(logged: LoggedRates) -> str:
 
 
 def _joined(
-    log: Log, logged: LoggedRates, end: int, plan: Plan | None, remarks: list[str], before: bool = False
+    log: Run, logged: LoggedRates, end: int, plan: Plan | None, remarks: list[str], before: bool = False
 ) -> Schedule:
     """Return the schedule of the logged rates and the plan after them, and before them where that is declared."""
     first, last = int(logged.steps[0]), min(int(logged.steps[-1]), end)
@@ -195,7 +195,7 @@ def _joined(
     return Schedule(rates, remarks)
 
 
-def _as_declared(log: Log, logged: LoggedRates | None, declared: Declared, last_step: int | None) -> Schedule:
+def _as_declared(log: Run, logged: LoggedRates | None, declared: Declared, last_step: int | None) -> Schedule:
     """Continue what was logged as declared."""
     length = declared.steps
     if length is None:
@@ -280,7 +280,7 @@ def _apart(logged: LoggedRates, plan: Plan) -> list[str]:
     return [f"at step {step:,} the declared schedule has a learning rate of {there:.3g}, the log {rate:.3g}"]
 
 
-def known_schedule(run: LoggedRun, seen: Log, siblings: Sequence[LoggedRun]) -> Schedule:
+def known_schedule(run: LoggedRun, seen: Run, siblings: Sequence[LoggedRun]) -> Schedule:
     """Return the schedule of a complete run as it was known from its beginning, to the end of its log.
 
     It is what `toposcope.forecasting.forecast` would assume, given the siblings and the number of steps planned: by the

@@ -12,7 +12,7 @@ from toposcope.forecasting.least_squares import complex_step, least_squares
 from toposcope.forecasting.schedules.declared import POWERS, falling
 from toposcope.forecasting.schedules.schedule import WARMED_UP
 from toposcope.forecasting.tuning import END_ERROR, MAX_END_ERROR_SHARE, MAX_SHAPE_MISFIT, MIN_SPIKE, SPIKE_SHARE
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.typing import Indices, Matrix, Vector
 
 ROUNDING = 1e-6  # share of the peak; a learning rate this little below 0 counts as 0
@@ -38,7 +38,7 @@ class LoggedRates(NamedTuple):
         return float(self.rates.max())
 
 
-def known_rates(log: Log) -> LoggedRates:
+def known_rates(log: Run) -> LoggedRates:
     """Return the learning rates of all rows of a log, whichever loss they hold; without a table those at its losses."""
     if log.table is not None and (rates := log.table.values["learning_rate"])[np.isfinite(rates)].any():
         # reading has said of rates below 0 that they are ignored
@@ -48,7 +48,7 @@ def known_rates(log: Log) -> LoggedRates:
     return LoggedRates(log.steps[known].astype(np.float64), log.learning_rate[known])
 
 
-def logged_rates(log: Log) -> LoggedRates | None:
+def logged_rates(log: Run) -> LoggedRates | None:
     """Return the learning rates of a log, without slips; None if none was logged, or none above 0."""
     steps, rates = known_rates(log)
     if not len(rates) or not rates.max() > 0:

@@ -13,7 +13,7 @@ from toposcope.forecasting.forecaster import LoggedRun, cached
 from toposcope.forecasting.schedules.recognised import CONSTANT, LoggedRates, Plan, logged_rates, rounding, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP
 from toposcope.forecasting.tuning import MAX_APART, MAX_SIBLING_MISFIT, MAX_TAIL_COST, TAIL_DIFFERENCES, TAIL_QUANTILES
-from toposcope.logs import Log
+from toposcope.logs import Run
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
@@ -90,7 +90,7 @@ class _Alignment(NamedTuple):
 
 
 def continued_by_siblings(
-    log: Log, logged: LoggedRates | None, siblings: Sequence[LoggedRun], end: int | None
+    log: Run, logged: LoggedRates | None, siblings: Sequence[LoggedRun], end: int | None
 ) -> Continuation | None:
     """Return how the schedule goes on as those of siblings that agree with it so far; None if none does."""
     candidates = [sibling for run in siblings if (sibling := _sibling(run)) is not None and _may_vote(log, run)]
@@ -132,7 +132,7 @@ def _words(n_alike: int, n: int, ahead: Vector, end: int) -> str:
     )
 
 
-def _may_vote(log: Log, run: LoggedRun) -> bool:
+def _may_vote(log: Run, run: LoggedRun) -> bool:
     """Return whether a sibling is of the log's family and does not name another schedule."""
     names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
     return run.log.family == log.family and (not all(names) or names[0] == names[1])
@@ -167,7 +167,7 @@ def _warm_up(logged: LoggedRates) -> float:
     return warm_up_end(logged.steps, logged.rates)
 
 
-def _seen(log: Log, logged: LoggedRates | None) -> _Seen:
+def _seen(log: Run, logged: LoggedRates | None) -> _Seen:
     last = int(log.steps[-1])
     if logged is None:
         return _Seen(np.empty(0), np.empty(0), last, np.nan, rising=False)
@@ -319,7 +319,7 @@ def _apart(rates: Vector) -> Vector:
     return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -4:].mean(axis=2)))
 
 
-def _distances(run: LoggedRun, log: Log, end: int) -> tuple[float, float, str]:
+def _distances(run: LoggedRun, log: Run, end: int) -> tuple[float, float, str]:
     """Return how far a sibling is from the run: in length, in size, then by name."""
     length = abs(float(np.log((run.log.last_step or run.schedule.last_step) / end)))
     size = abs(float(np.log(run.log.parameters / log.parameters)))

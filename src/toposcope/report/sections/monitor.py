@@ -7,7 +7,7 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.logs.anomalies import divergence
-from toposcope.logs.log import FINAL_SHARE
+from toposcope.logs.run import FINAL_SHARE
 from toposcope.report.document import Block, Picture, csv_link, folded, linked, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData

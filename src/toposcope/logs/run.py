@@ -19,7 +19,7 @@ FINAL_SHARE = 0.02  # share of the logged steps whose mean is the final loss, wh
 
 
 @dataclass(frozen=True, eq=False)
-class Log:
+class Run:
     """The loss that a run logged, step by step, and what is known of the run.
 
     Attributes
