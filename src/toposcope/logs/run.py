@@ -1,5 +1,6 @@
-"""The log of one run."""
+"""What is known of one training run, and where each fact comes from."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
@@ -12,22 +13,24 @@ from toposcope.logs.anomalies import Divergence
 from toposcope.logs.columns import target_of
 from toposcope.logs.overfitting import overfits
 from toposcope.logs.table import ByStep, LogTable
+from toposcope.logs.watched import Watched
 from toposcope.typing import Steps, Vector
 
+AXES = ("step", "epoch", "row", "sample", "token")
 UNITS = ("nats", "bits", "bits per byte", "nats per byte")
 FINAL_SHARE = 0.02  # share of the logged steps whose mean is the final loss, where it is a training loss
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The loss that a run logged, step by step, and what is known of the run.
+    """What is known of a training run: the loss that it logged, step by step, and where each fact comes from.
 
     Attributes
     ----------
     name : str
         Of the run.
     steps : ndarray, shape (n,), int64
-        Ascending, each once; steps of the optimiser since training began.
+        Ascending, each once; steps of the optimiser since training began, unless `axis` says otherwise.
     loss : ndarray, shape (n,), float64
         Finite and positive, in `unit`.
     learning_rate : ndarray, shape (n,), float64
@@ -54,6 +57,13 @@ class Run:
         How the run ended badly, if it did.
     finished : bool
         Whether the tool says that the run ended.
+    axis : str
+        What `steps` and `last_step` count, one of `AXES`.
+    evidence : dict of str
+        Where facts come from, a clause by the name of their attribute (``last_step``, ``steps``, ``parameters``,
+        ``finished``, ``target``); what has none was logged under its own name.
+    watched : Watched or None
+        What a monitor stored besides the log.
     source : Path or None
         The file or folder that it was read from, if nothing else was; None for a log that was not read.
 
@@ -80,6 +90,9 @@ class Run:
     diverged: Divergence | None = None
     finished: bool = False
     source: Path | None = None
+    axis: str = "step"
+    evidence: Mapping[str, str] = field(default_factory=dict)
+    watched: Watched | None = None
 
     def __post_init__(self) -> None:
         if not len(self.steps):
@@ -105,11 +118,14 @@ class Run:
         """The validation losses of the run: those of the target, else those logged next to it."""
         if self.is_validation:
             return ByStep(self.steps, self.loss)
-        if self.table is None:
-            return None
-        losses = self.table.values["validation_loss"]
-        logged = np.isfinite(losses)
-        return ByStep(self.table.steps[logged], losses[logged]) if logged.any() else None
+        return self._logged("validation_loss")
+
+    @property
+    def training(self) -> ByStep | None:
+        """The training losses of the run: those of the target, else those logged next to it."""
+        if not self.is_validation:
+            return ByStep(self.steps, self.loss)
+        return self._logged("loss")
 
     @property
     def best(self) -> tuple[int, float]:
@@ -122,6 +138,12 @@ class Run:
     def overfits(self) -> bool:
         """Whether the validation loss has risen since its lowest, by more than its noise."""
         return self.validation is not None and overfits(self.validation.values)
+
+    def _logged(self, name: str) -> ByStep | None:
+        """Return the finite values of a column of the table; None without any."""
+        values = np.empty(0) if self.table is None else self.table.values[name]
+        logged = np.isfinite(values)
+        return ByStep(self.table.steps[logged], values[logged]) if self.table is not None and logged.any() else None
 
     def until(self, step: float) -> Self | None:
         """Return what was logged up to a step, that included; None if nothing was."""
