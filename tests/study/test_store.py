@@ -35,6 +35,7 @@ SCHEMA = {
     "kinds": ["probe", "statistic", "kind"],
     "alerts": ["run", "position", "check_name", "step", "since", "place", "message", "evidence"],
     "forecasts": ["run", "step", "last_step", "loss", "low", "high", "advice"],
+    "forecast_targets": ["run", "step", "target"],
     "errors": ["run", "step", "layer", "probe", "options", "message"],
     "checksums": ["kind", "run", "step", "probe", "options", "checksum"],
 }

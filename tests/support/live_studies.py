@@ -74,10 +74,10 @@ class LiveStudy:
         """Store an alert."""
         self.store.put_alert(self.run, "loss spike", step, step - 1, "", message, json.dumps({"value": 9.1}))
 
-    def forecast(self, step: int, loss: float = 2.4) -> None:
+    def forecast(self, step: int, loss: float = 2.4, target: str = "training loss") -> None:
         """Store a forecast, whose interval is the narrower the later it is made."""
         half = 0.4 * (1 - step / self.last_step) + 0.02
-        self.store.put_forecast(self.run, step, self.last_step, loss, loss - half, loss + half, "go on")
+        self.store.put_forecast(self.run, step, self.last_step, loss, loss - half, loss + half, "go on", target)
 
     def cost(self, trained_seconds: float = 1000.0, cost_seconds: float = 8.1, skipped: Sequence[str] = ()) -> None:
         """Store what the monitor costs."""

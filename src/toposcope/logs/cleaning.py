@@ -75,6 +75,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         table=log_table(raw.numbers, identified._replace(losses=losses), row, main),
         diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
+        watched=raw.watched,
     )
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.logs.columns import Columns, identify_columns
+from toposcope.logs.watched import Watched
 from toposcope.typing import Vector
 from toposcope.wording import examples
 
@@ -71,6 +72,8 @@ class RawLog:
     remarks : tuple of str
     one_run : bool
         Whether it is known to be of one run, and null only where nothing was logged.
+    watched : Watched or None
+        What a monitor stored of the run.
     """
 
     source: Path
@@ -79,6 +82,7 @@ class RawLog:
     facts: Mapping[str, object] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     one_run: bool = False
+    watched: Watched | None = None
 
     @cached_property
     def columns(self) -> Columns:

@@ -247,7 +247,7 @@ def put_event(store: Store, run: str, event: Alert | Forecasted) -> None:
     """Store an alert or a forecast."""
     e = event
     if isinstance(e, Forecasted):
-        store.put_forecast(run, e.step, e.last_step, e.loss, e.low, e.high, e.advice)
+        store.put_forecast(run, e.step, e.last_step, e.loss, e.low, e.high, e.advice, e.target)
         return
     evidence = json.dumps({name: float(value) for name, value in e.evidence.items()})
     store.put_alert(run, e.kind, e.step, e.since, e.place, e.message, evidence)

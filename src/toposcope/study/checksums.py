@@ -46,6 +46,7 @@ _QUERIES = {
     "live": (
         "SELECT run, -1, '', '', position, check_name, step, since, place, message, evidence FROM alerts",
         "SELECT run, -1, '', '', step, last_step, loss, low, high, advice FROM forecasts",
+        "SELECT run, -1, '', '', step, target FROM forecast_targets",
     ),
     "runs": ("SELECT '', -1, '', '', run, position, kind, n_parameters, status, last_step, source FROM runs",),
     "errors": ("SELECT '', -1, '', '', run, step, layer, probe, options, message FROM errors",),

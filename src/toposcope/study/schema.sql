@@ -149,6 +149,13 @@ CREATE TABLE IF NOT EXISTS forecasts (      -- of the final loss, made while a r
     PRIMARY KEY (run, step)
 ) WITHOUT ROWID;
 
+CREATE TABLE IF NOT EXISTS forecast_targets (  -- the loss that each forecast is of; older stores have no such table
+    run    TEXT NOT NULL,
+    step   INTEGER NOT NULL,
+    target TEXT NOT NULL,                  -- training loss, validation loss
+    PRIMARY KEY (run, step)
+) WITHOUT ROWID;
+
 CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was last run
     run     TEXT NOT NULL,
     step    INTEGER NOT NULL,              -- -1: the run as a whole

@@ -26,7 +26,7 @@ from toposcope.study.tuning import MAX_ROW_BYTES
 
 _WITH_STEPS = (
     *("log", "log_targets", "log_nan", "times", "checkpoints", "layers", "evidence"),
-    *("measurements", "alerts", "forecasts", "errors"),
+    *("measurements", "alerts", "forecasts", "forecast_targets", "errors"),
 )
 _PLACE = ("run", "step")
 
@@ -180,11 +180,14 @@ class Store:
             checksums.add(c, "live", run, [row])
 
     def put_forecast(
-        self, run: str, step: int, last_step: int, loss: float, low: float, high: float, advice: str
+        self, run: str, step: int, last_step: int, loss: float, low: float, high: float, advice: str, target: str
     ) -> None:
         """Store a forecast of the final loss, in nats per token, with its 90% interval; one already stored stays."""
         row = (run, step, last_step, loss, low, high, advice)
-        self._write("live", "INSERT OR IGNORE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)", *row, run=run)
+        with self._transaction() as c:
+            c.execute("INSERT OR IGNORE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+            c.execute("INSERT OR IGNORE INTO forecast_targets VALUES (?, ?, ?)", (run, step, target))
+            checksums.seal(c, "live", run=run)
 
     def last_diagrams(self, run: str) -> dict[tuple[str, str], dict[str, str]]:
         """Return by name and options of a probe, and by layer, the diagram file of its last measurement; may be empty.

@@ -14,6 +14,7 @@ from toposcope.databases import refuse_schema, refuse_views
 from toposcope.errors import ToposcopeError
 from toposcope.logs.raw import RawLog
 from toposcope.logs.stored_nan import nan_steps
+from toposcope.logs.watched import Watched, monitor_facts, read_watched
 
 FILES = ("study.toml", "study.db")
 
@@ -37,8 +38,6 @@ def runs(path: Path) -> list[RawLog]:
         except sqlite3.DatabaseError as error:
             raise ToposcopeError(f"{folder / 'study.db'}: {error}; read it with the one that wrote it") from error
         sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
-        # the last step planned, as the last forecast of a monitor has it
-        planned = dict(store.execute("SELECT run, last_step FROM forecasts ORDER BY step"))
         return [
             RawLog(
                 folder,
@@ -46,14 +45,24 @@ def runs(path: Path) -> list[RawLog]:
                 _log(store, run),
                 facts={
                     "n_parameters": size,
-                    **({"max_steps": planned[run]} if run in planned else {}),
+                    **_planned(store, run, watched),
                     **(_facts(declaration, trained[run]) if run in trained else {}),
                 },
                 one_run=True,
+                watched=watched,
             )
             for run, size in sizes
             if run in trained or run in series
+            for watched in [read_watched(store, run)]
         ]
+
+
+def _planned(store: sqlite3.Connection, run: str, watched: Watched | None) -> dict[str, int]:
+    """Return the last step planned, as the user told the monitor or as its last forecast has it."""
+    if watched is None:
+        return {}
+    steps = [monitor_facts(store, run).get("last_step"), *(f["last_step"] for f in reversed(watched.forecasts))]
+    return next(({"max_steps": step} for step in steps if isinstance(step, int)), {})
 
 
 def _log(store: sqlite3.Connection, run: str) -> pl.DataFrame:
