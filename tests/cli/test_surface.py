@@ -23,8 +23,10 @@ COMMANDS = {
         *("--span", "--step", "--step-pattern", "--text", "--tokenizer", "-h", "CHECKPOINT"),
     ],
     "toposcope cooldown": [
-        *("--all", "--at", "--column", "--constant", "--decay", "--help", "--json", "--keep", "--log", "--offline"),
+        *("--all", "--at", "--column", "--constant", "--decay", "--every", "--help", "--json", "--keep"),
         *(
+            "--log",
+            "--offline",
             "--out",
             "--pattern",
             "--role",
@@ -62,6 +64,7 @@ COMMANDS = {
         *(
             "--all",
             "--column",
+            "--every",
             "--help",
             "--json",
             "--measured",

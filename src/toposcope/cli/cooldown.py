@@ -64,7 +64,7 @@ def cooldown(
       toposcope cooldown runs/small-7k --out page
     """
     if log is None and any(reading.values()):
-        raise options.BadUse("--column, --unit and --pattern say how a log is read; name it with --log FILE")
+        raise options.BadUse("--column, --unit, --pattern and --every say how a log is read; name it with --log FILE")
     if save is not None and save.exists():
         raise options.BadUse(f"--save {save}: exists; name a new folder")
     from toposcope.forecasting.cooldown_reading import cooldown as cool_down

@@ -128,7 +128,7 @@ def column_option(example: str) -> Callable[[Command], Command]:
 
 
 def log_options(command: Command) -> Command:
-    """Add ``--column``, ``--unit`` and ``--pattern``; the command takes them as ``reading``, for `read_log`."""
+    """Add ``--column``, ``--unit``, ``--pattern``, ``--every``; the command takes them as ``reading``."""
 
     @column_option("loss=ce")
     @click.option("--unit", metavar="UNIT", help="Unit of the losses: nats, bits, 'bits per byte'.")
@@ -138,9 +138,12 @@ def log_options(command: Command) -> Command:
         metavar="REGEX",
         help="How to read the lines of a console log, with groups such as (?P<step>[0-9]+) and (?P<loss>[0-9.]+).",
     )
+    @click.option("--every", type=COUNT, metavar="N", help="Steps between two rows, of a log that states no step.")
     @functools.wraps(command)
-    def with_reading(*arguments: Any, columns: tuple[str, ...], unit: str | None, pattern: str, **options: Any) -> None:
-        reading = {"columns": columns_of(columns), "unit": unit, "pattern": pattern}
+    def with_reading(
+        *arguments: Any, columns: tuple[str, ...], unit: str | None, pattern: str, every: int | None, **options: Any
+    ) -> None:
+        reading = {"columns": columns_of(columns), "unit": unit, "pattern": pattern, "every": every or 0}
         command(*arguments, reading=reading, **options)
 
     return with_reading

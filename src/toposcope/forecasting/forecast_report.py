@@ -282,19 +282,25 @@ def forecast(
 
 
 def read_siblings(
-    path: str | Path, log: Run, *, columns: Mapping[str, str] | None = None, unit: str | None = None, pattern: str = ""
+    path: str | Path,
+    log: Run,
+    *,
+    columns: Mapping[str, str] | None = None,
+    unit: str | None = None,
+    pattern: str = "",
+    every: int = 0,
 ) -> CompleteRuns:
     """Read the complete runs that a forecast of a log may borrow from, their losses of the kind that the log's are."""
     try:
-        logs = read_logs(path, columns=columns, pattern=pattern)
+        logs = read_logs(path, columns=columns, pattern=pattern, every=every)
     except ToposcopeError:
         if not columns:
             raise
         # the columns named are those of the log; siblings may come from another tool
-        logs = read_logs(path, pattern=pattern)
+        logs = read_logs(path, pattern=pattern, every=every)
     others = [one for one in logs.logs if one.is_validation != log.is_validation]
     if any(one.table is not None and log.target in one.table.further_targets for one in others):
-        again = read_logs(path, columns={**(columns or {}), "loss": log.target}, pattern=pattern)
+        again = read_logs(path, columns={**(columns or {}), "loss": log.target}, pattern=pattern, every=every)
         alike = {one.name: one for one in again.logs}
         logs = Logs(tuple(alike.get(one.name, one) for one in logs.logs), logs.remarks)
     return siblings_among(log, logs, unit)

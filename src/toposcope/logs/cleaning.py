@@ -12,7 +12,7 @@ from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
 from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of, words_of
 from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, one_line, plural
 from toposcope.logs.run import Run
-from toposcope.logs.steps import check_steps, counted_on, row_steps, rows_a_step
+from toposcope.logs.steps import axis_of, check_steps, counted_on, row_steps, rows_a_step
 from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
 from toposcope.logs.target import choose_target, own_rows
 from toposcope.typing import Steps, Vector
@@ -21,8 +21,8 @@ PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 
 
-def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) -> Run:
-    """Return the log of one run."""
+def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, every: int = 0) -> Run:
+    """Return the log of one run; `every` is the number of steps between two rows with a loss, where that is given."""
     identified = _identified(raw, columns)
     named = identified.named
     remarks = list(raw.remarks)
@@ -30,13 +30,22 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
     target, values, step = choose_target(raw, identified, size_of(facts.get("last_step")), remarks)
     unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw, step, loss)
-    if step is None:
+    axis, evidence = raw.axis or axis_of(step), dict(raw.evidence)
+    is_same = step is not None and loss.logged.sum() > 1 and bool((row[loss.logged] == row[loss.logged][0]).all())
+    if every and step is not None and not is_same:
+        remarks.append(f"the log states its steps, in column {step!r}: --every is not used")
+    if step is None or is_same:
         loss = _without_overlap(raw, named, loss, remarks)
-        row = row_steps(raw, None, loss)
-        remarks.append("no column of steps: rows with a loss are counted, and --steps counts rows too")
-    elif loss.logged.sum() > 1 and (row[loss.logged] == row[loss.logged][0]).all():
-        row = row_steps(raw, None, loss)
-        remarks.append(f"column {step!r} says the same step everywhere: rows with a loss are counted")
+        row = row_steps(raw, None, loss) * (every or 1)
+        axis = "step" if every else "row"
+        if every:
+            evidence["steps"] = f"rows are {every:,} steps apart, as given"
+        else:
+            why = f"column {step!r} says the same step everywhere" if is_same else "no column of steps"
+            remarks.append(
+                f"{why}: rows with a loss are counted, and --steps counts rows too; --every N says the "
+                "steps between two rows"
+            )
     else:
         check_steps(raw.table[step], row, loss.logged)
         if not named.get("rank"):
@@ -76,6 +85,8 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None) 
         diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
         watched=raw.watched,
+        axis=axis,
+        evidence=evidence,
     )
 
 

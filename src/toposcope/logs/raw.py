@@ -74,6 +74,10 @@ class RawLog:
         Whether it is known to be of one run, and null only where nothing was logged.
     watched : Watched or None
         What a monitor stored of the run.
+    axis : str
+        What its steps count, one of `toposcope.logs.run.AXES`, where the reader knows that.
+    evidence : mapping
+        Where facts come from, as in `toposcope.logs.Run`.
     """
 
     source: Path
@@ -83,6 +87,8 @@ class RawLog:
     remarks: tuple[str, ...] = ()
     one_run: bool = False
     watched: Watched | None = None
+    axis: str = ""
+    evidence: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def columns(self) -> Columns:

@@ -53,7 +53,12 @@ class Logs(NamedTuple):
 
 
 def read_logs(
-    path: str | Path, *, columns: Mapping[str, str] | None = None, unit: str | None = None, pattern: str = ""
+    path: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    unit: str | None = None,
+    pattern: str = "",
+    every: int = 0,
 ) -> Logs:
     r"""Read every run that a file or folder holds.
 
@@ -70,6 +75,8 @@ def read_logs(
         A regular expression with groups such as ``(?P<step>[0-9]+)`` and ``(?P<loss>[0-9.]+)`` by which the lines of a
         text are read, in place of what is recognised. Without look-around and references to groups: the time it takes
         grows with the length of the text alone.
+    every : int, optional
+        Steps between two rows with a loss, for a log that states none: its rows are counted.
 
     Returns
     -------
@@ -100,7 +107,7 @@ def read_logs(
             continue
         for part in parts:
             try:
-                logs.append((part, clean_log(part, columns, unit)))
+                logs.append((part, clean_log(part, columns, unit, every)))
             except ToposcopeError as error:
                 which = f"{one_line(part.name)}: " if len(parts) > 1 or (len(raws) > 1 and part.name) else ""
                 errors.append(f"{part.source}: {which}{error}")
@@ -117,6 +124,7 @@ def read_log(
     columns: Mapping[str, str] | None = None,
     unit: str | None = None,
     pattern: str = "",
+    every: int = 0,
 ) -> Run:
     """Read one run.
 
@@ -126,7 +134,7 @@ def read_log(
         As in `read_logs`.
     run : str, optional
         Its name, where there are several.
-    columns, unit, pattern
+    columns, unit, pattern, every
         As in `read_logs`.
 
     Raises
@@ -134,7 +142,7 @@ def read_log(
     ToposcopeError
         If no log can be read, there are several and `run` is not given, or there is no run of that name.
     """
-    logs, remarks = read_logs(path, columns=columns, unit=unit, pattern=pattern)
+    logs, remarks = read_logs(path, columns=columns, unit=unit, pattern=pattern, every=every)
     names = [log.name for log in logs]
     if run is not None:
         if run not in names:

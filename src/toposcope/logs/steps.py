@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
+from toposcope.logs.columns import identify_columns
 from toposcope.logs.raw import Numbers, RawLog, one_line, plural
 from toposcope.logs.table import is_step
 from toposcope.typing import Steps, Vector
@@ -18,6 +19,12 @@ MIN_TIME = 1e9  # first number of a column of times, in seconds since 1970 or pa
 def row_steps(raw: RawLog, column: str | None, loss: Numbers) -> Vector:
     """Return the step of every row, NaN where it has none; without a column of steps, rows with a loss are counted."""
     return np.cumsum(loss.logged).astype(np.float64) if column is None else raw.numbers[column].values
+
+
+def axis_of(column: str | None) -> str:
+    """Return what a column of steps counts, by its name."""
+    named = identify_columns([column or ""]).named
+    return "epoch" if "epoch" in named else "token" if "tokens" in named else "step"
 
 
 def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> None:

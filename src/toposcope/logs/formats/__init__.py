@@ -13,6 +13,7 @@ What is wrong with a log is raised as a `ToposcopeError` without its place, whic
 """
 
 import csv
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ from toposcope.plugins import collect_modules
 Item = TypeVar("Item")
 HEAD = 4096  # bytes by which a file without a known ending is recognised
 MAX_FILE_BYTES = 4 * 10**9
+MAX_POINTER_BYTES, _POINTER = 1024, b"version https://git-lfs.github.com/spec/v1"
+_ZEROS = re.compile(rb"^\0\0+")  # a single one may be of a character in UTF-16
 _READ_INSIDE = tuple(
     "*.csv *.json* *.y*ml *.toml files/*.json* files/*.y*ml metrics/* params/* checkpoint-*/*.json".split()
 )
@@ -68,7 +71,9 @@ def format_of(path: Path, *, look: bool = False) -> ModuleType | None:
         head = b""
         if can_look:
             with path.open("rb") as file:
-                head = file.read(HEAD)
+                while (head := file.read(HEAD)) and not head.strip(b"\0"):
+                    continue  # what a crash leaves before the text
+                head = _ZEROS.sub(b"", head)
         foreign = [m for m in can_look if not m.__name__.startswith(f"{__name__}.")]
         module = next((m for m in foreign if m.looks_like(head)), None)
         module = module or next((m for m in formats if _claims(m, path)), None)
@@ -80,6 +85,8 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
     with refusing(path):
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
             raise ToposcopeError(f"{path.stat().st_size / 1e9:.1f} GB; a training log has fewer")
+        if path.is_file() and path.stat().st_size < MAX_POINTER_BYTES and path.read_bytes().startswith(_POINTER):
+            raise ToposcopeError("a Git LFS pointer, the log itself is elsewhere; run git lfs pull")
     module = format_of(path, look=look)
     with refusing(path):
         for pattern in _READ_INSIDE if module and path.is_dir() else ():
