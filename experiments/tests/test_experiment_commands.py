@@ -19,7 +19,19 @@ from toposcope.study import Declaration
 
 COMMANDS = {
     "backtest": [
-        *("--column", "--fractions", "--help", "--json", "--out", "--pattern", "--split", "--unit", "--workers", "-h"),
+        *(
+            "--column",
+            "--every",
+            "--fractions",
+            "--help",
+            "--json",
+            "--out",
+            "--pattern",
+            "--split",
+            "--unit",
+            "--workers",
+            "-h",
+        ),
         "data",
     ],
     "study cool": ["--help", "--workers", "-h", "directory"],
