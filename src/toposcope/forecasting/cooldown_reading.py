@@ -21,9 +21,9 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.cooldown import DECAYS, Course, Decay, Merged, check_course, cool_down_forecast, windows
 from toposcope.forecasting.cooldown_report import HELD_OUT, CoolDownReport
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.schedules.recognised import logged_rates
 from toposcope.integrity.finding import short_steps
 from toposcope.logs import Run, find_log, read_log
+from toposcope.logs.schedules.logged import logged_rates
 from toposcope.logs.table import ByStep, LogTable
 from toposcope.models import Origin, Text, TokenSequence, load_model, load_tokenizer, token_losses
 from toposcope.models.family_model import RUN

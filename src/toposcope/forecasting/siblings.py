@@ -13,10 +13,10 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.least_squares import NORMAL
 from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.schedules.recognised import DIGIT_ROUNDING
 from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.finding import find_sources
 from toposcope.logs.formats import trainer_state
+from toposcope.logs.schedules.logged import DIGIT_ROUNDING
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
 

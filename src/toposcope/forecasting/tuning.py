@@ -58,7 +58,6 @@ MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.5, 0.3  # that fall in ln(loss), and the sha
 MAX_SHAPE_MISFIT = 0.01  # share of the decay seen by which a shape may be off at any step
 MAX_END_ERROR_SHARE = 0.1  # of the squared error of shapes to the last step, for a cosine with another end
 END_ERROR = 0.05  # an end is known if moving it by this share of itself shows
-MIN_SPIKE, SPIKE_SHARE = 1.2, 0.002  # times the median around it, in few rows: an error of the log
 MAX_SIBLING_MISFIT = 0.02  # root mean square difference of a sibling that agrees, over the range of the rates
 MAX_APART = 0.02  # mean difference, over the peak, of schedules that go on alike
 TAIL_DIFFERENCES, TAIL_QUANTILES = (1e-4, 1e-3), (0.1, 0.3, 0.5, 0.7, 0.9)

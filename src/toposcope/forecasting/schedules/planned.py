@@ -7,19 +7,11 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun, cached
 from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
-from toposcope.forecasting.schedules.recognised import (
-    CONSTANT,
-    LoggedRates,
-    Plan,
-    Recognised,
-    known_rates,
-    logged_rates,
-    recognise,
-    warm_up_end,
-)
+from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, Recognised, recognise, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.schedules.sibling_schedules import Continuation, continued_by_siblings
 from toposcope.logs import Run
+from toposcope.logs.schedules.logged import LoggedRates, known_rates, logged_rates
 
 MAX_STEPS = 2 * 10**7  # of a run: a schedule holds the rate of every step
 MAX_DIFFERENCE = 0.01  # share of the peak by which a plan may differ from the log without a remark

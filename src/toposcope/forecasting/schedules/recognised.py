@@ -1,88 +1,24 @@
-"""The learning rates that a run logged, and the shape that they follow."""
+"""The shape that logged learning rates follow."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from toposcope.errors import ToposcopeError
 from toposcope.forecasting.least_squares import complex_step, least_squares
 from toposcope.forecasting.schedules.declared import POWERS, falling
 from toposcope.forecasting.schedules.schedule import WARMED_UP
-from toposcope.forecasting.tuning import END_ERROR, MAX_END_ERROR_SHARE, MAX_SHAPE_MISFIT, MIN_SPIKE, SPIKE_SHARE
-from toposcope.logs import Run
+from toposcope.forecasting.tuning import END_ERROR, MAX_END_ERROR_SHARE, MAX_SHAPE_MISFIT
+from toposcope.logs.schedules.logged import rounding
 from toposcope.typing import Indices, Matrix, Vector
 
-ROUNDING = 1e-6  # share of the peak; a learning rate this little below 0 counts as 0
-
-DIGIT_ROUNDING = 1e-6  # of the last digit
 SHAPES = ("cosine", "linear", "sqrt")
 CONSTANT = 1e-4  # share of the peak; a rate that decayed by less is constant so far
 EXACT = 1e-6  # share of the peak; a shape that is off by no more needs no alternative
 MIN_DECAYING_RATES = 4  # logged, for a shape to be recognised
 MAX_FITTED_RATES = 200  # evenly chosen from those logged
 MIN_LENGTH, MAX_LENGTH = 0.3, 20  # of a schedule whose end has to be estimated, in units of the steps seen
-
-
-class LoggedRates(NamedTuple):
-    """Steps and their learning rates, shape (n,) each, ascending; at least one rate is positive."""
-
-    steps: Vector
-    rates: Vector
-
-    @property
-    def peak(self) -> float:
-        """The largest rate so far."""
-        return float(self.rates.max())
-
-
-def known_rates(log: Run) -> LoggedRates:
-    """Return the learning rates of all rows of a log, whichever loss they hold; without a table those at its losses."""
-    if log.table is not None and (rates := log.table.values["learning_rate"])[np.isfinite(rates)].any():
-        # reading has said of rates below 0 that they are ignored
-        known = np.isfinite(rates) & (rates >= -ROUNDING * np.nanmax(rates))
-        return LoggedRates(log.table.steps[known].astype(np.float64), rates[known])
-    known = np.isfinite(log.learning_rate)
-    return LoggedRates(log.steps[known].astype(np.float64), log.learning_rate[known])
-
-
-def logged_rates(log: Run) -> LoggedRates | None:
-    """Return the learning rates of a log, without slips; None if none was logged, or none above 0."""
-    steps, rates = known_rates(log)
-    if not len(rates) or not rates.max() > 0:
-        if len(rates) and rates.min() < 0:
-            raise ToposcopeError(f"{log.name}: the learning rate is negative at step {steps[0]:.0f}")
-        return None
-    wrong = rates < -ROUNDING * rates.max()
-    if wrong.any():
-        raise ToposcopeError(f"{log.name}: the learning rate is negative at step {steps[np.argmax(wrong)]:.0f}")
-    spikes = _spikes(np.maximum(rates, 0))
-    return LoggedRates(steps[~spikes], np.maximum(rates, 0)[~spikes])
-
-
-def rounding(rates: Vector) -> float:
-    """Return by how much rates that were logged with few digits may be off: one of the last; else 0."""
-    if len(np.unique(rates)) < 4:
-        return 0.0
-    top = np.floor(np.log10(rates.max()))
-    places = np.floor(np.log10(np.where(rates > 0, rates, rates.max())))
-    for digits in (3, 4):
-        scaled = rates * 10.0 ** (digits - 1 - places)
-        if np.abs(scaled - scaled.round()).max() < DIGIT_ROUNDING:
-            return float(10.0 ** (top - digits + 1))
-    return 0.0
-
-
-def _spikes(rates: Vector) -> NDArray[np.bool_]:
-    """Return which logged rates are spikes: a few rows above their neighbours."""
-    few = max(2, round(SPIKE_SHARE * len(rates)))
-    if len(rates) < 4 * few or rates.max() <= MIN_SPIKE * np.sort(rates)[-few - 1]:
-        return np.zeros(len(rates), dtype=bool)
-    width = 2 * min(few, 50) + 1
-    around = np.median(sliding_window_view(np.pad(rates, width // 2, mode="edge"), width), axis=1)
-    return np.asarray(rates > MIN_SPIKE * around)
 
 
 Plan = Callable[[NDArray[np.number[Any]]], Vector]

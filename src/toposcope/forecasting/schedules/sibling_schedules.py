@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import LoggedRun, cached
-from toposcope.forecasting.schedules.recognised import CONSTANT, LoggedRates, Plan, logged_rates, rounding, warm_up_end
+from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, warm_up_end
 from toposcope.forecasting.schedules.schedule import WARMED_UP
 from toposcope.forecasting.tuning import MAX_APART, MAX_SIBLING_MISFIT, MAX_TAIL_COST, TAIL_DIFFERENCES, TAIL_QUANTILES
 from toposcope.logs import Run
+from toposcope.logs.schedules.logged import LoggedRates, logged_rates, rounding
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
