@@ -1,0 +1,71 @@
+"""Whether a loss falls, rises or stalls: its level in the second quarter of the steps against that in the last."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from toposcope.typing import Steps, Vector
+
+MIN_ROWS = 16  # rows of a loss of which something is said about its course; half as many evaluations
+N_BLOCKS = 5  # blocks of a quarter of a run, whose means show the noise
+MIN_FALL_ERRORS, MIN_RISE_ERRORS = 2.0, 5.0  # standard errors by which a loss must change to count as falling, rising
+MIN_RISE, MAX_STALL = 0.01, 0.005  # least relative rise, and the largest fall in half of a run that is none
+FALLS, RISES, STALLS, UNCLEAR = "falls", "rises", "stalls", "unclear"
+
+
+class Course(NamedTuple):
+    """Levels of a loss in the second and in the last quarter of the steps so far."""
+
+    before: float
+    after: float
+    error: float  # standard error of their difference
+    moved: float  # change over the last stretch, of about a fifth of the steps
+    steps: int  # of that stretch
+    n: int
+    first: int
+    last: int
+
+    @property
+    def word(self) -> str:
+        """Whether the loss falls, rises or stalls; `UNCLEAR` where its noise hides it."""
+        fall = self.before - self.after
+        if fall > MIN_FALL_ERRORS * self.error:
+            return FALLS
+        if -fall > max(MIN_RISE_ERRORS * self.error, MIN_RISE * self.before):
+            return RISES
+        return STALLS if MIN_FALL_ERRORS * self.error + max(0.0, fall) < MAX_STALL * self.before else UNCLEAR
+
+    @property
+    def power(self) -> float:
+        """The smallest fall that would have been seen with 90% probability."""
+        return (MIN_FALL_ERRORS + 1.28) * self.error
+
+
+def course(steps: Steps, losses: Vector, min_rows: int = MIN_ROWS) -> Course | None:
+    """Return the course of a loss; None of too few rows, or of one that is not positive, and need not fall."""
+    if len(losses) < min_rows or losses.min() <= 0:
+        return None
+    share = (steps - steps[0]) / max(int(steps[-1] - steps[0]), 1)
+    before, after = losses[(share >= 0.25) & (share < 0.5)], losses[share >= 0.75]
+    if min(len(before), len(after)) < 2:
+        return None
+    (a, error_a), (b, error_b) = _level(before), _level(after)
+    late = share >= 0.9
+    early = (share >= 0.7) & (share < 0.8)
+    if not early.any():
+        early = np.arange(len(steps)) == int(np.argmax(late)) - 1
+    moved = float(losses[late].mean() - losses[early].mean())
+    stretch = round(float(steps[late].mean() - steps[early].mean()))
+    ends = int(steps[0]), int(steps[-1])
+    return Course(a, b, math.hypot(error_a, error_b), moved, stretch, len(losses), *ends)
+
+
+def _level(values: Vector) -> tuple[float, float]:
+    """Return the mean of values, and its standard error by the means of blocks around their trend."""
+    n = min(N_BLOCKS, len(values))
+    blocks = np.array([block.mean() for block in np.array_split(values, n)])
+    places = np.arange(n) - (n - 1) / 2
+    slope = places @ blocks / (places @ places) if n > 2 else 0.0
+    rest = blocks - blocks.mean() - slope * places
+    return float(values.mean()), math.sqrt(rest @ rest / (n - 2 if n > 2 else 1) / n)

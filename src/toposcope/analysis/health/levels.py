@@ -1,0 +1,120 @@
+"""Whether a loss rose suddenly: places where its level steps up, whether it came back, and what would have been seen."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from toposcope.logs.anomalies import NORMAL_MAD, row_noise
+from toposcope.typing import Steps, Vector
+
+MAX_ROWS = 4000  # rows of a loss that are looked at; of a longer log the means of as many blocks
+MIN_ROWS = 16  # rows from which on a level and its noise are known
+WIDTHS = (3, 6, 12, 24, 48)  # rows on either side of a place whose medians are compared
+MIN_STEP, MIN_SHORT_STEP, MIN_SPIKE = 0.04, 0.12, 0.35
+"""Least step of ln(loss): of the wider windows, of 3 rows, which a few hard batches may fill, and of a single row."""
+SPIKE_WIDTH = 12.0  # robust standard deviations of single rows, whose tails are heavier than those of medians
+NOISE_WIDTH = 7.0  # robust standard deviations of the differences of medians; steps within noise reach 6 in 100,000
+POWER_WIDTH = 1.28  # standard deviations between what is named half the time, and what is with 90% probability
+MEDIAN_NOISE = 1.77  # standard deviation of the difference of two medians over that of a mean, of normal numbers
+MIN_ANEW_ROWS = 5  # rows that a loss takes to fall again; one that is back sooner only spiked
+MAX_REST = 0.25  # share of a rise that may be left of one that is over
+RETURNED = 0.6  # share of what was learned that is lost where a run is back at its start
+MIN_LEARNED = 0.15  # fall of ln(loss) before that, for a start to be told from noise
+ABOVE_START = 0.15  # by which ln(loss) may exceed its first level there
+STRETCH, STRETCH_ROWS = 0.1, 20
+"""A rise that is over still stands for this share of the rows so far, at least for so many."""
+
+
+class Rise(NamedTuple):
+    """A sudden rise of a loss."""
+
+    row: int  # its first
+    step: int
+    before: float  # level before it
+    peak: float  # median of the highest few rows after it
+    n_rows: int  # until the loss was back, or to the end
+    is_back: bool
+    above_first: bool  # whether it rose above the first level, for several rows
+    from_start: bool  # whether it led back to the first level, from which the loss fell anew
+
+
+class Levels(NamedTuple):
+    """The rises of a loss, and the smallest that would have been seen at its end."""
+
+    rises: tuple[Rise, ...]
+    power: float
+    n: int  # rows that were looked at
+    first: int
+    last: int
+
+    def standing(self, rise: Rise) -> bool:
+        """Return whether a rise still says something: it is not back, just over, or undid what was learned."""
+        recent = self.n - (rise.row + rise.n_rows) < max(STRETCH * self.n, min(STRETCH_ROWS, self.n / 4))
+        return not rise.is_back or rise.from_start or recent or rise.above_first
+
+
+def thinned(steps: Steps, values: Vector) -> tuple[Steps, Vector]:
+    """Return a series of at most `MAX_ROWS` rows: the means of blocks, each at its last step."""
+    block = -(-len(steps) // MAX_ROWS)
+    if block <= 1:
+        return steps, values
+    starts = np.arange(len(steps) % block, len(steps), block)
+    return steps[starts + block - 1], np.add.reduceat(values[starts[0] :], starts - starts[0]) / block
+
+
+def levels(steps: Steps, losses: Vector) -> Levels | None:
+    """Return the sudden rises of a loss; None of too few rows to know its noise."""
+    steps, losses = thinned(steps, losses)
+    n = len(losses)
+    if n < MIN_ROWS or not (losses > 0).all():
+        return None
+    y = np.log(losses)
+    found: list[tuple[int, int]] = []
+    least = np.inf
+    noise = row_noise(y)
+    for width in (width for width in WIDTHS if 4 * width <= n):
+        medians = np.median(sliding_window_view(y, width), axis=1)
+        steps_up = medians[width:] - medians[:-width]  # at rows width, ..., n - width
+        # of second differences, in which a trend cancels; their variance is three times that of the steps
+        bends = medians[2 * width :] - 2 * medians[width:-width] + medians[: -2 * width]
+        scale = max(NORMAL_MAD * float(np.median(np.abs(bends))) / 3**0.5, noise * MEDIAN_NOISE / width**0.5)
+        limit = max(NOISE_WIDTH * scale, MIN_SHORT_STEP if width == WIDTHS[0] else MIN_STEP)
+        least = min(least, limit + POWER_WIDTH * scale)
+        found += [(int(i) + width, width) for i in np.flatnonzero(steps_up > limit)]
+    around = np.median(sliding_window_view(y[:-1], 5), axis=1)  # before rows 5, ..., n - 1
+    limit = max(SPIKE_WIDTH * noise, MIN_SPIKE)
+    single = limit + POWER_WIDTH * noise
+    found += [(int(i) + 5, 1) for i in np.flatnonzero(y[5:] - around > limit)]
+    rises: list[Rise] = []
+    for row, width in sorted(found):
+        if not rises or row >= rises[-1].row + rises[-1].n_rows:
+            rises.append(_rise(steps, y, row, width))
+    now = float(np.median(losses[-5:]))
+    return Levels(tuple(rises), now * float(np.expm1(min(least, single))), n, int(steps[0]), int(steps[-1]))
+
+
+def _rise(steps: Steps, y: Vector, row: int, width: int) -> Rise:
+    """Return the rise that windows around a row show: where it begins, how high it goes, and when it is over."""
+    before = float(np.median(y[max(0, row - max(width, 5)) : row]))
+    # windows see a rise from up to half their width before it
+    near = np.arange(max(1, row - width // 2), min(len(y), row + width // 2 + 1))
+    begin = int(near[np.argmax(y[near] - y[near - 1])])
+    after = y[begin:]
+    width = min(width, len(after))
+    smooth = np.median(sliding_window_view(after, width), axis=1)
+    peak = float(smooth[: max(width, 5)].max())
+    over = np.flatnonzero(smooth <= before + MAX_REST * (peak - before))
+    n_rows = int(over[0]) + width // 2 if len(over) else len(after)
+    first = float(np.median(y[:3]))
+    anew = n_rows >= MIN_ANEW_ROWS and first - before >= MIN_LEARNED and after[0] <= first + ABOVE_START
+    return Rise(
+        begin,
+        int(steps[begin]),
+        float(np.exp(before)),
+        float(np.exp(peak)),
+        n_rows,
+        bool(len(over)),
+        above_first=peak > first and n_rows >= WIDTHS[0],
+        from_start=bool(anew and np.median(after[:2]) - before >= RETURNED * (first - before)),
+    )
