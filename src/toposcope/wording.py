@@ -48,3 +48,12 @@ def short(value: float) -> str:
         if value >= unit * 0.9995:
             return f"{value / unit:.3g}{letter}"
     return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Write a time in words."""
+    for unit, size, until in (("second", 1, 90), ("minute", 60, 5400), ("hour", 3600, 172800), ("day", 86400, 0)):
+        if seconds < until or not until:
+            n = round(seconds / size) if seconds >= size or size > 1 else round(seconds, 1)
+            return f"{n:,} {unit}{'' if n == 1 else 's'}"
+    raise AssertionError

@@ -9,7 +9,16 @@ import polars as pl
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
 from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
-from toposcope.logs.columns import FACTS, Columns, Target, identify_columns, identify_facts, target_of, words_of
+from toposcope.logs.columns import (
+    FACTS,
+    GAME_WORDS,
+    Columns,
+    Target,
+    identify_columns,
+    identify_facts,
+    target_of,
+    words_of,
+)
 from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, one_line, plural
 from toposcope.logs.run import Run
 from toposcope.logs.steps import axis_of, check_steps, counted_on, row_steps, rows_a_step
@@ -84,6 +93,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         table=log_table(raw.numbers, identified._replace(losses=losses), row, main),
         diverged=_divergence(raw, target, loss, losses, row),
         finished=_finished(raw, losses),
+        need_not_fall=_need_not_fall(raw, target),
         watched=raw.watched,
         axis=axis,
         evidence=evidence,
@@ -184,14 +194,14 @@ def _losses_of_both_kinds(raw: RawLog, losses: list[Target], target: Target) -> 
 
 def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector) -> Divergence | None:
     """Return how a run ended badly: by the loss to forecast, or by the training loss next to a validation loss."""
-    rewards = any("reward" in words_of(name) or "rewards" in words_of(name) for name in raw.table.columns)
-    found = _divergence_of(target, loss, row, explodes=not rewards)
+    explodes = not _need_not_fall(raw, target)
+    found = _divergence_of(target, loss, row, explodes=explodes)
     if found is None and not target.validation and not raw.one_run:
         found = _missing_to_the_end(raw, target, loss, losses, row)
     training = next((one for one in losses if not one.validation), None)
     if found is not None or training is None or not target.validation:
         return found
-    return _divergence_of(training, own_rows(raw, training, losses), row, explodes=not rewards)
+    return _divergence_of(training, own_rows(raw, training, losses), row, explodes=explodes)
 
 
 def _missing_to_the_end(
@@ -223,6 +233,14 @@ def _divergence_of(target: Target, loss: Numbers, row: Vector, *, explodes: bool
     return (
         divergence(row[usable].astype(np.int64), loss.values[usable], kind, explodes=explodes) if usable.any() else None
     )
+
+
+def _need_not_fall(raw: RawLog, target: Target) -> str:
+    """Return why a loss need not fall: it is one of several players, or the log has the rewards of an agent."""
+    if not GAME_WORDS.isdisjoint(words_of(target.name)):
+        return f"{target.name!r} is a loss of one of several players, or of a policy"
+    rewards = [name for name in raw.table.columns if not {"reward", "rewards"}.isdisjoint(words_of(name))]
+    return f"its log has rewards, {one_line(rewards[0])!r}" if rewards else ""
 
 
 def _finished(raw: RawLog, losses: list[Target]) -> bool:

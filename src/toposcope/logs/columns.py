@@ -82,6 +82,12 @@ AUXILIARY_WORDS = frozenset(
     """.split()
 )
 """Words of a loss that is not the model's own, or of a spread."""
+GAME_WORDS = frozenset(
+    """
+    policy value actor critic reward rewards advantage vf pg ppo generator discriminator gen disc d g adversarial gan
+    """.split()
+)
+"""Words of losses of players against each other, or of an agent: these need not fall where training goes well."""
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")  # a unit after a name: ``step (iterations)``
 ACCURACY = "accuracy"
 ACCURACIES = frozenset({"accuracy", "acc"})  # words of an accuracy

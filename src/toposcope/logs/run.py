@@ -13,7 +13,7 @@ from toposcope.logs.anomalies import Divergence
 from toposcope.logs.columns import target_of
 from toposcope.logs.overfitting import overfits
 from toposcope.logs.table import ByStep, LogTable
-from toposcope.logs.watched import Watched
+from toposcope.logs.watched import COMPLETE, Watched
 from toposcope.typing import Steps, Vector
 
 AXES = ("step", "epoch", "row", "sample", "token")
@@ -64,6 +64,8 @@ class Run:
         ``finished``, ``target``); what has none was logged under its own name.
     watched : Watched or None
         What a monitor stored besides the log.
+    need_not_fall : str
+        Why the loss need not fall where training goes well, a clause; empty of a loss that should.
     source : Path or None
         The file or folder that it was read from, if nothing else was; None for a log that was not read.
 
@@ -93,6 +95,7 @@ class Run:
     axis: str = "step"
     evidence: Mapping[str, str] = field(default_factory=dict)
     watched: Watched | None = None
+    need_not_fall: str = ""
 
     def __post_init__(self) -> None:
         if not len(self.steps):
@@ -112,6 +115,33 @@ class Run:
         """The last step of which anything was logged; the last loss may be of an earlier one."""
         logged = self.table.steps if self.table is not None else self.steps
         return int(max(self.steps[-1], *logged[-1:]))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run came to its end: its tool says so, or the log goes to the last planned step.
+
+        But for the steps between two rows: where steps are counted from 0, the last row is one before the end.
+        """
+        if self.finished or (self.watched is not None and self.watched.status == COMPLETE):
+            return True
+        if self.last_step is None:
+            return False
+        left = self.last_step - self.last_seen
+        usual = float(np.median(np.diff(self.steps))) if len(self.steps) > 1 else 0.0
+        between = left < usual or (left == usual and self.steps[0] == 0)
+        return left <= 1 or (between and left <= FINAL_SHARE * self.last_step)
+
+    @property
+    def is_warming_up(self) -> bool:
+        """Whether the learning rate has risen up to the last row that has one."""
+        rates = self.learning_rate[np.isfinite(self.learning_rate)]
+        return len(rates) > 1 and bool(rates[-1] > rates[:-1].max()) and bool((np.diff(rates) >= 0).all())
+
+    @property
+    def keeps_its_rate(self) -> bool:
+        """Whether the learning rate has not decayed to a tenth of its peak; also of a run whose rate is unknown."""
+        rates = self.learning_rate[np.isfinite(self.learning_rate)]
+        return not len(rates) or bool(rates[-1] >= 0.1 * rates.max())
 
     @property
     def validation(self) -> ByStep | None:

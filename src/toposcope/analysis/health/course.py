@@ -11,6 +11,8 @@ MIN_ROWS = 16  # rows of a loss of which something is said about its course; hal
 N_BLOCKS = 5  # blocks of a quarter of a run, whose means show the noise
 MIN_FALL_ERRORS, MIN_RISE_ERRORS = 2.0, 5.0  # standard errors by which a loss must change to count as falling, rising
 MIN_RISE, MAX_STALL = 0.01, 0.005  # least relative rise, and the largest fall in half of a run that is none
+STALL_SHARES, STALL_ROWS = (0.15, 0.2, 0.3), 20  # last shares of the rows that may stand still, and their rows
+MAX_STALL_SLOPE = 0.15  # of the slope before, from which on a loss falls
 FALLS, RISES, STALLS, UNCLEAR = "falls", "rises", "stalls", "unclear"
 
 
@@ -59,6 +61,36 @@ def course(steps: Steps, losses: Vector, min_rows: int = MIN_ROWS) -> Course | N
     stretch = round(float(steps[late].mean() - steps[early].mean()))
     ends = int(steps[0]), int(steps[-1])
     return Course(a, b, math.hypot(error_a, error_b), moved, stretch, len(losses), *ends)
+
+
+def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> int | None:
+    """Return the step since which a loss that fell stands still; None if it falls, or noise would hide that it does.
+
+    Its slope against the logarithm of the step is compared with that of an equally long part before.
+    """
+    known = steps > 0
+    x, y = np.log(steps[known]), np.log(np.maximum(losses[known], 1e-300))
+    for share in STALL_SHARES:
+        n = round(share * len(x))
+        if n < min_rows or len(x) < 3 * n:
+            continue
+        late, error = _slope(x[-n:], y[-n:])
+        early, _ = _slope(x[-2 * n : -n], y[-2 * n : -n])
+        span = float(x[-1] - x[-n])
+        if max(-late, 0) + 2 * error < MAX_STALL_SLOPE * -early and 2 * error * span < MAX_STALL:
+            return int(steps[known][-n])
+    return None
+
+
+def _slope(x: Vector, y: Vector) -> tuple[float, float]:
+    """Return the slope of a line and its standard error, by the residuals' means in blocks, which noise correlates."""
+    n = min(2 * N_BLOCKS, len(x))
+    x, y = (np.array([block.mean() for block in np.array_split(v, n)]) for v in (x, y))
+    centred = x - x.mean()
+    size = float(centred @ centred)
+    slope = float(centred @ y) / size
+    rest = y - y.mean() - slope * centred
+    return slope, math.sqrt(float(rest @ rest) / (n - 2) / size)
 
 
 def _level(values: Vector) -> tuple[float, float]:

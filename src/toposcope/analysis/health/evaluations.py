@@ -4,14 +4,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.logs.anomalies import NORMAL_MAD
+from toposcope.logs.overfitting import NORMAL_MAD
 from toposcope.typing import Steps, Vector
 
 MIN_LAST, MAX_LAST = 4, 10  # last evaluations whose mean is compared; of fewer, noise alone may lie above the best
 MIN_EVALUATIONS = 8  # of which at least half make the lowest level, and its noise is known
 RISE_WIDTH = 4.0
-"""Standard errors between the lowest level and the last one. By trials of losses that fall to a plateau, looked at after
-each of up to 60 evaluations, 1 in 100 such runs is ever said to have risen."""
+"""Standard errors between the lowest level and the last one. By trials of losses that fall to a plateau, looked at
+after each of up to 60 evaluations, 1 in 100 such runs is ever said to have risen."""
 MIN_RISE = 0.01  # share of the best loss that is a rise
 FEW = 2.0  # evaluations by whose share of all the noise is raised, since it is known the less
 POWER_WIDTH = 1.28  # standard errors between what is named half the time, and what is with 90% probability
@@ -50,6 +50,6 @@ def evaluations(steps: Steps, losses: Vector) -> Evaluations | None:
 
 
 def evaluation_noise(losses: Vector) -> float:
-    """Return the standard deviation of the noise of evaluations, by second differences without the first, steep third."""
+    """Return the standard deviation of the noise of evaluations, by second differences after the steep first third."""
     bends = np.abs(np.diff(losses[len(losses) // 3 :], 2))
     return float(np.median(bends)) * NORMAL_MAD / 6**0.5

@@ -1,20 +1,22 @@
-"""Whether a loss rose suddenly: places where its level steps up, whether it came back, and what would have been seen."""
+"""Whether a loss rose suddenly: where its level steps up, whether it came back, and what would have been seen."""
 
 from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from toposcope.logs.anomalies import NORMAL_MAD, row_noise
+from toposcope.logs.anomalies import row_noise
+from toposcope.logs.overfitting import NORMAL_MAD
 from toposcope.typing import Steps, Vector
 
 MAX_ROWS = 4000  # rows of a loss that are looked at; of a longer log the means of as many blocks
 MIN_ROWS = 16  # rows from which on a level and its noise are known
 WIDTHS = (3, 6, 12, 24, 48)  # rows on either side of a place whose medians are compared
-MIN_STEP, MIN_SHORT_STEP, MIN_SPIKE = 0.04, 0.12, 0.35
+MIN_STEP, MIN_SHORT_STEP, MIN_SPIKE = 0.03, 0.1, 0.3
 """Least step of ln(loss): of the wider windows, of 3 rows, which a few hard batches may fill, and of a single row."""
-SPIKE_WIDTH = 12.0  # robust standard deviations of single rows, whose tails are heavier than those of medians
-NOISE_WIDTH = 7.0  # robust standard deviations of the differences of medians; steps within noise reach 6 in 100,000
+SPIKE_WIDTH = 10.0  # the same of single rows, whose tails are heavier: those of small batches reached 6.6
+MAX_RATE_RISE = 1.02  # factor by which the learning rate may rise where a rise of the loss is not explained by it
+NOISE_WIDTH = 8.0  # robust standard deviations of the differences of medians: none of 384 sound runs reached them
 POWER_WIDTH = 1.28  # standard deviations between what is named half the time, and what is with 90% probability
 MEDIAN_NOISE = 1.77  # standard deviation of the difference of two medians over that of a mean, of normal numbers
 MIN_ANEW_ROWS = 5  # rows that a loss takes to fall again; one that is back sooner only spiked
@@ -32,11 +34,17 @@ class Rise(NamedTuple):
     row: int  # its first
     step: int
     before: float  # level before it
-    peak: float  # median of the highest few rows after it
+    level: float  # median of the highest few rows after it
+    peak: float  # the highest of these rows
     n_rows: int  # until the loss was back, or to the end
     is_back: bool
     above_first: bool  # whether it rose above the first level, for several rows
     from_start: bool  # whether it led back to the first level, from which the loss fell anew
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is of a row or two, so that it may be a spike."""
+        return self.n_rows < WIDTHS[0]
 
 
 class Levels(NamedTuple):
@@ -63,8 +71,22 @@ def thinned(steps: Steps, values: Vector) -> tuple[Steps, Vector]:
     return steps[starts + block - 1], np.add.reduceat(values[starts[0] :], starts - starts[0]) / block
 
 
-def levels(steps: Steps, losses: Vector) -> Levels | None:
-    """Return the sudden rises of a loss; None of too few rows to know its noise."""
+def levels(steps: Steps, losses: Vector, rates: Vector | None = None) -> Levels | None:
+    """Return the sudden rises of a loss; None of too few rows to know its noise.
+
+    Next to each row the medians of the few rows before and after it are compared, by their logarithms. A rise is sudden
+    where they differ by more than the noise of such differences allows. Where the learning rate rises, that explains
+    it.
+
+    Parameters
+    ----------
+    steps, losses : ndarray, shape (n,)
+        Of one run, ascending; losses above 0.
+    rates : ndarray, shape (n,), optional
+        Learning rates, NaN where unknown.
+    """
+    if rates is not None:
+        _, rates = thinned(steps, rates)
     steps, losses = thinned(steps, losses)
     n = len(losses)
     if n < MIN_ROWS or not (losses > 0).all():
@@ -88,6 +110,8 @@ def levels(steps: Steps, losses: Vector) -> Levels | None:
     found += [(int(i) + 5, 1) for i in np.flatnonzero(y[5:] - around > limit)]
     rises: list[Rise] = []
     for row, width in sorted(found):
+        if rates is not None and rates[min(row + width, n) - 1] > MAX_RATE_RISE * rates[max(0, row - max(width, 5))]:
+            continue
         if not rises or row >= rises[-1].row + rises[-1].n_rows:
             rises.append(_rise(steps, y, row, width))
     now = float(np.median(losses[-5:]))
@@ -113,6 +137,7 @@ def _rise(steps: Steps, y: Vector, row: int, width: int) -> Rise:
         int(steps[begin]),
         float(np.exp(before)),
         float(np.exp(peak)),
+        float(np.exp(after[: max(width, 5)].max())),
         n_rows,
         bool(len(over)),
         above_first=peak > first and n_rows >= WIDTHS[0],

@@ -1,0 +1,167 @@
+"""Whether a run is healthy: the one place that decides it. Pure: from what is known of the run alone."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from toposcope.analysis.health import check as words
+from toposcope.analysis.health.check import BAD, GOOD, OPEN, WORDS, Check, Health
+from toposcope.analysis.health.course import FALLS, MIN_ROWS, RISES, STALLS, course, stalled_since
+from toposcope.analysis.health.evaluations import evaluations
+from toposcope.analysis.health.levels import Levels, Rise, levels, thinned
+from toposcope.analysis.health.monitored import monitored_checks, silence
+from toposcope.logs import Run
+from toposcope.logs.table import ByStep
+from toposcope.logs.watched import FAILED
+from toposcope.typing import Vector
+from toposcope.wording import counted, loss_words, sentence
+
+STOP = "A reason to stop, unless the learning rate is about to change."
+MIN_SINCE_BEST = 3  # evaluations above the best from which that is said
+
+
+def health(run: Run, now: float | None = None) -> Health:
+    """Return whether a run is healthy: a word, the reason, and the checks that it rests on (METHODS, section 25).
+
+    Parameters
+    ----------
+    run : Run
+        As far as it is known; ``last_step`` is its plan, ``watched`` what a monitor stored of it.
+    now : float, optional
+        The time in seconds since 1970, for a run in training that may be silent.
+    """
+    checks = [*_loss_checks(run), *_rate_checks(run), *monitored_checks(run), *_finite_check(run)]
+    if run.diverged is not None:
+        reason = f"at step {run.diverged.step:,}: {run.diverged.reason}"
+        return Health(words.DIVERGED, sentence(reason), "", [Check(BAD, f"Diverged {reason}", words.DIVERGED), *checks])
+    if run.watched is not None and run.watched.status == FAILED:
+        return Health(words.FAILED, f"Training ended with an error at step {run.last_seen:,}.", "", checks)
+    bad = sorted((check for check in checks if check.mark == BAD), key=lambda check: WORDS.index(check.word))
+    if run.is_complete:
+        # a run may end when it has nothing left to learn
+        stood = next((check for check in bad if check.word != words.STALLED), None)
+        if stood is None:
+            return Health(words.FINISHED, checks=checks)
+        return Health(words.FINISHED, sentence(stood.text), stood.detail, checks, kept=stood.word)
+    if now is not None and (silent := silence(run, now)):
+        return Health(words.SILENT, silent, "Training may have been stopped, or it evaluates.", checks)
+    if bad:
+        more = f"; and {counted(len(bad) - 1, 'more check')} failed" if len(bad) > 1 else ""
+        return Health(bad[0].word, sentence(f"{bad[0].text}{more}"), bad[0].detail, checks)
+    if run.need_not_fall:
+        return Health(words.UNJUDGED, sentence(f"its loss need not fall: {run.need_not_fall}"), "", checks)
+    if not any(check.mark == GOOD and np.isfinite(check.power) for check in checks):
+        n = max(len(rows.steps) for rows in (run.training, run.validation) if rows is not None)
+        few = f"The checks need {MIN_ROWS} logged losses; {n} so far." if n < MIN_ROWS else ""
+        return Health(words.EARLY, few, "", checks)
+    return Health(words.HEALTHY, checks=checks)
+
+
+def _loss_checks(run: Run) -> Iterator[Check]:
+    """Yield whether the loss rose suddenly, still falls, and whether the validation loss is past its best."""
+    training, validation = run.training, run.validation
+    if run.need_not_fall:
+        return
+    rows = training if training is not None and len(training.steps) >= MIN_ROWS else validation or training
+    if rows is not None and (found := levels(*rows, _rates(run, rows))) is not None:
+        yield _level_check(found)
+    past_best = False
+    if validation is not None and (check := _evaluation_check(validation)) is not None:
+        past_best = check.mark == BAD
+        yield check
+    if not past_best and run.diverged is None and not run.is_warming_up:
+        yield from _course_check(run, training, validation)
+
+
+def _rates(run: Run, rows: ByStep) -> Vector | None:
+    """Return the learning rate at the rows of a loss; None where none was logged."""
+    known = np.isfinite(run.learning_rate)
+    return np.interp(rows.steps, run.steps[known], run.learning_rate[known]) if known.any() else None
+
+
+def _level_check(found: Levels) -> Check:
+    """Return the worst rise that stands, else that there is none that would have been seen."""
+    check = partial(Check, power=found.power, first=found.first, last=found.last, looks=found.n)
+    standing = [rise for rise in found.rises if found.standing(rise)]
+    if standing:
+        worst = max(standing, key=lambda rise: (rise.from_start, not rise.is_back, rise.level / rise.before))
+        word, text = _rise_words(worst)
+        return check(BAD, text, word)
+    if found.rises:
+        last, n = found.rises[-1], counted(len(found.rises), "sudden rise")
+        return check(OPEN, f"{n} of the loss, the last to {loss_words(last.peak)} at step {last.step:,}; over")
+    return check(GOOD, f"No sudden rise of the loss above {found.power:.2g} in {found.n:,} losses")
+
+
+def _rise_words(rise: Rise) -> tuple[str, str]:
+    """Return the word of a run with a rise, and the reason."""
+    before, at = loss_words(rise.before), f"at step {rise.step:,}"
+    if rise.from_start:
+        return words.RESTARTED, f"the loss went from {before} back to its first level {at}: were the weights loaded?"
+    if rise.is_back:
+        rows = counted(rise.n_rows, "row")
+        return words.SPIKED, f"the loss rose from {before} to {loss_words(rise.peak)} {at}, and fell back within {rows}"
+    if rise.is_short:
+        return words.SPIKED, f"the loss rose from {before} to {loss_words(rise.peak)} {at}"
+    return words.STEPPED_UP, f"the loss rose from {before} to {loss_words(rise.level)} {at}, and is not back"
+
+
+def _evaluation_check(validation: ByStep) -> Check | None:
+    """Return whether the validation loss is past its best; None of too few evaluations."""
+    found = evaluations(*validation)
+    if found is None:
+        return None
+    steps, n = validation.steps, len(validation.steps)
+    check = partial(Check, power=found.power, first=int(steps[0]), last=int(steps[-1]), looks=n)
+    best = f"best validation loss {loss_words(found.best)} at step {found.step:,}"
+    if found.rise:
+        text = f"{best}; the last evaluations are {loss_words(found.rise)} above its level then"
+        return check(BAD, text, words.PAST_BEST, "A reason to stop: it has risen beyond its noise.")
+    if found.since >= MIN_SINCE_BEST:
+        return check(OPEN, f"{best}; {found.since:,} evaluations since are above it, within their noise")
+    return check(GOOD, f"No rise of the validation loss above {found.power:.2g} in {n:,} evaluations")
+
+
+def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) -> Iterator[Check]:
+    """Yield whether the loss falls: of validation where there is enough of it, else of training."""
+    found = None if validation is None else course(*validation, MIN_ROWS // 2)
+    rows, name = (validation, "validation loss") if found is not None else (training, "training loss")
+    if found is None and training is not None:
+        found = course(*training)
+    if found is None or rows is None:
+        return
+    check = partial(Check, power=found.power, first=found.first, last=found.last, looks=found.n)
+    both = f"{loss_words(found.after)} in the last quarter of the steps, {loss_words(found.before)} in the second"
+    if found.word == RISES:
+        yield check(BAD, f"the {name} rises: {both}", words.RISING, STOP)
+    elif found.word == STALLS:
+        yield check(BAD, f"the {name} no longer falls: {both}", words.STALLED, STOP)
+    elif run.keeps_its_rate and (since := stalled_since(*thinned(*rows))) is not None:
+        yield check(BAD, f"the {name} no longer falls since about step {since:,}", words.STALLED, STOP)
+    elif found.word != FALLS:
+        yield check(OPEN, f"The {name} falls by less than its noise, {found.power:.2g}")
+    elif found.moved < 0:
+        yield check(GOOD, f"The {name} still falls: {loss_words(-found.moved)} in the last {found.steps:,} steps")
+    else:
+        yield check(GOOD, f"The {name} fell, but not in the last {found.steps:,} steps")
+
+
+def _rate_checks(run: Run) -> Iterator[Check]:
+    """Yield whether the learning rate is off its schedule."""
+    known = np.isfinite(run.learning_rate)
+    if known.sum() < MIN_ROWS:
+        return
+    steps, n = run.steps[known], int(known.sum())
+    yield Check(GOOD, f"Learning rate as scheduled in {n:,} rows", first=int(steps[0]), last=int(steps[-1]), looks=n)
+
+
+def _finite_check(run: Run) -> Iterator[Check]:
+    """Yield whether losses were NaN."""
+    n_nan = 0 if run.table is None else len(run.table.nan_steps.get("loss", ()))
+    n = len(run.steps)
+    if n_nan:
+        yield Check(OPEN, f"{counted(n_nan, 'logged loss', 'logged losses')} NaN; the last ones are numbers")
+    else:
+        first = int(run.steps[0])
+        yield Check(GOOD, f"No NaN in {counted(n, 'loss', 'losses')}", first=first, last=run.last_seen, looks=n)

@@ -1,0 +1,119 @@
+"""The checks of a monitored run: its alerts, looks at its layers, stored forecasts, examined checkpoints, silence."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from toposcope.analysis.health.check import (
+    ALERTED,
+    BAD,
+    GOOD,
+    NOT_LEARNING,
+    OFF_SCHEDULE,
+    OPEN,
+    SPIKED,
+    STEPPED_UP,
+    Check,
+)
+from toposcope.checks import CHECKS
+from toposcope.logs import Run
+from toposcope.logs.watched import TRAINING, Watched
+from toposcope.wording import capitalised, counted, duration, examples, sentence
+
+ALERT_WORDS = {"loss spike": SPIKED, "loss step": STEPPED_UP, "learning rate jump": OFF_SCHEDULE}
+"""Words of a run with such an alert; with one on a layer that learns no more it is another, else "Look at this"."""
+STRETCH, STRETCH_ROWS = 0.1, 20
+"""An alert on something that may pass stands for this share of the steps so far, at least for so many rows."""
+STOPPING = {name for name, check in CHECKS.items() if check.stops}
+MIN_LOOKS = 3  # looks at the layers that a tick rests on
+MIN_SILENT_SECONDS, SILENT_ROWS = 120.0, 5
+"""A run is silent after this time, and this many times the usual time between two rows; an evaluation takes a few."""
+
+
+def monitored_checks(run: Run) -> Iterator[Check]:
+    """Yield the checks of what a monitor stored; none of a run that nobody monitored."""
+    if (watched := run.watched) is None:
+        return
+    yield from _alerts(run, watched)
+    yield from _layers(run, watched)
+    yield from _forecasts(watched.forecasts)
+    if watched.n_examined:
+        found = counted(watched.n_faults, "fault") if watched.n_faults else "sound"
+        text = f"{counted(watched.n_examined, 'saved checkpoint')} examined, {found}"
+        yield Check(BAD if watched.n_faults else GOOD, text, ALERTED, looks=watched.n_examined)
+
+
+def _alerts(run: Run, watched: Watched) -> Iterator[Check]:
+    """Yield every kind of alert once: bad while one of its alerts stands."""
+    kinds = dict[str, list[Mapping[str, Any]]]()
+    for alert in watched.alerts:
+        kinds.setdefault(alert["check"], []).append(alert)
+    interval = (run.last_seen - int(run.steps[0])) / max(1, len(run.steps) - 1)
+    since = run.last_seen - max(STRETCH * run.last_seen, STRETCH_ROWS * interval)
+    for name, alerts in kinds.items():
+        check = CHECKS.get(name)
+        stands = check is None or not check.passes or alerts[0]["step"] >= since
+        word = NOT_LEARNING if check is not None and check.stops else ALERT_WORDS.get(name, ALERTED)
+        times = f"{len(alerts)} times, the last " if len(alerts) > 1 else ""
+        place = f" of {alerts[0]['place']}" if alerts[0]["place"] else ""
+        text = f"{capitalised(name)} {times}at step {alerts[0]['step']:,}{place}"
+        yield Check(BAD if stands else OPEN, text if stands else f"{text}; over", word, sentence(alerts[0]["message"]))
+
+
+def _layers(run: Run, watched: Watched) -> Iterator[Check]:
+    """Yield whether all layers learn, as of the last look at them."""
+    layers = watched.layers
+    if layers.n_nonfinite:
+        yield Check(BAD, f"{layers.n_nonfinite:,} weights or gradients are NaN or infinite", ALERTED)
+    if not layers.n_layers:
+        return
+    check = partial(Check, first=layers.first, last=layers.last, looks=layers.n_looks)
+    when = f"looked at {layers.n_looks:,} times, last at step {layers.last:,}"
+    if layers.idle:
+        names = examples(layers.idle)
+        text = f"{len(layers.idle)} of {layers.n_layers} layers do not change: {names}; {when}"
+        yield check(OPEN, text)
+    elif run.last_seen - layers.last > STRETCH * run.last_seen:
+        yield check(OPEN, f"Layers not looked at since step {layers.last:,}")
+    elif layers.n_looks >= MIN_LOOKS and not {a["check"] for a in watched.alerts} & STOPPING:
+        learn = "learn" if layers.n_updated == layers.n_layers else "have a gradient"
+        yield check(GOOD, f"All {layers.n_layers} layers {learn}; {when}")
+
+
+def _forecasts(forecasts: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
+    """Yield whether the forecasts of the last one's target agree with each other."""
+    last = forecasts[-1] if forecasts else None
+    earlier = [f for f in forecasts[:-1] if last is not None and f["target"] == last["target"]]
+    if last is None or not earlier:
+        return
+    n, inside = len(earlier), sum(f["low"] <= last["loss"] <= f["high"] for f in earlier)
+    which = "the earlier forecast" if n == 1 else f"{inside} of {n} earlier forecasts"
+    text = f"The forecast is steady: {which} held the present one" if inside else f"The forecast left {which}"
+    yield Check(GOOD if 2 * inside >= n else OPEN, text, looks=n)
+
+
+def silence(run: Run, now: float) -> str:
+    """Return since when a run in training has written nothing, if that is unusually long; else an empty text."""
+    at = silent_at(run)
+    if run.watched is None or run.watched.updated is None or now <= at:
+        return ""
+    usual = row_seconds(run)
+    before = f", where a row came every {duration(usual)}" if usual else ""
+    return f"Nothing was written for {duration(now - run.watched.updated)}{before}."
+
+
+def silent_at(run: Run) -> float:
+    """Return the time from which a run in training is silent unless it writes; infinite where that is unknown."""
+    watched, usual = run.watched, row_seconds(run)
+    if watched is None or watched.status != TRAINING or watched.updated is None or not usual:
+        return math.inf
+    return watched.updated + max(MIN_SILENT_SECONDS, SILENT_ROWS * usual)
+
+
+def row_seconds(run: Run) -> float:
+    """Return the usual time between two logged rows; 0 if it is unknown."""
+    rows = run.training or run.validation
+    if run.watched is None or not run.watched.step_seconds or rows is None or len(rows.steps) < 2:
+        return 0.0
+    return run.watched.step_seconds * int(rows.steps[-1] - rows.steps[0]) / (len(rows.steps) - 1)
