@@ -258,7 +258,7 @@ POWER_LAWS = {
 def power_laws(family: str) -> Iterator[pl.DataFrame]:
     """Make the runs of a family that follows a power law; the gain of annealing is delayed by 3% of the run."""
     from toposcope.forecasting.forecasters.cooldown_laws import delayed_decay
-    from toposcope.forecasting.schedules.schedule import Schedule
+    from toposcope.logs.schedules.schedule import Schedule
 
     L0, A, a, ratio, clock, noise = POWER_LAWS[family]
     for size, (length, kind) in product(

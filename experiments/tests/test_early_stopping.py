@@ -12,8 +12,8 @@ from named_features import by_feature
 from toposcope.analysis.trajectories import Trajectory
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.study.kinds import feature_named
 from toposcope_experiments.early_stopping.early_stopping import EarlyStopping, early_stopping, gain_by
 from toposcope_experiments.early_stopping.stopping_rules import (

@@ -8,7 +8,7 @@ from small_family import small_family
 from toposcope.analysis.trajectories import trajectories
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import run_forecasters
-from toposcope.forecasting.schedules.planned import known_schedule
+from toposcope.forecasting.held_out import known_schedule
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import read_logs
 from toposcope.study import Study

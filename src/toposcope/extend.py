@@ -151,14 +151,13 @@ if TYPE_CHECKING:
     from toposcope.forecasting.decision.calibration import calibration_of
     from toposcope.forecasting.decision.decision import continued, scaled
     from toposcope.forecasting.forecast_report import ForecastReport
-    from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, cached
+    from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
     from toposcope.forecasting.forecaster_set import run_forecasters
     from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
     from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, Median
     from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
     from toposcope.forecasting.forecasters.stack import STACKED_LAWS, fit_ridge, stack_features
-    from toposcope.forecasting.held_out import NORMAL_WIDTH, Fold
-    from toposcope.forecasting.least_squares import HUBER, NORMAL, complex_step, huber_weights, least_squares
+    from toposcope.forecasting.held_out import NORMAL_WIDTH, Fold, known_schedule
     from toposcope.forecasting.scaling.points import Points
     from toposcope.forecasting.scaling.scaling_law import (
         MIN_INDEPENDENT_SPREAD,
@@ -166,8 +165,6 @@ if TYPE_CHECKING:
         ScalingLaw,
         scaling_law,
     )
-    from toposcope.forecasting.schedules.planned import known_schedule, planned
-    from toposcope.forecasting.schedules.schedule import Schedule
     from toposcope.forecasting.siblings import complete_runs, runs_to_score, usable_siblings
     from toposcope.forecasting.tuning import EXPONENT_PRIOR, LATE_SHARE, SIBLING_SHARE
     from toposcope.homology.arrays import as_count, as_float_matrix, as_number, as_positive, as_scaled_matrix, shown
@@ -175,6 +172,8 @@ if TYPE_CHECKING:
     from toposcope.homology.loops import check_loops_fit, loop_diagram
     from toposcope.homology.point_cloud import Metric, as_cloud, as_distances
     from toposcope.kernels.compiled import compiled
+    from toposcope.least_squares import HUBER, NORMAL, complex_step, huber_weights, least_squares
+    from toposcope.logs.caching import cached
     from toposcope.logs.cleaning import size_of
     from toposcope.logs.columns import (
         ACCURACY,
@@ -190,6 +189,8 @@ if TYPE_CHECKING:
     from toposcope.logs.raw import MULTIPLES, RawLog, join_names, one_line, parse_numbers, plural
     from toposcope.logs.reading import read_logs
     from toposcope.logs.run import Run
+    from toposcope.logs.schedules.planned import planned
+    from toposcope.logs.schedules.schedule import Schedule
     from toposcope.logs.table import LogTable, sources
     from toposcope.logs.texts import NO_VALUE, values_of_lines
     from toposcope.logs.tuning import FALSE_ALARM_RATE, MIN_LARGEST

@@ -16,9 +16,9 @@ from toposcope.forecasting.backtesting import SCHEMA, SPLITS, backtest, scores, 
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.forecasters import forecasters
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import MIN_COMPLETE_SHARE, CompleteRuns, complete_runs
 from toposcope.logs import read_logs
+from toposcope.logs.schedules.schedule import Schedule
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
 NAMES = {forecaster.name for forecaster in forecasters()}

@@ -12,9 +12,9 @@ from made_up_runs import KINDS, Truth, copied, made_up_family, made_up_run, rate
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.intervals import band, with_interval
-from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
+from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import Schedule
 
 
 @dataclass(frozen=True)

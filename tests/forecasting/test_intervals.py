@@ -13,7 +13,7 @@ from property_examples import examples
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
-from toposcope.forecasting.held_out import quantile
+from toposcope.forecasting.held_out import known_schedule, quantile
 from toposcope.forecasting.intervals import (
     FALLBACK,
     HELD,
@@ -26,8 +26,7 @@ from toposcope.forecasting.intervals import (
     shipped_width,
     with_interval,
 )
-from toposcope.forecasting.schedules.planned import known_schedule
-from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule
 
 Vector = NDArray[np.float64]
 RUN = made_up_run()

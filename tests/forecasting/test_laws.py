@@ -25,8 +25,8 @@ from toposcope.forecasting.forecasters.cooldown_laws import (
     Median,
     delayed_decay,
 )
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.tuning import COOLDOWN_DELAY, COOLDOWN_EXPONENT, PRIOR
+from toposcope.logs.schedules.schedule import Schedule
 
 FORECASTER: dict[str, LawForecaster] = {
     "power_law": StepPowerLaw(),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from scipy.optimize import least_squares as one_least_squares
 
-from toposcope.forecasting.least_squares import complex_step, huber_weights, least_squares
+from toposcope.least_squares import complex_step, huber_weights, least_squares
 
 X = np.linspace(-1, 1, 15)
 
@@ -52,7 +52,7 @@ def test_problems_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     def residuals(theta: Any, rows: Any) -> Any:
         return np.stack([theta[:, 0] - truth[rows], np.exp(theta[:, 0]) - np.exp(truth[rows])], axis=1)
 
-    monkeypatch.setattr("toposcope.forecasting.least_squares.BATCH_RESIDUALS", 6)
+    monkeypatch.setattr("toposcope.least_squares.BATCH_RESIDUALS", 6)
     found = least_squares(complex_step(residuals), np.zeros((7, 1)))[0][:, 0]
     np.testing.assert_allclose(found, truth, atol=1e-3)
 

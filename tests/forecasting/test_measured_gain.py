@@ -17,11 +17,11 @@ from toposcope.forecasting.forecaster import LoggedRun, end_steps
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
 from toposcope.forecasting.measured_gain import decay_of
-from toposcope.forecasting.schedules.declared import falling
-from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.tuning import GAIN_GROWTH
 from toposcope.logs import Run
+from toposcope.logs.schedules.declared import falling
+from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import Schedule
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
 END = 4000

@@ -20,12 +20,12 @@ from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import Median
 from toposcope.forecasting.intervals import OwnError, own_errors, shipped_width, with_interval
-from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import new_stage
 from toposcope.forecasting.tuning import UNSEEN
 from toposcope.logs import Run
 from toposcope.logs.overfitting import overfits
+from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import Schedule
 
 Vector = NDArray[np.float64]
 Kind = Callable[[np.random.Generator], Run]

@@ -11,9 +11,9 @@ from property_examples import examples
 from toposcope.errors import ToposcopeError
 from toposcope.family.run import ScheduleName, learning_rate
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
+from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.logs.table import LogTable
 
 T = 10_000

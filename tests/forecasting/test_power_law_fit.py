@@ -9,7 +9,7 @@ from property_examples import examples
 from scipy.optimize import curve_fit, least_squares, nnls
 
 from toposcope.forecasting.forecasters.power_law_fit import EXPONENTS, fit_power_law
-from toposcope.forecasting.least_squares import HUBER
+from toposcope.least_squares import HUBER
 
 Vector = NDArray[np.float64]
 

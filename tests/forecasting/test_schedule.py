@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule
 
 rates_lists = st.lists(st.floats(0, 1e-2), min_size=1, max_size=60).filter(lambda rates: max(rates) > 1e-9)
 

@@ -6,7 +6,7 @@ from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN
 from toposcope.forecasting.forecasters.sibling_template import Template
 from toposcope.forecasting.forecasters.stack import STACKED_LAWS, Stack, stack_features
-from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule
 
 
 def fresh() -> list[LoggedRun]:

@@ -6,8 +6,8 @@ from property_examples import examples
 
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import MAX_BINS, MIN_POINTS, window
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
+from toposcope.logs.schedules.schedule import Schedule
 
 
 def log_of(steps: list[int], seed: int = 0) -> Run:

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
+from toposcope.logs.schedules.schedule import Schedule
 
 Vector = NDArray[np.float64]
 

@@ -117,8 +117,8 @@ def _exit(report: ForecastReport) -> None:
 
 def _check(schedule: str, columns: Mapping[str, str], unit: str | None) -> None:
     """Refuse options that are wrong for every log."""
-    from toposcope.forecasting.schedules.declared import read_declared
     from toposcope.logs.reading import checked_columns
+    from toposcope.logs.schedules.declared import read_declared
 
     with options.bad_use():
         if schedule:

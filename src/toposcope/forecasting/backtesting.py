@@ -13,8 +13,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.forecasters import forecasters
-from toposcope.forecasting.held_out import LEVEL
-from toposcope.forecasting.schedules.planned import known_schedule
+from toposcope.forecasting.held_out import LEVEL, known_schedule
 from toposcope.forecasting.siblings import runs_to_score
 from toposcope.logs import read_logs
 from toposcope.progress import Progress, silent

@@ -15,8 +15,8 @@ import numpy as np
 from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import PowerLawFit, fit_power_law, window
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.logs.table import ByStep
 from toposcope.typing import Vector
 from toposcope.wording import counted

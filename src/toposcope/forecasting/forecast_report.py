@@ -14,14 +14,14 @@ from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
 from toposcope.forecasting.headline import headline
 from toposcope.forecasting.intervals import band
-from toposcope.forecasting.schedules.planned import planned
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_events, with_family, without_itself
 from toposcope.forecasting.stages import Stage
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.logs import Logs, Run, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.run import FINAL_SHARE
+from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.wording import counted, short
 
 if TYPE_CHECKING:

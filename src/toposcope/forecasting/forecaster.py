@@ -1,33 +1,20 @@
-"""The input and the output of a forecaster, and a cache of what was computed from a log."""
+"""The input and the output of a forecaster."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
+from toposcope.logs.caching import cached
 from toposcope.logs.run import FINAL_SHARE
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
 
-T = TypeVar("T")
-
-_results: WeakKeyDictionary[Run, dict[tuple[Schedule | None, Hashable], Any]] = WeakKeyDictionary()
 ROUNDING = 1e-6  # steps; a fraction of the last step may fall just short of a whole number
-
-
-def cached(log: Run, schedule: Schedule | None, key: Hashable, compute: Callable[[], T]) -> T:
-    """Return what `compute` returned when `key` was first asked for with this log and schedule."""
-    results = _results.setdefault(log, {})
-    whole = schedule, key
-    if whole not in results:
-        results[whole] = compute()
-    value: T = results[whole]
-    return value
 
 
 class RefusedError(ToposcopeError):

@@ -11,10 +11,10 @@ from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, Re
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import Stage, check_course, check_plateau, new_stage
 from toposcope.forecasting.tuning import MAX_RANGE
 from toposcope.logs import Run
+from toposcope.logs.schedules.schedule import Schedule
 
 DEFAULT = "default"
 PREFERRED, LAST = ("median", "template"), "last"

@@ -6,12 +6,12 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.held_out import LEVEL
 from toposcope.forecasting.intervals import is_learning, risen
-from toposcope.forecasting.schedules.planned import ESTIMATED
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.stages import Stage
 from toposcope.logs import Run
 from toposcope.logs.anomalies import ROSE, spike_rows
 from toposcope.logs.run import FINAL_SHARE
+from toposcope.logs.schedules.planned import ESTIMATED
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.logs.tuning import MIN_TREND_ROWS
 from toposcope.wording import capitalised, counted
 

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.schedules.planned import known_schedule
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
+from toposcope.logs.caching import cached
+from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Indices, Vector
 
 Mask = NDArray[np.bool_]
@@ -44,6 +45,31 @@ class HeldOutRun(NamedTuple):
     seen: Run
     schedule: Schedule
     others: tuple[LoggedRun, ...]
+
+
+def known_schedule(run: LoggedRun, seen: Run, siblings: Sequence[LoggedRun]) -> Schedule:
+    """Return the schedule of a complete run as it was known from its beginning, to the end of its log.
+
+    It is what `toposcope.forecasting.forecast` would assume, given the siblings and the number of steps planned: by the
+    learning rates that were seen, then as in the siblings, then by the shape so far. Nothing else of the run's schedule
+    is used.
+
+    Raises
+    ------
+    ToposcopeError
+        If a rate that was seen is negative.
+    """
+
+    def known() -> Schedule:
+        end = run.schedule.last_step
+        # a log may end shortly before the plan does; the shape of the plan is known all the same
+        schedule = planned(seen, last_step=max(end, run.log.last_step or end), siblings=siblings)
+        if schedule.last_step != end:
+            schedule = Schedule(schedule.rates[: end + 1], schedule.remarks, assumed=schedule.assumed)
+        # equal schedules are one object, so that what was computed with them is found again
+        return cached(seen, run.schedule, schedule.rates.tobytes(), lambda: schedule)
+
+    return cached(seen, run.schedule, ("known schedule", tuple(siblings)), known)
 
 
 @lru_cache(maxsize=64)

@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.forecasting import tuning
-from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError, cached
+from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
 from toposcope.forecasting.held_out import LEVEL, quantile
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
+from toposcope.logs.caching import cached
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
 
 MIN_ERRORS = 8  # of siblings, for a conformal interval

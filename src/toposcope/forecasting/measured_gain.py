@@ -17,12 +17,12 @@ from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, AnnealedLaw, Prior
 from toposcope.forecasting.held_out import NORMAL_WIDTH
 from toposcope.forecasting.intervals import is_learning
-from toposcope.forecasting.schedules.declared import DEFAULT_DECAY
-from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
 from toposcope.forecasting.stored_cooldowns import nearest
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.logs.run import FINAL_SHARE
+from toposcope.logs.schedules.declared import DEFAULT_DECAY
+from toposcope.logs.schedules.schedule import WARMED_UP, Schedule
 from toposcope.typing import Vector
 
 

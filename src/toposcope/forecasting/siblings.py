@@ -11,12 +11,12 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import LoggedRun
-from toposcope.forecasting.least_squares import NORMAL
-from toposcope.forecasting.schedules.planned import planned
+from toposcope.least_squares import NORMAL
 from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.finding import find_sources
 from toposcope.logs.formats import trainer_state
 from toposcope.logs.schedules.logged import DIGIT_ROUNDING
+from toposcope.logs.schedules.planned import planned
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
 

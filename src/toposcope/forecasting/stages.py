@@ -8,9 +8,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
 
 MIN_ROWS, MIN_FEW_ROWS = 24, 12  # of a log that is searched for jumps and plateaus, and for rises

@@ -54,16 +54,6 @@ MIN_SHARE_ABOVE = 0.3  # share of the blocks in which such a loss lies above its
 PLATEAU_SHARE, MAX_PLATEAU_CHANGE = 0.3, 0.15  # blocks of a plateau, and its change over the fall after it
 MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.5, 0.3  # that fall in ln(loss), and the share of blocks that it takes
 
-# Learning rates: docs/schedules.md; on the schedules of 349 published runs
-MAX_SHAPE_MISFIT = 0.01  # share of the decay seen by which a shape may be off at any step
-MAX_END_ERROR_SHARE = 0.1  # of the squared error of shapes to the last step, for a cosine with another end
-END_ERROR = 0.05  # an end is known if moving it by this share of itself shows
-MAX_SIBLING_MISFIT = 0.02  # root mean square difference of a sibling that agrees, over the range of the rates
-MAX_APART = 0.02  # mean difference, over the peak, of schedules that go on alike
-TAIL_DIFFERENCES, TAIL_QUANTILES = (1e-4, 1e-3), (0.1, 0.3, 0.5, 0.7, 0.9)
-"""Over the peak, of rates that end alike; and of the numbers of steps over which pairs of siblings do so."""
-MAX_TAIL_COST = 0.5  # times the differences without it: a tail that counts leaves no more
-
 # Logs of one run: docs/forecast.md; 50 published runs and 6,000 pairs of different ones
 MAX_CHANCE = 1e-6  # probability that two runs agree by chance in as many rows as two logs of one do
 MIN_AGREEING = 0.95  # share of the rows in which logs of one run agree; a row may have been written twice, or damaged

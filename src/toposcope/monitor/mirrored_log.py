@@ -15,9 +15,9 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.headline import kind_of
-from toposcope.forecasting.schedules.planned import UnknownEndError
 from toposcope.forecasting.siblings import siblings_if_any, without_itself
 from toposcope.logs import LogTable, Run
+from toposcope.logs.schedules.planned import UnknownEndError
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted, Logged

@@ -17,12 +17,12 @@ from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.scaling.points import points_of
-from toposcope.forecasting.schedules.planned import UnknownEndError, planned
 from toposcope.forecasting.siblings import CompleteRuns, siblings_if_any, with_family, without_itself
 from toposcope.logs import LogTable, Run
 from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
+from toposcope.logs.schedules.planned import UnknownEndError, planned
 from toposcope.monitor import tuning
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted

@@ -12,17 +12,17 @@ from toposcope.forecasting.forecaster import (
     Forecast,
     LoggedRun,
     RefusedError,
-    cached,
     curve_steps,
     end_steps,
     fraction_seen,
 )
 from toposcope.forecasting.forecasters.power_law_fit import fit_power_law, window
 from toposcope.forecasting.held_out import runs_held_out
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.forecasting.tuning import LATE_SHARE, MAX_SPIKE
 from toposcope.logs import Run, final_losses
+from toposcope.logs.caching import cached
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
 
 

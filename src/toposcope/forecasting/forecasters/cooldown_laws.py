@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 
 from toposcope.forecasting import tuning
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError, cached
+from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster, StepPowerLaw, present_slope
 from toposcope.forecasting.forecasters.power_law_fit import (
     PowerLawFit,
@@ -23,10 +23,11 @@ from toposcope.forecasting.forecasters.power_law_fit import (
     fit_power_law,
     window,
 )
-from toposcope.forecasting.least_squares import NORMAL
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
+from toposcope.least_squares import NORMAL
 from toposcope.logs import Run
+from toposcope.logs.caching import cached
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
 
 MIN_SPREAD_SHARE = 1e-6  # of the loss: a smaller spread of c counts as this

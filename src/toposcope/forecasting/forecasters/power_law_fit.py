@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecaster import RefusedError, cached
-from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
-from toposcope.forecasting.schedules.schedule import Schedule
+from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.tuning import MAX_SPIKE
+from toposcope.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.logs import Run
+from toposcope.logs.caching import cached
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Matrix, Vector
 
 MIN_POINTS = 5  # points that a law is fitted to

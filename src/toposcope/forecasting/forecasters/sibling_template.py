@@ -7,10 +7,10 @@ import numpy as np
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
 from toposcope.forecasting.held_out import group_folds
-from toposcope.forecasting.schedules.schedule import N_SHAPE_STEPS, Schedule
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.forecasting.tuning import MAX_SHAPE_DIFFERENCE, MIN_LEVEL_SPREAD
 from toposcope.logs import Run
+from toposcope.logs.schedules.schedule import N_SHAPE_STEPS, Schedule
 from toposcope.typing import Vector
 
 MIN_SIBLINGS = 4

@@ -15,10 +15,10 @@ from toposcope.forecasting.forecasters.cooldown_laws import ANNEALING, COOLDOWN,
 from toposcope.forecasting.forecasters.power_law_fit import row_medians, window
 from toposcope.forecasting.forecasters.sibling_template import template_final
 from toposcope.forecasting.held_out import group_folds, runs_held_out
-from toposcope.forecasting.least_squares import HUBER, NORMAL, huber_weights
-from toposcope.forecasting.schedules.schedule import Schedule
 from toposcope.forecasting.siblings import usable_siblings
+from toposcope.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.logs import Run
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Matrix, Vector
 
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)

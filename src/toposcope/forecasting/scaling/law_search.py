@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.least_squares import Damping, damped_descent, shortened
+from toposcope.least_squares import Damping, damped_descent, shortened
 from toposcope.typing import Matrix, Vector
 
 DELTA = 1e-3  # residuals of ln L beyond this count linearly (Hoffmann et al. 2022)

@@ -9,15 +9,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.forecaster import LoggedRun, cached
-from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, warm_up_end
-from toposcope.forecasting.schedules.schedule import WARMED_UP
-from toposcope.forecasting.tuning import MAX_APART, MAX_SIBLING_MISFIT, MAX_TAIL_COST, TAIL_DIFFERENCES, TAIL_QUANTILES
 from toposcope.logs import Run
+from toposcope.logs.caching import cached
 from toposcope.logs.schedules.logged import LoggedRates, logged_rates, rounding
+from toposcope.logs.schedules.recognised import CONSTANT, Plan, warm_up_end
+from toposcope.logs.schedules.schedule import WARMED_UP, ScheduledRun
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
+# on the schedules of 349 published runs
+MAX_SIBLING_MISFIT = 0.02  # root mean square difference of a sibling that agrees, over the range of the rates
+MAX_APART = 0.02  # mean difference, over the peak, of schedules that go on alike
+TAIL_DIFFERENCES, TAIL_QUANTILES = (1e-4, 1e-3), (0.1, 0.3, 0.5, 0.7, 0.9)
+"""Over the peak, of rates that end alike; and of the numbers of steps over which pairs of siblings do so."""
+MAX_TAIL_COST = 0.5  # times the differences without it: a tail that counts leaves no more
 N_STEPS_AHEAD = 64  # steps from the last one seen to the end at which schedules are compared
 MAX_TAIL_SHARE = 0.98  # share of the steps after warm-up that they may be
 SAME_LENGTH = 0.01  # relative difference of two numbers of steps that count as one
@@ -44,7 +49,7 @@ class _Seen(NamedTuple):
 class _Sibling(NamedTuple):
     """The schedule of a sibling, its rates over their peak; its warm-up is NaN where it was not logged."""
 
-    run: LoggedRun
+    run: ScheduledRun
     rates: Vector
     warm_up: float
 
@@ -91,7 +96,7 @@ class _Alignment(NamedTuple):
 
 
 def continued_by_siblings(
-    log: Run, logged: LoggedRates | None, siblings: Sequence[LoggedRun], end: int | None
+    log: Run, logged: LoggedRates | None, siblings: Sequence[ScheduledRun], end: int | None
 ) -> Continuation | None:
     """Return how the schedule goes on as those of siblings that agree with it so far; None if none does."""
     candidates = [sibling for run in siblings if (sibling := _sibling(run)) is not None and _may_vote(log, run)]
@@ -133,13 +138,13 @@ def _words(n_alike: int, n: int, ahead: Vector, end: int) -> str:
     )
 
 
-def _may_vote(log: Run, run: LoggedRun) -> bool:
+def _may_vote(log: Run, run: ScheduledRun) -> bool:
     """Return whether a sibling is of the log's family and does not name another schedule."""
     names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
     return run.log.family == log.family and (not all(names) or names[0] == names[1])
 
 
-def _sibling(run: LoggedRun) -> _Sibling | None:
+def _sibling(run: ScheduledRun) -> _Sibling | None:
     """Return the schedule of a sibling; None if no learning rate was logged."""
 
     def made() -> _Sibling | None:
@@ -151,7 +156,7 @@ def _sibling(run: LoggedRun) -> _Sibling | None:
     return cached(run.log, run.schedule, "sibling schedule", made)
 
 
-def _to_the_end(run: LoggedRun, logged: LoggedRates) -> Vector:
+def _to_the_end(run: ScheduledRun, logged: LoggedRates) -> Vector:
     """Return the rates of a sibling to its last planned step: beyond its log along the line of its last rows."""
     rates = run.schedule.rates
     missing = (run.log.last_step or 0) - run.schedule.last_step
@@ -320,7 +325,7 @@ def _apart(rates: Vector) -> Vector:
     return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -4:].mean(axis=2)))
 
 
-def _distances(run: LoggedRun, log: Run, end: int) -> tuple[float, float, str]:
+def _distances(run: ScheduledRun, log: Run, end: int) -> tuple[float, float, str]:
     """Return how far a sibling is from the run: in length, in size, then by name."""
     length = abs(float(np.log((run.log.last_step or run.schedule.last_step) / end)))
     size = abs(float(np.log(run.log.parameters / log.parameters)))

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecaster import LoggedRun, cached
-from toposcope.forecasting.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
-from toposcope.forecasting.schedules.recognised import CONSTANT, Plan, Recognised, recognise, warm_up_end
-from toposcope.forecasting.schedules.schedule import WARMED_UP, Schedule
-from toposcope.forecasting.schedules.sibling_schedules import Continuation, continued_by_siblings
 from toposcope.logs import Run
+from toposcope.logs.caching import cached
+from toposcope.logs.schedules.declared import DEFAULT_DECAY, Declared, multiples, read_declared
 from toposcope.logs.schedules.logged import LoggedRates, known_rates, logged_rates
+from toposcope.logs.schedules.recognised import CONSTANT, Plan, Recognised, recognise, warm_up_end
+from toposcope.logs.schedules.schedule import WARMED_UP, Schedule, ScheduledRun
+from toposcope.logs.schedules.sibling_schedules import Continuation, continued_by_siblings
 
 MAX_STEPS = 2 * 10**7  # of a run: a schedule holds the rate of every step
 MAX_DIFFERENCE = 0.01  # share of the peak by which a plan may differ from the log without a remark
@@ -19,7 +19,9 @@ MAX_DIFFERENCE = 0.01  # share of the peak by which a plan may differ from the l
 ESTIMATED = "an end that is estimated"
 
 
-def planned(log: Run, declared: str = "", last_step: int | None = None, siblings: Sequence[LoggedRun] = ()) -> Schedule:
+def planned(
+    log: Run, declared: str = "", last_step: int | None = None, siblings: Sequence[ScheduledRun] = ()
+) -> Schedule:
     """Return the schedule of a run.
 
     Logged rates are interpolated linearly. They are continued as declared; if nothing is declared, as in the siblings
@@ -34,7 +36,7 @@ def planned(log: Run, declared: str = "", last_step: int | None = None, siblings
         For example ``cosine:steps=20000,warmup=500,final=0.1``; what is left out is taken from the log.
     last_step : int, optional
         Of the planned training; else as declared, else the log's.
-    siblings : sequence of LoggedRun, optional
+    siblings : sequence of ScheduledRun, optional
         Complete runs; those of other families are ignored.
 
     Raises
@@ -53,7 +55,7 @@ def planned(log: Run, declared: str = "", last_step: int | None = None, siblings
 
 
 def _planned(
-    log: Run, logged: LoggedRates | None, declared: str, last_step: int | None, siblings: Sequence[LoggedRun]
+    log: Run, logged: LoggedRates | None, declared: str, last_step: int | None, siblings: Sequence[ScheduledRun]
 ) -> Schedule:
     if declared:
         return _as_declared(log, logged, read_declared(declared), last_step)
@@ -117,7 +119,7 @@ def _estimated_end(shape: Recognised, logged: LoggedRates) -> int:
     return end - 1 if any(end % whole == 1 for whole in (gap, 10) if whole > 1) else end
 
 
-def _continued(log: Run, logged: LoggedRates | None, end: int | None, siblings: Sequence[LoggedRun]) -> Schedule:
+def _continued(log: Run, logged: LoggedRates | None, end: int | None, siblings: Sequence[ScheduledRun]) -> Schedule:
     """Continue what was logged as in siblings, else along the shape that it follows."""
     shape = _shape(log, logged, end)
     remarks: list[str] = []
@@ -270,28 +272,3 @@ def _apart(logged: LoggedRates, plan: Plan) -> list[str]:
     if abs(there - rate) <= MAX_DIFFERENCE * logged.peak:
         return []
     return [f"at step {step:,} the declared schedule has a learning rate of {there:.3g}, the log {rate:.3g}"]
-
-
-def known_schedule(run: LoggedRun, seen: Run, siblings: Sequence[LoggedRun]) -> Schedule:
-    """Return the schedule of a complete run as it was known from its beginning, to the end of its log.
-
-    It is what `toposcope.forecasting.forecast` would assume, given the siblings and the number of steps planned: by the
-    learning rates that were seen, then as in the siblings, then by the shape so far. Nothing else of the run's schedule
-    is used.
-
-    Raises
-    ------
-    ToposcopeError
-        If a rate that was seen is negative.
-    """
-
-    def known() -> Schedule:
-        end = run.schedule.last_step
-        # a log may end shortly before the plan does; the shape of the plan is known all the same
-        schedule = planned(seen, last_step=max(end, run.log.last_step or end), siblings=siblings)
-        if schedule.last_step != end:
-            schedule = Schedule(schedule.rates[: end + 1], schedule.remarks, assumed=schedule.assumed)
-        # equal schedules are one object, so that what was computed with them is found again
-        return cached(seen, run.schedule, schedule.rates.tobytes(), lambda: schedule)
-
-    return cached(seen, run.schedule, ("known schedule", tuple(siblings)), known)

@@ -6,13 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.least_squares import complex_step, least_squares
-from toposcope.forecasting.schedules.declared import POWERS, falling
-from toposcope.forecasting.schedules.schedule import WARMED_UP
-from toposcope.forecasting.tuning import END_ERROR, MAX_END_ERROR_SHARE, MAX_SHAPE_MISFIT
+from toposcope.least_squares import complex_step, least_squares
+from toposcope.logs.schedules.declared import POWERS, falling
 from toposcope.logs.schedules.logged import rounding
+from toposcope.logs.schedules.schedule import WARMED_UP
 from toposcope.typing import Indices, Matrix, Vector
 
+# on the schedules of 349 published runs
+MAX_SHAPE_MISFIT = 0.01  # share of the decay seen by which a shape may be off at any step
+MAX_END_ERROR_SHARE = 0.1  # of the squared error of shapes to the last step, for a cosine with another end
+END_ERROR = 0.05  # an end is known if moving it by this share of itself shows
 SHAPES = ("cosine", "linear", "sqrt")
 CONSTANT = 1e-4  # share of the peak; a rate that decayed by less is constant so far
 EXACT = 1e-6  # share of the peak; a shape that is off by no more needs no alternative

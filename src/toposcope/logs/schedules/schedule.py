@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.run import Run
 from toposcope.typing import Steps, Vector
 
 N_SHAPE_STEPS = 64
@@ -120,3 +122,15 @@ class Schedule:
         decays = np.maximum(-np.diff(self.rates), 0)
         whole = float(decays.sum())
         return float(decays[:step].sum()) / whole if whole > 0 else 1.0
+
+
+class ScheduledRun(Protocol):
+    """A run and the schedule that it follows."""
+
+    @property
+    def log(self) -> Run:
+        """What was logged."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule, to the end of the run."""

@@ -1,1 +1,0 @@
-"""The learning rate of every step: as logged, declared, as in siblings, or recognised."""
