@@ -7,7 +7,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.forecasters.power_law_fit import fit_power_law
+from toposcope.forecasting.forecasters.power_law_fit import PowerLawFit, fit_power_law
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.logs.schedules.schedule import Schedule
@@ -15,6 +15,7 @@ from toposcope.typing import Steps, Vector
 
 MIN_ROWS, MIN_FEW_ROWS = 24, 12  # of a log that is searched for jumps and plateaus, and for rises
 MIN_WINDOW = 6  # rows on either side of a jump to which lines are fitted, at least
+MAX_FITTED = 20_000  # points that a law is fitted to; of more rows they are medians of equally many
 
 
 class Stage(NamedTuple):
@@ -48,13 +49,9 @@ def new_stage(log: Run, schedule: Schedule) -> Stage | None:
     if n < max(MIN_ROWS, 3 * width) or log.is_validation:
         return None
     x = schedule.progress(np.maximum(log.steps, 1))
-    left = np.log(log.loss / fit_power_law(x, log.loss, np.ones(n))(x))
+    left = np.log(log.loss / _law(x, log.loss)(x))
     left = np.median(sliding_window_view(np.pad(left, 1, mode="edge"), 3), axis=1)
-    # values half a row before and after each window, of the line fitted to it
-    at = np.arange(width) - (width - 1) / 2
-    weights = np.array([1 / width + side * width / 2 * at / (at @ at) for side in (-1, 1)])
-    after, before = weights @ sliding_window_view(left, width).T
-    jumps = after[width:] - before[:-width]  # at rows width, ..., n - width
+    jumps = _jumps(left, width)
     limit = max(tuning.MIN_JUMP, tuning.JUMP_NOISE * row_noise(left) * np.sqrt(8 / width))
     places: list[int] = []
     sizes = np.abs(jumps)
@@ -70,12 +67,33 @@ def new_stage(log: Run, schedule: Schedule) -> Stage | None:
         return None
     last = max(places)
     jump = float(jumps[last - width])
-    law = fit_power_law(x[last // 4 : last], log.loss[last // 4 : last], np.ones(last - last // 4))
+    law = _law(x[last // 4 : last], log.loss[last // 4 : last])
     tail = slice(-max(MIN_WINDOW, (n - last) // 4), None)
     gap = float(np.median(np.log(log.loss[tail] / law(x[tail]))))
     undone = gap * jump <= tuning.MIN_JUMP_LEFT * jump**2
     higher = float(np.median(log.loss[tail])) > float(np.median(log.loss[:MIN_WINDOW]))
     return None if undone or higher else Stage(int(log.steps[last]), jump)
+
+
+def _law(x: Vector, losses: Vector) -> PowerLawFit:
+    """Return the power law of all rows: a fit holds a row of numbers for each of its exponents."""
+    each = -(-len(x) // MAX_FITTED)
+    x, losses = (np.median(values[len(x) % each :].reshape(-1, each), axis=1) for values in (x, losses))
+    return fit_power_law(x, losses, np.ones(len(x)))
+
+
+def _jumps(values: Vector, width: int) -> Vector:
+    """Return by how much lines fitted to the rows before and after a row differ there, at rows width, ..., n - width.
+
+    The sums over windows are differences of cumulative ones: of long logs, a product would copy each window.
+    """
+    at = np.arange(width) - (width - 1) / 2
+    sums, moments = (np.cumsum(np.append(0.0, terms)) for terms in (values, values * np.arange(len(values))))
+    means = (sums[width:] - sums[:-width]) / width
+    middles = np.arange(len(means)) + (width - 1) / 2
+    # from the middle of a window to half a row beyond it
+    rises = (moments[width:] - moments[:-width] - middles * means * width) * width / 2 / (at @ at)
+    return np.asarray((means - rises)[width:] - (means + rises)[:-width])
 
 
 def _rate_jumps(log: Run, schedule: Schedule, place: int, width: int) -> bool:

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
@@ -70,6 +69,6 @@ def _spikes(rates: Vector) -> NDArray[np.bool_]:
     few = max(2, round(SPIKE_SHARE * len(rates)))
     if len(rates) < 4 * few or rates.max() <= MIN_SPIKE * np.sort(rates)[-few - 1]:
         return np.zeros(len(rates), dtype=bool)
-    width = 2 * min(few, 50) + 1
-    around = np.median(sliding_window_view(np.pad(rates, width // 2, mode="edge"), width), axis=1)
-    return np.asarray(rates > MIN_SPIKE * around)
+    from scipy.ndimage import median_filter  # slow to import
+
+    return np.asarray(rates > MIN_SPIKE * median_filter(rates, 2 * min(few, 50) + 1, mode="nearest"))
