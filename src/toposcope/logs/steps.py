@@ -108,9 +108,9 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers) -> list[int]
         change = None if epoch is None else epoch[usable[i]] - epoch[usable[i - 1]]
         if change is not None and change > 0:
             continue
-        is_copy = _are_copies(steps[begins[-1] : i], losses[begins[-1] : i], steps[i:after], losses[i:after])
-        is_sure = change is not None and change < 0
-        if not is_copy and _loss_begins_again(losses[begins[-1] : i], losses[i:after], is_sure=is_sure):
+        before = slice(begins[-1], i)
+        begins_again = _loss_begins_again(losses[before], losses[i:after], is_sure=change is not None and change < 0)
+        if begins_again and not _are_copies(steps[before], losses[before], steps[i:after], losses[i:after]):
             begins.append(i)
     # rows without a loss at the start of a run lie before its first loss
     return [
@@ -132,8 +132,9 @@ def _loss_begins_again(before: Vector, after: Vector, *, is_sure: bool) -> bool:
     if not n:
         return False
     first, last, again = (float(np.median(part)) for part in (before[:n], before[-n:], after[:n]))
-    noise = float(np.median(np.abs(np.diff(before))))
-    return abs(again - first) < abs(again - last) and (is_sure or first - last > tuning.MIN_RESTART_FALL * noise)
+    if is_sure or abs(again - first) >= abs(again - last):
+        return abs(again - first) < abs(again - last)
+    return first - last > tuning.MIN_RESTART_FALL * float(np.median(np.abs(np.diff(before))))
 
 
 def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str]) -> Vector:
