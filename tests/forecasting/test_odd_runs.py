@@ -1,6 +1,7 @@
 """Runs that are no language model's first epoch: whether intervals hold, what is refused, and where a stage begins."""
 
 import json
+import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -132,6 +133,21 @@ def test_a_new_stage_is_found_where_it_begins(jump: float, seed: int) -> None:
     assert words in report.headline()
     assert report.remarks[0].startswith(f"{words}: the loss {'rose' if jump > 0 else 'fell'} by ")
     assert report.to_dict()["new_stage"] == stage.step
+
+
+def test_a_long_log_takes_memory_by_its_rows() -> None:
+    """Copied, the windows that a new stage is looked for in would take 20 GB."""
+    log = staged(0.3, 0, n=200_000)
+    tracemalloc.start()
+    try:
+        stage = new_stage(log, planned(log))
+        forecast(log.since(1))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert stage is not None
+    assert abs(stage.step - 800_010) <= 20
+    assert peak < 2000 * len(log.steps)  # bytes
 
 
 def test_a_forecast_after_a_new_stage_is_of_that_stage() -> None:

@@ -149,10 +149,11 @@ def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str
 
 def rows_a_step(steps: Steps) -> int:
     """Return how many rows one after the other each step has; 1 unless nearly all have the same number."""
-    if len(np.unique(steps)) < tuning.MIN_RANK_STEPS:
+    n_steps = len(np.unique(steps))
+    if n_steps < tuning.MIN_RANK_STEPS:
         return 1
     starts = np.flatnonzero(np.concatenate([[True], np.diff(steps) != 0]))
     lengths = np.diff(np.append(starts, len(steps)))
     usual = int(np.median(lengths))
     same = float((lengths == usual).mean())
-    return usual if same >= tuning.RANK_SHARE and len(lengths) == len(np.unique(steps)) else 1
+    return usual if same >= tuning.RANK_SHARE and len(lengths) == n_steps else 1

@@ -11,6 +11,7 @@ from toposcope.logs.run import Run
 from toposcope.typing import Steps, Vector
 
 N_SHAPE_STEPS = 64
+MAX_SOLVED = 2**20  # steps whose momentum is solved for at once
 WARMED_UP = 0.999  # share of the peak at which warm-up is over
 
 
@@ -92,10 +93,14 @@ class Schedule:
         if decay not in self._momenta:
             from scipy.linalg import solve_banded
 
-            decays = -np.diff(self.rates, prepend=self.rates[0]) / self.peak
-            # m_i = λ m_{i-1} + (1 - λ) decay_i as a banded system, and its sum over i; scipy.signal is slow to import
-            bands = np.vstack([np.ones(len(decays)), np.full(len(decays), -decay)])
-            self._momenta[decay] = np.cumsum(solve_banded((1, 0), bands, (1 - decay) * decays))
+            momenta = (1 - decay) * (-np.diff(self.rates, prepend=self.rates[0]) / self.peak)
+            # m_i = λ m_{i-1} + (1 - λ) decay_i as banded systems, each of a part of the steps since its solution takes a
+            # hundred bytes for each of them, and the sum over i; scipy.signal is slow to import
+            for first in range(0, len(momenta), MAX_SOLVED):
+                part = momenta[first : first + MAX_SOLVED]
+                part[0] += decay * momenta[first - 1] if first else 0.0
+                part[:] = solve_banded((1, 0), np.vstack([np.ones(len(part)), np.full(len(part), -decay)]), part)
+            self._momenta[decay] = np.cumsum(momenta)
         return self._momenta[decay][steps]
 
     @cached_property
