@@ -11,7 +11,7 @@ from toposcope.logs.run import Run
 from toposcope.typing import Steps, Vector
 
 N_SHAPE_STEPS = 64
-MAX_SOLVED = 2**20  # steps whose momentum is solved for at once
+MAX_SOLVED = 2**20  # steps whose momentum is solved for at once, in about 100 bytes each
 WARMED_UP = 0.999  # share of the peak at which warm-up is over
 
 
@@ -94,8 +94,7 @@ class Schedule:
             from scipy.linalg import solve_banded
 
             momenta = (1 - decay) * (-np.diff(self.rates, prepend=self.rates[0]) / self.peak)
-            # m_i = λ m_{i-1} + (1 - λ) decay_i as banded systems, each of a part of the steps since its solution takes a
-            # hundred bytes for each of them, and the sum over i; scipy.signal is slow to import
+            # m_i = λ m_{i-1} + (1 - λ) decay_i as banded systems, and the sum over i; scipy.signal is slow to import
             for first in range(0, len(momenta), MAX_SOLVED):
                 part = momenta[first : first + MAX_SOLVED]
                 part[0] += decay * momenta[first - 1] if first else 0.0
