@@ -21,7 +21,7 @@ from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import Median
 from toposcope.forecasting.intervals import OwnError, own_errors, shipped_width, with_interval
-from toposcope.forecasting.stages import new_stage
+from toposcope.forecasting.stages import Stairs, new_stage
 from toposcope.forecasting.tuning import UNSEEN
 from toposcope.logs import Run
 from toposcope.logs.overfitting import overfits
@@ -94,7 +94,7 @@ def test_intervals_hold_at_every_fraction(kinds: Sequence[Kind], fraction: float
         (odd_runs.returns, "'episode_return' was above its first value, "),
         (odd_runs.memorisation, "'val_loss' was above its first value, "),
         (odd_runs.adversarial, "'loss' rose and fell again "),
-        (odd_runs.grokking, "'loss' stood still until about step "),
+        (odd_runs.grokking, "'loss' stood still at about "),
     ],
 )
 def test_what_no_law_describes_is_refused_in_one_sentence(kind: Kind, words: str) -> None:
@@ -178,7 +178,7 @@ def test_epochs_are_no_stages() -> None:
         noise = np.random.default_rng(seed).normal(size=600)
         loss = 2 * steps**-0.05 * 0.8 ** ((steps - 1) // 150) * np.exp(0.01 * noise)
         log = Run("epochs", steps, loss, np.full(600, 1e-4), 900)
-        assert new_stage(log, planned(log)) is None
+        assert new_stage(log, planned(log)) == Stairs((151, 301, 451))
 
 
 def test_the_command_says_the_stage_and_the_reason_of_a_refusal(tmp_path: Path) -> None:

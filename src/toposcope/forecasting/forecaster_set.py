@@ -11,7 +11,7 @@ from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, Re
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
-from toposcope.forecasting.stages import Stage, check_course, check_plateau, new_stage
+from toposcope.forecasting.stages import Stage, Stairs, check_course, check_plateau, new_stage
 from toposcope.forecasting.tuning import MAX_RANGE
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule
@@ -63,13 +63,14 @@ def run_forecasters(
     RefusedError
         If all of them refuse, or no law of a learning run describes the loss.
     """
-    stage = None
+    found: Stage | Stairs | None = None
     if sum(run.log.family == log.family for run in siblings) < MIN_ERRORS:
         check_plateau(log)
-        stage = new_stage(log, schedule)
-        if stage is not None:
-            log = log.since(stage.step)
-        check_course(log, schedule)
+        found = new_stage(log, schedule)
+        check_course(log, schedule, found)
+    stage = found if isinstance(found, Stage) else None
+    if stage is not None:
+        log = log.since(stage.step)
     law: MeasuredLaw | None = None
     said = ""
     if measured:
@@ -122,7 +123,8 @@ def run_forecasters(
     if learns and len(losses) > 1 and high > MAX_RANGE * low:
         raise RefusedError(
             f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a 90% "
-            f"interval would go from {low:.2g} to {high:.2g}: the final loss cannot be told"
+            f"interval would go from {low:.2g} to {high:.2g}{f'; {found}' if isinstance(found, Stairs) else ''}: the "
+            "final loss cannot be told"
         )
     default = replace(forecasts[chosen], forecaster=DEFAULT)
     return ForecastSet({DEFAULT: default, **forecasts}, refused, chosen, stage, said)

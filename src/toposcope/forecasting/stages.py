@@ -37,8 +37,18 @@ class Stage(NamedTuple):
         )
 
 
-def new_stage(log: Run, schedule: Schedule) -> Stage | None:
-    """Return the last stage that begins with a jump of the loss for good; None if there is none.
+class Stairs(NamedTuple):
+    """Falls of the loss at even distances, as epochs begin, between which it hardly falls."""
+
+    steps: tuple[int, ...]
+
+    def __str__(self) -> str:
+        *before, last = (f"{step:,}" for step in self.steps)
+        return f"it falls by stairs, as with epochs, at steps {', '.join(before)} and {last}"
+
+
+def new_stage(log: Run, schedule: Schedule) -> Stage | Stairs | None:
+    """Return the last stage that begins with a jump of the loss for good, or the stairs that jumps are; else None.
 
     Next to each row a line is fitted to those before and to those after it, of ln(loss) less the law of ``s1``. They
     jump where the lines differ by more than 8 standard errors of the noise and by 4%, without a change of the learning
@@ -63,7 +73,10 @@ def new_stage(log: Run, schedule: Schedule) -> Stage | None:
         near = np.median(left[place : place + 3]) - np.median(left[place - 3 : place])
         if near * jumps[i] >= tuning.MIN_SUDDEN * jumps[i] ** 2 and not _rate_jumps(log, schedule, place, width):
             places.append(place)
-    if not places or _are_epochs(log, sorted(place for place in places if jumps[place - width] < 0)):
+    falls = sorted(place for place in places if jumps[place - width] < 0)
+    if _are_epochs(log, falls):
+        return Stairs(tuple(log.steps[falls].tolist()))
+    if not places:
         return None
     last = max(places)
     jump = float(jumps[last - width])
@@ -104,9 +117,15 @@ def _rate_jumps(log: Run, schedule: Schedule, place: int, width: int) -> bool:
 
 
 def _are_epochs(log: Run, places: list[int]) -> bool:
-    """Return whether falls are at even distances, that of the first one from step 0 included."""
-    distances = np.diff([0, *(log.steps[place] for place in places)])
-    return len(places) > 1 and bool(np.ptp(distances) <= tuning.MAX_EPOCH_DIFFERENCE * distances.max())
+    """Return whether falls are at even distances, as epochs begin: from step 0 on, or after a few without a fall."""
+    if len(places) < 2:
+        return False
+    falls = log.steps[places]
+    epoch = (falls[-1] - falls[0]) / (len(falls) - 1)
+    # two falls are at even distances by chance too often, unless the first of them ends the first epoch
+    before = falls[0] / max(1, round(falls[0] / epoch) if len(falls) > 2 else 1)
+    distances = np.array([before, *np.diff(falls)])
+    return bool(np.ptp(distances) <= tuning.MAX_EPOCH_DIFFERENCE * distances.max())
 
 
 def _blocks(log: Run) -> tuple[Vector, Steps, float]:
@@ -129,31 +148,35 @@ def check_plateau(log: Run) -> None:
         reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - tuning.MIN_SUDDEN_FALL))
         if fall >= tuning.MIN_SUDDEN_FALL and flat and reached <= tuning.MAX_FALL_SHARE * n:
             raise RefusedError(
-                f"{log.name}: {log.target!r} stood still until about step {steps[end]:,} and then fell suddenly by "
-                f"{-np.expm1(blocks[-1] - blocks[end - 1]):.0%}, as in grokking: no law describes where it ends"
+                f"{log.name}: {log.target!r} stood still at about {np.exp(blocks[end - 1]):.4g} until about step "
+                f"{steps[end]:,} and then fell suddenly, to {np.exp(blocks.min()):.4g}: no law describes where it ends"
             )
 
 
-def check_course(log: Run, schedule: Schedule) -> None:
-    """Refuse (`RefusedError`) a loss that lies above its first value, or goes up and down where the rate does not."""
+def check_course(log: Run, schedule: Schedule, found: Stage | Stairs | None) -> None:
+    """Refuse (`RefusedError`) a loss above its first value, or one that goes up and down where the rate does not."""
     if len(log.loss) < MIN_FEW_ROWS:
         return
     blocks, _, noise = _blocks(log)
-    limit = max(tuning.MIN_RISE, tuning.RISE_NOISE * noise)
-    above = float((blocks > blocks[0] + limit).mean())
+    first = max(blocks[0], np.log(log.loss[0]))
+    above = float((blocks > first + max(tuning.MIN_RISE, tuning.RISE_NOISE * noise)).mean())
     if above >= tuning.MIN_SHARE_ABOVE:
         raise RefusedError(
-            f"{log.name}: {log.target!r} was above its first value, {np.exp(blocks[0]):.4g}, for {above:.0%} of what "
-            "was seen, as returns of a policy are, or a validation loss before grokking: no law describes where it ends"
+            f"{log.name}: {log.target!r} was above its first value, {log.loss[0]:.4g}, for {above:.0%} of what was "
+            "seen: no law describes where it ends"
         )
-    rises = _rises(blocks, limit)
+    part = log.since(found.step) if isinstance(found, Stage) else log
+    if len(part.loss) < MIN_FEW_ROWS:
+        return
+    blocks, _, noise = _blocks(part)
+    rises = _rises(blocks, max(tuning.MIN_RISE, tuning.RISE_NOISE * noise))
     rates = schedule.rates[: int(log.steps[-1]) + 1]
     cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > tuning.MAX_RATE_JUMP * schedule.peak
     if rises >= tuning.MIN_RISES and not cycles:
-        raise RefusedError(
-            f"{log.name}: {log.target!r} rose and fell again {rises} times by more than its noise, as losses of "
-            "adversarial or reinforcement learning do: no law describes where it ends"
-        )
+        course = f"rose and fell again {rises} times by more than its noise, which no learning rate explains"
+        if isinstance(found, Stairs):
+            course = f"does not fall evenly: {found}"
+        raise RefusedError(f"{log.name}: {log.target!r} {course}: no law describes where it ends")
 
 
 def _rises(blocks: Vector, limit: float) -> int:
