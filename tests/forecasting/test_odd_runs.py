@@ -172,13 +172,15 @@ def test_no_stage_without_a_jump_that_the_rate_leaves_unexplained(kind: Kind) ->
     assert found <= 1
 
 
-def test_epochs_are_no_stages() -> None:
-    steps = np.arange(1, 601)
+@pytest.mark.parametrize("first", [1, 2])
+def test_epochs_are_no_stages(first: int) -> None:
+    """Also where the first of them ends without a fall."""
+    steps = np.arange(1, 751)
     for seed in range(4):
-        noise = np.random.default_rng(seed).normal(size=600)
-        loss = 2 * steps**-0.05 * 0.8 ** ((steps - 1) // 150) * np.exp(0.01 * noise)
-        log = Run("epochs", steps, loss, np.full(600, 1e-4), 900)
-        assert new_stage(log, planned(log)) == Stairs((151, 301, 451))
+        noise = np.random.default_rng(seed).normal(size=750)
+        loss = 2 * steps**-0.05 * 0.8 ** np.maximum((steps - 1) // 150 + 1 - first, 0) * np.exp(0.01 * noise)
+        log = Run("epochs", steps, loss, np.full(750, 1e-4), 900)
+        assert new_stage(log, planned(log)) == Stairs((151, 301, 451, 601)[first - 1 :])
 
 
 def test_the_command_says_the_stage_and_the_reason_of_a_refusal(tmp_path: Path) -> None:

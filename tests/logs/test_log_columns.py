@@ -74,5 +74,5 @@ def test_the_likeliest_comes_first() -> None:
 
 def test_facts_of_a_tool() -> None:
     facts = {"steps": 5, "max_steps": 10, "optimizer/lr": 1, "num_params": "1B", "batch": 3}
-    assert identify_facts(facts) == {"last_step": "max_steps", "parameters": "num_params"}
-    assert identify_facts({"steps": 5}) == {"last_step": "steps"}
+    assert identify_facts(facts) == {"last_step": ["max_steps", "steps"], "parameters": ["num_params"]}
+    assert identify_facts({"steps": 5}) == {"last_step": ["steps"]}

@@ -40,6 +40,33 @@ def test_the_validation_loss_if_it_is_logged_as_often_as_the_training_loss() -> 
     assert log_from(table_of(100, 10, {"val_loss": 20})).target == "loss"
 
 
+@pytest.mark.parametrize(("every", "between", "target"), [(1, 75, "loss"), (50, 75, "val_loss"), (1, 15, "val_loss")])
+def test_two_validations_do_not_displace_many_training_losses(every: int, between: int, target: str) -> None:
+    table = table_of(150, every, {"val_loss": between})
+    log = log_from(table, max_steps=1500)
+    assert log.target == target
+    assert log.evidence["target"].startswith(
+        f"column '{target}' (the {'validation' if 'val' in target else 'training'}"
+    )
+    assert log.evidence["last_step"] == "'max_steps', which is kept with the log"
+
+
+def test_a_running_sum_is_no_loss() -> None:
+    sums: dict[str, list[float | None]] = {"step": [*range(30)], "total_loss": [2.0 * (i + 1) for i in range(30)]}
+    with pytest.raises(ToposcopeError, match="column 'total_loss' grows from row to row: a running sum"):
+        log_from(sums)
+    assert log_from({**sums, "train_loss": [2.0] * 30}).target == "train_loss"
+    assert log_from({**sums, "total_loss": [5 - i / 10 for i in range(30)]}).target == "total_loss"
+
+
+def test_of_several_losses_without_a_known_name_one_is_asked_for() -> None:
+    table = {"step": [*range(9)], "d_loss": [1.0] * 9, "g_loss": [2.0] * 9}
+    with pytest.raises(ToposcopeError, match=r"2 losses, .* as in --column loss=d_loss \(of d_loss, g_loss\)"):
+        log_from(table)
+    del table["d_loss"]
+    assert log_from({**table, "eval_g_loss": [2.5] * 9}).target == "eval_g_loss"
+
+
 @given(
     n=st.integers(200, 3000),
     every=st.sampled_from([1, 2, 5, 10]),

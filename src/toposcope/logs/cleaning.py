@@ -35,11 +35,12 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
     identified = _identified(raw, columns)
     named = identified.named
     remarks = list(raw.remarks)
-    facts = _facts(raw, named, remarks)
-    target, values, step = choose_target(raw, identified, size_of(facts.get("last_step")), remarks)
+    evidence = dict(raw.evidence)
+    facts = _facts(raw, named, remarks, evidence)
+    target, values, step = choose_target(raw, identified, size_of(facts.get("last_step")), remarks, evidence)
     unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw, step, loss)
-    axis, evidence = raw.axis or axis_of(step), dict(raw.evidence)
+    axis = raw.axis or axis_of(step)
     is_same = step is not None and loss.logged.sum() > 1 and bool((row[loss.logged] == row[loss.logged][0]).all())
     if every and step is not None and not is_same:
         remarks.append(f"the log states its steps, in column {step!r}: --every is not used")
@@ -81,7 +82,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         steps=curve.steps,
         loss=curve.values,
         learning_rate=_learning_rate(series.get("learning_rate"), curve.steps, remarks),
-        last_step=_last_step(facts.get("last_step"), curve.steps, remarks),
+        last_step=_last_step(facts, raw.axis, axis, curve.steps, remarks, evidence),
         parameters=size_of(facts.get("parameters")),
         tokens_per_step=_tokens_per_step(facts.get("tokens_per_step"), series.get("tokens")),
         family=one_line(facts.get("family") or ""),
@@ -96,7 +97,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         need_not_fall=_need_not_fall(raw, target),
         watched=raw.watched,
         axis=axis,
-        evidence=evidence,
+        evidence={fact: one_line(clause) for fact, clause in evidence.items()},
     )
 
 
@@ -297,34 +298,59 @@ def _learning_rate(logged: ByStep | None, steps: Steps, remarks: list[str]) -> V
     return found
 
 
-def _facts(raw: RawLog, named: Mapping[str, list[str]], remarks: list[str]) -> dict[str, object]:
+def _facts(
+    raw: RawLog, named: Mapping[str, list[str]], remarks: list[str], evidence: dict[str, str]
+) -> dict[str, object]:
     """Return what is known of the run as a whole: from columns with one value, else from what the tool keeps."""
+    facts: dict[str, object] = {}
     keys = identify_facts(raw.facts)
-    facts = {fact: raw.facts[key] for fact, key in keys.items() if raw.facts[key] not in (None, "")}
+
+    def usable(fact: str, value: object) -> bool:
+        # -1 and None steps are no plan
+        return value not in (None, "") and (fact in ("family", "schedule") or size_of(value) > 0)
+
     for fact in FACTS:
         for column in named.get(fact, []):
             values = raw.table[column].drop_nulls().unique(maintain_order=True)
-            if len(values) == 1:
-                facts[fact] = values[0]
+            if len(values) == 1 and usable(fact, values[0]):
+                facts[fact], evidence[fact] = values[0], raw.evidence.get(fact, f"column {column!r}")
                 break
-            if len(values):
+            if len(values) > 1:
                 remarks.append(f"column {column!r} has {len(values)} values in one run: ignored")
+        key = next((key for key in keys.get(fact, []) if usable(fact, raw.facts[key])), None)
+        if key is not None and fact not in facts:
+            facts[fact] = raw.facts[key]
+            evidence.setdefault(fact, f"{key!r}, which is kept with the log")
     for column in named.get("step", []):  # 120/8000
         if raw.table[column].dtype == pl.String and "last_step" not in facts:
             totals = raw.table[column].str.extract(r"^\s*\d+\s?/\s?(\d+)\s*$").drop_nulls().unique()
-            facts |= {"last_step": totals[0]} if len(totals) == 1 else {}
+            if len(totals) == 1:
+                facts["last_step"] = totals[0]
+                evidence.setdefault("last_step", f"column {column!r}, as in {raw.table[column].drop_nulls()[0]!r}")
     return facts
 
 
-def _last_step(fact: object, steps: Steps, remarks: list[str]) -> int | None:
-    """Return the last step of the plan, unless the log goes beyond it."""
-    last = size_of(fact)
+def _last_step(
+    facts: Mapping[str, object], of_plan: str, axis: str, steps: Steps, remarks: list[str], evidence: dict[str, str]
+) -> int | None:
+    """Return the last step of the plan, in what the steps count, unless the log goes on beyond it."""
+    last, source = size_of(facts.get("last_step")), evidence.pop("last_step", "")
+    epochs, of_epochs = size_of(facts.get("last_epoch")), evidence.pop("last_epoch", "")
+    if axis in ("epoch", "row") and axis != of_plan and np.isfinite(last) and not 0 <= last - steps[-1] <= 1:
+        remarks.append(f"{last:,.0f} steps are planned ({source}), and {axis}s are counted: give --steps in {axis}s")
+        last = np.nan
+    if axis == "epoch" and np.isfinite(epochs):
+        last, source = epochs - (steps[0] == 0), of_epochs
     if not np.isfinite(last) or not 1 <= last <= MAX_STEP:
         return None
-    if last < steps[-1]:
+    beyond = int((steps > last).sum())
+    if beyond > 1:
         remarks.append(f"the last step is said to be {last:.0f}, but the log goes on to {steps[-1]}: ignored")
         return None
-    return int(last)
+    evidence["last_step"] = source
+    if beyond:  # the row that a tool writes at the end
+        evidence["last_step"] = f"{source}, says {last:,.0f}, and the last row is the one after it"
+    return max(int(last), int(steps[-1]))
 
 
 def _tokens_per_step(fact: object, tokens: ByStep | None) -> float:

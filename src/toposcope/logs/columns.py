@@ -32,6 +32,7 @@ COLUMN_NAMES = _words_by_name(
     last_step: T last_step max_steps total_steps num_training_steps total_train_steps train_iters
     total_optimization_steps total_training_steps total_iterations num_iterations total_iters max_step max_iter
     max_updates max_update total_updates max_iters max_iterations num_train_steps num_steps n_steps steps
+    last_epoch: num_train_epochs num_epochs max_epochs total_epochs n_epochs max_epoch epochs
     parameters: N n_params num_params n_parameters num_parameters parameters total_params parameter_count param_count
     non_embedding_params model_size params
     tokens_per_step: tps tokens_per_step tokens_per_batch tokens_per_iter batch_tokens
@@ -40,7 +41,7 @@ COLUMN_NAMES = _words_by_name(
     """
 )
 """Names of each quantity, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
-FACTS = ("last_step", "parameters", "tokens_per_step", "family", "schedule")
+FACTS = ("last_step", "last_epoch", "parameters", "tokens_per_step", "family", "schedule")
 """Quantities with one value for a whole run."""
 FIELDS = ("loss", *COLUMN_NAMES)  # what the caller can say that a column is
 LOSSES = tuple(
@@ -126,19 +127,19 @@ def identify_columns(names: Iterable[str]) -> Columns:
                 accuracies.append(target_of(name))
             elif "loss" in words:
                 other_losses.append(target_of(name))
-    if not losses and len(other_losses) == 1:
-        losses = [(False, 0, 0, 0, other_losses[0])]
+    if not losses and len({" ".join(w for w in words_of(o.name) if w not in VALIDATION) for o in other_losses}) == 1:
+        losses = [(other.validation, 0, 0, 0, other) for other in other_losses]
     named = {quantity: [name for *_, name in sorted(matches)] for quantity, matches in ranked.items()}
     return Columns(named, [loss for *_, loss in sorted(losses)], accuracies)
 
 
-def identify_facts(facts: Mapping[str, object]) -> dict[str, str]:
-    """Return which of the facts that a tool keeps of a run is which of `FACTS`."""
+def identify_facts(facts: Mapping[str, object]) -> dict[str, list[str]]:
+    """Return which of the facts that a tool keeps of a run may be each of `FACTS`, the likeliest first."""
     found = {}
     for quantity in FACTS:
         ranked = sorted((*match, name) for name in facts if (match := _rank(words_of(name), COLUMN_NAMES[quantity])))
         if ranked:
-            found[quantity] = ranked[0][-1]
+            found[quantity] = [name for *_, name in ranked]
     return found
 
 

@@ -22,6 +22,9 @@ TEST_WORDS = frozenset({"test", "heldout"})
 """Words of a held-out part that a run is judged by once, after the part for choosing among checkpoints."""
 
 
+SUM_WORDS = frozenset({"total", "sum", "cumulative", "cum", "accumulated", "running"})
+
+
 class Candidate(NamedTuple):
     """A column of losses."""
 
@@ -30,9 +33,12 @@ class Candidate(NamedTuple):
 
 
 def choose_target(
-    raw: RawLog, columns: Columns, planned: float, remarks: list[str]
+    raw: RawLog, columns: Columns, planned: float, remarks: list[str], evidence: dict[str, str]
 ) -> tuple[Target, Numbers, str | None]:
-    """Return the loss to forecast, its column, and the name of the column of its steps, None if the table has none."""
+    """Return the loss to forecast, its column, and the name of the column of its steps, None if the table has none.
+
+    Adds to the evidence why another loss does not stand for the run.
+    """
     losses, steps = columns.losses, columns.named.get("step", [])
     if raw.table.is_empty():
         raise ToposcopeError("nothing was logged yet")
@@ -40,9 +46,17 @@ def choose_target(
         names = [name for name in raw.table.columns if AUXILIARY_WORDS.isdisjoint(name.lower().split("_"))]
         if not steps and names:
             raise ToposcopeError(_unrecognised(raw, names))
+        if len(unknown := [name for name in names if "loss" in words_of(name)]) > 1:
+            raise ToposcopeError(_which(unknown, "losses, and none is known to be the model's own"))
         raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
     candidates = [Candidate(loss, own_rows(raw, loss, losses)) for loss in losses]
     logged = [candidate for candidate in candidates if candidate.numbers.logged.any()]
+    sums = [c.target.name for c in logged if _is_running_sum(c)]
+    logged = [c for c in logged if c.target.name not in sums]
+    if sums and not logged:
+        raise ToposcopeError(f"column {sums[0]!r} grows from row to row: a running sum, not the loss of a step")
+    if sums:
+        remarks.append(f"a running sum of losses is no loss: {join_names(sums)} ignored")
     if not logged:
         unreadable = sum(candidate.numbers.unreadable for candidate in candidates)
         what = "holds no number" if unreadable else "is empty"
@@ -55,21 +69,32 @@ def choose_target(
         if training is None or (reason := _why_validation(raw, steps, training, first, planned)):
             choice = first
             if equals:
-                raise ToposcopeError(
-                    f"{len(equals) + 1} validation losses, and nothing favours one: name it, as in --column "
-                    f"loss={one_line(first.target.name)} (of {join_names([first.target.name, *equals])})"
-                )
+                raise ToposcopeError(_which([first.target.name, *equals], "validation losses, and nothing favours one"))
         else:
-            reason = f" (the training loss: {first.target.name!r} is logged less often)"
+            reason = f"the training loss: {first.target.name!r} is logged less often"
     if choice is None:
         raise ToposcopeError("no loss was logged")
     rest = [c.target.name for c in logged if c.target.name != choice.target.name]
     if rest:
-        remarks.append(f"the loss is column {choice.target.name!r}{reason or f' (of several: {join_names(rest)})'}")
+        evidence["target"] = f"column {choice.target.name!r} ({reason or f'of several: {join_names(rest)}'})"
+        remarks.append(f"the loss is {evidence['target']}")
     step = _step_column(raw, steps, choice.numbers)
     if step is None:
         step = _epoch_column(raw, columns.named.get("epoch", []), choice.numbers, remarks)
     return *choice, step
+
+
+def _which(names: list[str], of: str) -> str:
+    """Return the question which of several losses is meant."""
+    return f"{len(names)} {of}: name it, as in --column loss={one_line(names[0])} (of {join_names(names)})"
+
+
+def _is_running_sum(candidate: Candidate) -> bool:
+    """Return whether a loss that is named as a sum grows with every row, to more than twice its first value."""
+    losses = candidate.numbers.values[np.isfinite(candidate.numbers.values)]
+    if SUM_WORDS.isdisjoint(words_of(candidate.target.name)) or len(losses) < 3:
+        return False
+    return bool((np.diff(losses) > 0).all() and losses[-1] > 2 * losses[0] > 0)
 
 
 def _unrecognised(raw: RawLog, shown: list[str]) -> str:
@@ -133,16 +158,16 @@ def _why_validation(raw: RawLog, names: list[str], training: Candidate, validati
         )
     )
     if not len(trained) or not len(validated):
-        return "" if len(trained) else " (the validation loss: no training loss has a step)"
+        return "" if len(trained) else "the validation loss: no training loss has a step"
     between = float(np.median(np.diff(validated))) if len(validated) > 1 else float(validated[0]) or np.inf
     if trained[-1] - validated[-1] > tuning.MAX_SINCE * between:
         return ""  # the run is validated no more
     usual = float(np.median(np.diff(trained))) if len(trained) > 1 else np.inf
     if validated[0] <= trained[:2][-1] and between <= tuning.AS_OFTEN * usual:
-        return " (the validation loss: it is logged as often as the training loss)"
-    often = planned / tuning.MIN_VALIDATIONS
-    if between <= often and validated[0] - trained[0] <= often:
-        return f" (the validation loss: it is logged at least {tuning.MIN_VALIDATIONS} times in the planned steps)"
+        return "the validation loss: it is logged as often as the training loss"
+    n = tuning.MIN_VALIDATIONS if between <= tuning.MAX_ROWS_EACH * usual else tuning.MANY_VALIDATIONS
+    if max(between, validated[0] - trained[0]) <= planned / n:
+        return f"the validation loss: it is logged at least {n} times in the planned steps"
     return ""
 
 

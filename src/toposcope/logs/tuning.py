@@ -33,7 +33,9 @@ MAX_BARE_COLUMNS = 3  # of a table of steps and losses alone
 MIN_MEAN_ROWS, LINE_ROWS = 3, 5  # rows with a mean of their own; with fewer, those of a line through the last ones
 
 # The loss to forecast (target)
-MIN_VALIDATIONS = 20  # validations in the steps of the plan that make a curve of their own
+MIN_VALIDATIONS, MAX_ROWS_EACH = 20, 10
+"""Validations in the steps of the plan that make a curve, where each comes with this many training losses at most."""
+MANY_VALIDATIONS = 100  # that do next to any number of them: early in a run, two rows do not displace 150
 AS_OFTEN = 1.2  # steps between validations, over those between training losses, where both are logged as often
 MAX_SINCE = 5  # steps since the last validation, over those between two, in a run that is still validated
 AS_DENSE = 0.9  # share of the rows of the loss that is logged most often, by which another is logged as often

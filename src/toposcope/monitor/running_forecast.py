@@ -185,7 +185,7 @@ class RunningForecast:
         return f"No forecast yet: the first is made by step {2 * self._interval(0):,.0f} of {run.last_step:,}."
 
     def _cleaned(self, table: LogTable) -> Run:
-        """Return the log of the loss to forecast: of the training loss while there are few validation losses."""
+        """Return the log, of the loss that stands for the run: decided by what is logged how often, not by how much."""
         run = self._run
         known = {
             "max_steps": run.last_step,
@@ -193,11 +193,7 @@ class RunningForecast:
             "tokens_per_step": run.tokens_per_step,
         }
         facts: dict[str, object] = {name: value for name, value in known.items() if value}
-        raw = RawLog(run.directory, run.name, table.frame(), facts)
-        log = clean_log(raw, {})
-        if log.is_validation and len(log.steps) < tuning.MIN_FORECAST_ROWS and "loss" in raw.table.columns:
-            return clean_log(raw, {"loss": "loss"})
-        return log
+        return clean_log(RawLog(run.directory, run.name, table.frame(), facts), {})
 
     def _complete_siblings(self, log: Run) -> tuple[LoggedRun, ...]:
         """Return the complete runs whose loss is of the kind of this one's."""
