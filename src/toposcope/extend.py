@@ -174,7 +174,6 @@ if TYPE_CHECKING:
     from toposcope.kernels.compiled import compiled
     from toposcope.least_squares import HUBER, NORMAL, complex_step, huber_weights, least_squares
     from toposcope.logs.caching import cached
-    from toposcope.logs.cleaning import size_of
     from toposcope.logs.columns import (
         ACCURACY,
         AUXILIARY_WORDS,
@@ -186,7 +185,7 @@ if TYPE_CHECKING:
     from toposcope.logs.formats import existing, format_of, nothing_read, read_raw, refusing, search_folder
     from toposcope.logs.formats.json_rows import parse_json_rows, table_of_rows
     from toposcope.logs.formats.tables import parse_table
-    from toposcope.logs.raw import MULTIPLES, RawLog, join_names, one_line, parse_numbers, plural
+    from toposcope.logs.raw import MULTIPLES, RawLog, join_names, one_line, parse_numbers, plural, size_of
     from toposcope.logs.reading import read_logs
     from toposcope.logs.run import Run
     from toposcope.logs.schedules.planned import planned

@@ -1,6 +1,5 @@
 """From a raw table to a log: bad rows are left out, and a remark says what was left out or guessed."""
 
-import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,7 +18,8 @@ from toposcope.logs.columns import (
     target_of,
     words_of,
 )
-from toposcope.logs.raw import MAX_REMARK_LENGTH, MULTIPLES, Numbers, RawLog, join_names, one_line, plural
+from toposcope.logs.epoch_steps import steps_by_epochs
+from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, one_line, plural, size_of
 from toposcope.logs.run import Run
 from toposcope.logs.steps import axis_of, check_steps, counted_on, row_steps, rows_a_step
 from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
@@ -27,7 +27,6 @@ from toposcope.logs.target import choose_target, own_rows
 from toposcope.typing import Steps, Vector
 
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
-_SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 
 
 def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, every: int = 0) -> Run:
@@ -40,17 +39,24 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
     target, values, step = choose_target(raw, identified, size_of(facts.get("last_step")), remarks, evidence)
     unit, loss = _in_unit(target, values, unit, remarks)
     row = row_steps(raw, step, loss)
-    axis = raw.axis or axis_of(step)
+    axis, of_plan = raw.axis or axis_of(step), raw.axis
     is_same = step is not None and loss.logged.sum() > 1 and bool((row[loss.logged] == row[loss.logged][0]).all())
     if every and step is not None and not is_same:
         remarks.append(f"the log states its steps, in column {step!r}: --every is not used")
     if step is None or is_same:
         loss = _without_overlap(raw, named, loss, remarks)
-        row = row_steps(raw, None, loss) * (every or 1)
-        axis = "step" if every else "row"
+        plan = size_of(facts.get("last_step")), size_of(facts.get("last_epoch"))
+        found = None if every or is_same or not named.get("epoch") else steps_by_epochs(raw, named, loss, *plan)
+        row = row_steps(raw, None, loss) * (every or 1) if found is None else found.steps
+        axis = "step" if every or (found and found.every) else "row"
+        if found is not None:
+            facts["last_step"], of_plan = found.last, axis
+            evidence |= found.evidence
+        elif raw.axis == "row" and every:
+            facts["last_step"] = size_of(facts.get("last_step")) * every
         if every:
             evidence["steps"] = f"rows are {every:,} steps apart, as given"
-        else:
+        elif axis == "row":
             why = f"column {step!r} says the same step everywhere" if is_same else "no column of steps"
             remarks.append(
                 f"{why}: rows with a loss are counted, and --steps counts rows too; --every N says the "
@@ -82,7 +88,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         steps=curve.steps,
         loss=curve.values,
         learning_rate=_learning_rate(series.get("learning_rate"), curve.steps, remarks),
-        last_step=_last_step(facts, raw.axis, axis, curve.steps, remarks, evidence),
+        last_step=_last_step(facts, of_plan, axis, curve.steps, remarks, evidence),
         parameters=size_of(facts.get("parameters")),
         tokens_per_step=_tokens_per_step(facts.get("tokens_per_step"), series.get("tokens")),
         family=one_line(facts.get("family") or ""),
@@ -360,15 +366,3 @@ def _tokens_per_step(fact: object, tokens: ByStep | None) -> float:
         return size
     per_step = float(np.median(np.diff(tokens.values) / np.diff(tokens.steps)))
     return per_step if per_step > 0 else np.nan
-
-
-def size_of(fact: object) -> float:
-    """Return a positive number, also one written as ``160M``; NaN for anything else."""
-    match = _SIZE.fullmatch(str(fact).strip()) if isinstance(fact, str) else None
-    try:
-        if match:
-            return float(match.group(1)) * MULTIPLES.get(match.group(2).upper(), 1)
-        size = float(fact) if isinstance(fact, str | int | float) and not isinstance(fact, bool) else np.nan
-    except (ValueError, OverflowError):
-        return np.nan
-    return size if np.isfinite(size) and size > 0 else np.nan

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from toposcope.logs import tuning
 from toposcope.logs.columns import VALIDATION, identify_columns, words_of
+from toposcope.logs.epoch_steps import SUMMARY
 from toposcope.logs.raw import MULTIPLES
 
 PARTS = VALIDATION | {"train", "training"}
@@ -37,6 +38,7 @@ _TAIL = re.compile(r"(?:[\s:=→>~|'\"\[({@`*]|->| is)+$")
 _SEPARATORS = re.compile(r"[,;|{}()\[\]:=\"'`<>•·│]+|\s[-–—*/]+\s|\s-$|^-\s")
 _IN_BRACKETS = re.compile(r"\s*[(\[]([^()\[\]]*)[)\]]$")
 _COUNT = re.compile(r"(\d[\d,_]*(?:\.\d*)?)([kKMBT]?)")
+_COUNTED = re.compile(r"[\d,_'’]+")  # of rows, of files
 _AGAIN = re.compile(r"\s*(?::|=|is|->)\s*")
 _LOSS_AT = re.compile(r"([\w.]+(?: loss)?) (?:at|after|on|for)(?: the)?\s*$")
 _CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*$")
@@ -50,6 +52,7 @@ _UNIT = re.compile(
     r"^\s?(ms|us|µs|secs?|seconds?|mins?|minutes?|h|hours?|[KMG]i?B|%|percent|tok(?:ens)?/s|it/s)(?![\w/])"
 )
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
+_SPACED, _SIZES = re.compile(r"^ ([KMBT]|[mb](?=illion))"), ("parameters", "tokens")  # 123.85 M, 1.2 billion
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
 _FILLERS = PARTS | frozenset(
     """
@@ -108,6 +111,7 @@ class Line(NamedTuple):
     n_alike: int
     rank: str | None
     numbers: list[str]
+    at: int  # its place in the text
 
 
 @lru_cache(maxsize=4096)
@@ -125,7 +129,7 @@ def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
     """Return the lines with a number that has a name, and how many were not looked at."""
     ranks = _labels(lines)
     keys: dict[tuple[str, ...], Template] = {}
-    found: list[tuple[tuple[str, ...], list[str], str | None]] = []
+    found: list[tuple[tuple[str, ...], list[str], str | None, int]] = []
     times: Counter[tuple[str, ...]] = Counter()
     shapes: list[tuple[re.Pattern[str], tuple[str, ...]]] = []  # of the most common lines, which are quicker to match
     left_out = 0
@@ -140,7 +144,7 @@ def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
             text = f"{match[2] or ''} {text[match.end() :]}"
         text = " ".join(text.split())
         if under <= 0 and (known := next(((m, key) for shape, key in shapes if (m := shape.fullmatch(text))), None)):
-            found.append((known[1], list(known[0].groups()), rank))
+            found.append((known[1], list(known[0].groups()), rank, i))
             continue
         parts = _NUMBER.split(text)
         if len(parts) == 1:
@@ -160,19 +164,17 @@ def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
                 keys[key] = _template(key, parts[1::2])
         under = tuning.MAX_UNDER if keys[key].evaluates else (under - 1) * (not keys[key].losses)
         if keys[key].fields:
-            found.append((key, parts[1::2], rank))
+            found.append((key, parts[1::2], rank, i))
             times[key] += 1
             if times[key] == tuning.MANY_ALIKE and len(shapes) < tuning.MAX_SHAPES and not keys[key].evaluates:
                 shapes.append((re.compile(_A_NUMBER.join(map(re.escape, key))), key))
-    counts = Counter((key, rank) for key, _, rank in found)
+    counts = Counter((key, rank) for key, _, rank, _ in found)
     parsed = []
-    for key, values, rank in found:
+    for key, values, rank, at in found:
         template = keys[key]
         # of a name that a line has twice, the first counts
         said = {name: values[place] + multiple for place, name, multiple in reversed(template.fields)}
-        for name in template.times:
-            said[name] = _as_whole(said[name])
-        parsed.append(Line(template, said, counts[key, rank], rank, values))
+        parsed.append(Line(template, said, counts[key, rank], rank, values, at))
     return parsed, left_out
 
 
@@ -193,13 +195,15 @@ def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return (lines[:-1], ("the last line was cut in the middle: ignored",)) if longer or shorter else (lines, ())
 
 
-def _as_whole(text: str) -> str:
-    """Return a number of steps in digits: 1,000 and 9.000 and 1.2k."""
+def as_whole(text: str) -> tuple[str, float]:
+    """Return a number of steps in digits, as 1,000 and 9.000 and 1.2k are, and the last digit that is printed."""
     match = None if text.isdigit() else _COUNT.fullmatch(text)
     if not match:
-        return text
-    value = round(float(re.sub("[,_]", "", match[1])) * MULTIPLES.get(match[2], 1), 6)
-    return str(int(value)) if value.is_integer() else text
+        return text, 1.0
+    multiple = MULTIPLES.get(match[2], 1)
+    value = round(float(re.sub("[,_]", "", match[1])) * multiple, 6)
+    last = max(1.0, multiple / 10.0 ** len(match[1].partition(".")[2]))
+    return (str(int(value)), last) if value.is_integer() else (text, 1.0)
 
 
 def _is_heading(text: str) -> bool:
@@ -224,7 +228,9 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         if place < len(known):
             continue
         unit = _UNIT.match(after) or (_ATTACHED.match(after) if after[:1] not in "/_" else None)
-        multiple = _MULTIPLE.match(after)
+        multiple = _MULTIPLE.match(after) or (
+            _SPACED.match(after) if kind_of(_name(before, first=True)[0]) in _SIZES else None
+        )
         if pair and before.strip() == "/":
             fields.append(Field(place, pair))
             pair = ""
@@ -255,7 +261,9 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         evaluates |= bool(held_out) and kind_of(name) == STEP and "batch" in name.lower()
         previous = ""
         before_first, begin = (before_first + before, begin + rest) if not fields else (before_first, begin)
-        if not name or (name.lower() in PARTS and values[place].isdigit()):
+        if not name or (
+            name.lower() in PARTS and (unit or multiple or _COUNTED.fullmatch(values[place]) or after[:1] == ":")
+        ):
             continue
         name = _full_name(name, held_out, line)
         previous = name if following else ""
@@ -269,7 +277,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     if evaluates or _EPOCH_MEANS.search(line) or _ASIDE.search(begin):
         fields = []
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}
-    fields = [f for f in fields if kinds[f.name] or "loss" in words_of(f.name) or f.name == "train_runtime"]
+    fields = [f for f in fields if kinds[f.name] or "loss" in words_of(f.name) or f.name in SUMMARY]
     times = frozenset(name for name, kind in kinds.items() if kind in (STEP, EPOCH))
     losses = frozenset(name for name, kind in kinds.items() if kind == "loss")
     is_bar = BATCH in times and any(sign in part for part in parts for sign in ("%", "it/s", "s/it"))

@@ -8,29 +8,54 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
 from toposcope.logs import tuning
-from toposcope.logs.columns import VALIDATION, identify_columns, target_of, words_of
-from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, Template, kind_of, parse_lines
-from toposcope.logs.raw import plural
+from toposcope.logs.columns import VALIDATION, identify_columns, identify_facts, target_of, words_of
+from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, Line, Template, as_whole, kind_of, parse_lines
+from toposcope.logs.epoch_steps import SUMMARY
+from toposcope.logs.raw import one_line, plural, size_of
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.target import text_of
 
+OF_EPOCHS = " epochs of its steps"  # ends the evidence of a plan that is their product
+MAX_EPOCHS = 1000
+MAX_QUOTED = 80  # characters of a line that is evidence
+ROUNDED = "steps are rounded, and rows before them do not show how far these are apart"
+_DIGITS = re.compile(r"\d+")
 _PROGRAM = re.compile(r"(?:import|from) [a-z]\w*|(?:def|class) \w+[(:]")
 """A line of a program, whose settings need not be those of the run."""
+_EPOCHS = re.compile(
+    r"\b(?:(?:num|n|max|total|train(?:ing)?)[ _-]?(?:train(?:ing)?[ _])?|number of (?:training )?)?(?<!warmup[ _-])"
+    r"epochs['\"]?\s*[:=]\s*'?(\d+)\b(?![.,]\d)|\bfor (\d+) epochs\b",
+    re.IGNORECASE,
+)
+_END = re.compile(
+    r"\bend of training\b|\btraining (?:is |has |was )?(?:now )?(?:completed?|finished|done|ended)\b"
+    r"|\b(?:finished|completed|done) training\b|\bstopping[ _]early|\bearly[ _-]?stopped\b|epoch \d+: early.stopping"
+    r"|\bearly[ _-]?stopping (?:is |was )?(?:triggered|at|after)\b|\bTrainOutput\(|\bmax_(?:epochs|steps)=\d+. reached"
+    r"|\b(?:total )?training (?:time|took)\b[ :]*\d|\bexiting program at iteration",
+    re.IGNORECASE,
+)
+"""What tools print when a run ends, in time or before."""
 Row = dict[str, str]
 
 
 class Reading(NamedTuple):
-    """Columns of text, what is said of the run as a whole, and remarks."""
+    """Columns of text, what is said of the run as a whole, remarks, what its steps count, and where facts come from."""
 
     columns: dict[str, list[str | None]]
     facts: dict[str, object]
     remarks: tuple[str, ...] = ()
+    axis: str = ""
+    evidence: Mapping[str, str] = {}
 
 
 def read_lines(lines: Sequence[str]) -> Reading:
     """Return what lines say: a row for each step of which a loss or something else is stated."""
     parsed, n_left_out = parse_lines(lines)
+    if not any(line.template.losses for line in parsed):  # of several losses, none is the loss by its name
+        parsed = [line._replace(template=_with_any_loss(line.template)) for line in parsed]
     usual = (_usual(parsed, tuning.MIN_REPEATS) or _usual(parsed, 1)) | {
         name for line in parsed for name in line.template.losses if _is_plain_validation(name)
     }
@@ -38,18 +63,27 @@ def read_lines(lines: Sequence[str]) -> Reading:
     parsed = _without_prose(parsed, has_program=has_program)
     first = next((i for i, line in enumerate(parsed) if _is_row(line, usual)), len(parsed))
     facts: dict[str, object] = {}
+    evidence: dict[str, str] = {}
     if not has_program:  # of a configuration that was printed before the log
         for line in parsed[:first]:
             for name, value in line.said.items():
                 kind = kind_of(name) if len(name) > 1 else ""
-                if kind == "last_step" or (kind == "parameters" and "param" in name):
+                if kind == "last_step" or (kind == "parameters" and "param" in name.lower()):
                     facts[name] = value
-    if any("train_runtime" in line.said for line in parsed):
-        facts["finished"] = True
+                    evidence[kind] = f"its line {one_line(lines[line.at].strip(), MAX_QUOTED)!r}"
+        if first < len(parsed) and len(found := _epochs_of_plan(lines[: parsed[first].at])) == 1:
+            facts["num_epochs"] = found.pop()
+            evidence["last_epoch"] = "a line before its rows"
+    for line in parsed:
+        if "train_runtime" in line.said:
+            facts |= {name: line.said[name] for name in SUMMARY if name in line.said}
+    if end := _end(lines, parsed, usual):
+        facts["finished"], evidence["finished"] = True, end
     remarks = _left_out(lines, parsed, usual, n_left_out)
     parsed = _with_unnamed_steps(parsed, usual, remarks)
+    _write_steps(parsed, usual, evidence, remarks)
     rows = _rows(parsed, first, usual, facts, remarks)
-    _place(rows, facts, remarks)
+    axis = _place(rows, facts, evidence, remarks)
     _without_stale(rows, remarks)
     if not any(STEP in row for row in rows) and len(ranks := dict.fromkeys(row.get("rank") for row in rows)) > 1:
         rows = [row for row in rows if row.get("rank") == next(iter(ranks))]
@@ -57,7 +91,61 @@ def read_lines(lines: Sequence[str]) -> Reading:
     columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
     if len(set(columns.get("rank", ()))) < 2:
         columns.pop("rank", None)
-    return Reading(columns, facts, tuple(remarks))
+    return Reading(columns, facts, tuple(remarks), axis, evidence)
+
+
+def _with_any_loss(template: Template) -> Template:
+    return template._replace(losses=frozenset(f.name for f in template.fields if _is_some_loss(f.name)))
+
+
+def _epochs_of_plan(lines: Sequence[str]) -> set[int]:
+    """Return the numbers of epochs that lines before the log declare."""
+    return {int(match[1] or match[2]) for line in lines if "epochs" in line.lower() for match in _EPOCHS.finditer(line)}
+
+
+def _end(lines: Sequence[str], parsed: Sequence[Line], usual: set[str]) -> str:
+    """Return what says that the run ended, after its last training loss; empty if nothing does."""
+    if any("train_runtime" in line.said for line in parsed):
+        return "the summary that the Trainer prints at the end"
+    own = [line for line in parsed if not line.template.losses.isdisjoint(usual)]
+    training = [line.at for line in own if not all(target_of(name).validation for name in line.template.losses)]
+    last = max(training or [line.at for line in own], default=len(lines))
+    after = [i for i in range(last, len(lines)) if _END.search(lines[i])]
+    shapes = {_DIGITS.sub("0", line) for line in lines[:last] if after and _END.search(line)}  # as of each epoch
+    ends = [i for i in after if _DIGITS.sub("0", lines[i]) not in shapes]
+    return f"its line {one_line(lines[ends[0]].strip(), MAX_QUOTED)!r}" if ends else ""
+
+
+def _write_steps(parsed: Sequence[Line], usual: set[str], evidence: dict[str, str], remarks: list[str]) -> None:
+    """Write steps in digits; where they are rounded, as 1K is, they are counted on from the rows that are not."""
+    coarse: dict[str, dict[object, list[tuple[int, float, Line]]]] = {}
+    for line in parsed:
+        kind = line.template.begin, line.template.losses
+        for name in line.template.times:
+            line.said[name], last = as_whole(line.said[name])
+            if kind_of(name) == STEP and line.template.losses & usual and line.said[name].isdigit():
+                coarse.setdefault(name, {}).setdefault(kind, []).append((int(line.said[name]), last, line))
+    for name, kinds in coarse.items():
+        rows = max(kinds.values(), key=len)
+        stated, digits = [step for step, _, _ in rows], [digit for _, digit, _ in rows]
+        if max(digits) == 1 or len(set(stated)) == len(stated):
+            continue
+        exact = stated[: next(i for i, digit in enumerate(digits) if digit > 1)]
+        between = exact[1] - exact[0] if len(exact) > 1 else max(exact, default=0)
+        steps = [exact[0] + between * i for i in range(len(stated))] if between > 0 else []
+        close = all(abs(a - b) <= digit * (digit > 1) for a, b, digit in zip(steps, stated, digits, strict=False))
+        if steps and close:
+            evidence["steps"] = f"rows are {between:,} steps apart, as those below {stated[len(exact)]:,} show"
+        else:
+            remarks.append("steps are rounded, and no rows before show how far they are apart: they are not used")
+        own = {id(line.said): steps[i : i + 1] for i, (_, _, line) in enumerate(rows)}
+        now: list[int] = []
+        for line in parsed:
+            if name in line.said:
+                now = own.get(id(line.said), now)
+                line.said.update({name: str(now[0])} if now else {})
+                if not (steps and close):
+                    del line.said[name]
 
 
 def _left_out(lines: Sequence[str], parsed: Sequence[Line], usual: set[str], n_left_out: int) -> list[str]:
@@ -174,7 +262,7 @@ def _rows(
     early: list[Row] = []
     before: Row = {}  # the times of the last row
     ahead = False
-    for i, (template, said, n_alike, rank, _) in enumerate(parsed):
+    for i, (template, said, n_alike, rank, *_) in enumerate(parsed):
         if template.is_of_epoch:
             if said[BATCH] != said[BATCH + ALL]:
                 continue
@@ -200,8 +288,7 @@ def _rows(
             row = {**_epochs(position), **said}
             position = _epochs(position) | times
         elif bars:
-            row = said | {STEP: bars[i]}
-            facts["max_steps"] = length
+            row = said | {STEP: bars[i], STEP + ALL: length}
         elif (stated and not any(kind_of(name) == STEP for name in position)) or (
             ahead and all(target_of(name).validation for name in template.losses)
         ):
@@ -276,7 +363,7 @@ def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], 
     if any(parsed[i].template.has_step for i in with_loss):
         return [], ""
     by_length: dict[str, list[tuple[int, int]]] = {}
-    for i, (template, said, _, rank, _) in enumerate(parsed):
+    for i, (template, said, _, rank, *_) in enumerate(parsed):
         if template.is_bar and rank == ranks[0] and said[BATCH].isdigit() and BATCH + ALL in said:
             by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
     for length, bars in sorted(by_length.items(), key=lambda item: -len({n for _, n in item[1]})):
@@ -289,26 +376,27 @@ def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], 
     return [], ""
 
 
-def _place(rows: list[Row], facts: dict[str, object], remarks: list[str]) -> None:
-    """Put one step into each row in place of its steps of several names, counted through epochs; and the plan."""
+def _place(rows: list[Row], facts: dict[str, object], evidence: dict[str, str], remarks: list[str]) -> str:
+    """Put one step into each row in place of its steps of several names, counted through epochs; and the plan.
+
+    Return what the steps count, where that is known.
+    """
     columns = dict.fromkeys(name for row in rows for name in row)
     names = [name for name in identify_columns(columns).named.get("step", []) if name != BATCH]
     names += [BATCH] if BATCH in columns else []
     epoch = next((name for name in columns if kind_of(name) == EPOCH), "")
-    n_epochs = _last(rows, epoch + ALL)
+    if (n_epochs := _last(rows, epoch + ALL)) is not None:
+        facts["num_epochs"], evidence["last_epoch"] = n_epochs, "the number of epochs in its rows"
     if not names:
-        if epoch and all(row.get(epoch, "").isdigit() for row in rows):
-            remarks.append("no line states a step: epochs are the steps, and --steps counts epochs too")
-            for row in rows:
-                row[STEP] = row.pop(epoch)
-        if n_epochs:
-            facts["max_steps"] = n_epochs
-        return
+        return _place_by_epochs(rows, epoch, facts, evidence, remarks) if epoch else ""
+    plans: dict[int, str] = {}
     for name in names:
         if length := _last(rows, name + ALL):
             is_main = all(row.get(names[0], row.get(name)) == row.get(name) for row in rows if name in row)
-            _count_through(rows, name, epoch, length, n_epochs, facts if is_main else {})
+            plan = _count_through(rows, name, epoch, length, size_of(facts.get("num_epochs")))
+            plans |= {plan[0]: plan[1]} if plan and is_main else {}
     pairs = {name: _pairs(rows, name, names[: k + 1]) for k, name in enumerate(names)}
+    last = 0
     for row in rows:
         own = [name for name in names if row.get(name, "").isdigit()]
         step = _translated(int(row[own[0]]), pairs[own[0]]) if own else None
@@ -316,33 +404,95 @@ def _place(rows: list[Row], facts: dict[str, object], remarks: list[str]) -> Non
             row.pop(name, None)
         if step is not None:
             row[STEP] = str(step)
+            last = max(last, step)
+    _choose_plan(plans, last, facts, evidence)
+    return ""
+
+
+def _place_by_epochs(
+    rows: list[Row], epoch: str, facts: dict[str, object], evidence: dict[str, str], remarks: list[str]
+) -> str:
+    """Count epochs where these are whole, or rows where an epoch has many; return which, if any."""
+    if not all(row.get(epoch, "").isdigit() for row in rows):
+        return ""
+    _drop_plan(facts, evidence)  # in steps
+    n_epochs = size_of(facts.get("num_epochs"))
+    sizes = list(Counter(row[epoch] for row in rows if any(_is_some_loss(name) for name in row)).values())
+    if max(sizes) < tuning.MIN_REPEATS:
+        remarks.append("no line states a step: epochs are the steps, and --steps counts epochs too")
+        for row in rows:
+            row[STEP] = row.pop(epoch)
+            row.pop(epoch + ALL, None)
+        return "epoch"
+    if np.isfinite(n_epochs) and len(set(sizes[:-1])) == 1:  # the last epoch may go on
+        facts["max_steps"], evidence["last_step"] = (
+            n_epochs * sizes[0],
+            f"its {n_epochs:,.0f} epochs of {sizes[0]:,} rows",
+        )
+    return "row"
+
+
+def _choose_plan(counted: dict[int, str], last: int, facts: dict[str, object], evidence: dict[str, str]) -> None:
+    """Keep one plan of those that a configuration declares and that steps of an epoch and its epochs make."""
+    stated = identify_facts({key: value for key, value in facts.items() if size_of(value) >= last}).get(
+        "last_step", [""]
+    )
+    declared, line = size_of(facts.get(stated[0])), evidence.get("last_step", "")
+    _drop_plan(facts, evidence)
+    plan, why = next(iter(counted.items()), (np.nan, ""))
+    # a count of all steps beats that of an epoch; what other lines declare may be of a program above the log
+    is_whole = plan < declared <= MAX_EPOCHS * plan and declared % plan == 0 and "=" not in line
+    if not counted or (is_whole and not why.endswith(OF_EPOCHS)):
+        plan, why = declared, line
+    if np.isfinite(plan):
+        facts["max_steps"], evidence["last_step"] = plan, why
+
+
+def _drop_plan(facts: dict[str, object], evidence: dict[str, str]) -> None:
+    for key in [key for key in facts if kind_of(key) == "last_step"]:
+        del facts[key]
+    evidence.pop("last_step", None)
 
 
 def _last(rows: list[Row], name: str) -> int | None:
     return next((int(row[name]) for row in reversed(rows) if row.get(name, "").isdigit()), None)
 
 
-def _count_through(
-    rows: list[Row], name: str, epoch: str, length: int, n_epochs: int | None, facts: dict[str, object]
-) -> None:
-    """Count a step that begins again with every epoch through all of them; else its length is that of the plan."""
-    steps = [int(row[name]) for row in rows if row.get(name, "").isdigit()]
-    epochs = [int(row[epoch]) for row in rows if row.get(epoch, "").isdigit()]
-    both = [(int(r[epoch]), int(r[name])) for r in rows if r.get(epoch, "").isdigit() and r.get(name, "").isdigit()]
+def _count_through(rows: list[Row], name: str, epoch: str, length: int, n_epochs: float) -> tuple[int, str] | None:
+    """Count a step that begins again with every epoch through all of them; return the steps of the plan, and why."""
+    own = [row for row in rows if row.get(name, "").isdigit()]
+    steps = [int(row[name]) for row in own]
+    texts = [row[epoch] for row in rows if epoch in row]
+    epochs = [int(text) for text in texts] if all(map(str.isdigit, texts)) else []
+    both = [(int(row[epoch]), int(row[name])) for row in own if row.get(epoch, "").isdigit()]
     goes_on = any(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(both))
-    again = any(b < a for a, b in pairwise(steps)) or (not goes_on and ((n_epochs or 1) > 1 or len(set(epochs)) > 1))
+    back = any(b < a for a, b in pairwise(steps))
+    again = back or (not goes_on and (n_epochs > 1 or len(set(epochs)) > 1))
     if not again:
-        if n_epochs == 1 or not epochs or goes_on or name != BATCH:
-            facts["max_steps"] = length  # else it may be that of the first of several epochs
-        return
-    if max(steps) > length or not epochs:
-        return
-    base = 0 if min(epochs) == 0 else 1
-    for row in rows:
-        if row.get(name, "").isdigit() and row.get(epoch, "").isdigit():
+        # else it may be the length of the first of several epochs
+        is_plan = n_epochs == 1 or goes_on or not epochs
+        return (length, "the number of steps in its rows") if is_plan else None
+    if max(steps) > length:
+        return None
+    if not epochs and not _fill_epochs(own, name, epoch := EPOCH, length):
+        return None
+    base = 0 if min(int(row[epoch]) for row in own if row.get(epoch, "").isdigit()) == 0 else 1
+    for row in own:
+        if row.get(epoch, "").isdigit():
             row[name] = str((int(row[epoch]) - base) * length + int(row[name]))
-    if n_epochs:
-        facts.setdefault("max_steps", n_epochs * length)
+    return (int(n_epochs) * length, f"{n_epochs:,.0f}{OF_EPOCHS}") if np.isfinite(n_epochs) else None
+
+
+def _fill_epochs(rows: list[Row], name: str, epoch: str, length: int) -> bool:
+    """Give epochs to rows that state none, where each goes nearly to its end before the next begins."""
+    steps = [int(row[name]) for row in rows]
+    between = max((b - a for a, b in pairwise(steps)), default=0)
+    begins = [i for i in range(1, len(steps)) if steps[i] < steps[i - 1]]
+    if any(steps[i - 1] + 2 * between < length or steps[i] > steps[0] + between for i in begins):
+        return False
+    for i, row in enumerate(rows):
+        row[epoch] = str(bisect_right(begins, i))
+    return True
 
 
 def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, int]]:

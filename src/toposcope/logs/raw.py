@@ -1,5 +1,6 @@
 """A run as a tool wrote it: a table with the tool's own names, before any column is identified."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,6 +31,7 @@ _NO_GROUP = r"^[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+|\d+,\d+[eE][+-
 """A comma that can only stand before decimals."""
 MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _WITH_MULTIPLE = r"^([+-]?\d+(?:\.\d+)?)\s?([kKMBT])$"
+_SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 _OF_ALL = r"^(\d+)\s?/\s?\d+$"  # step 100 of 20,000: 100/20000
 MAX_NAME_LENGTH = 200  # characters of a name from outside in a message; the rest is cut off
 MAX_REMARK_LENGTH = 1000  # characters of a sentence with several such names
@@ -177,3 +179,15 @@ def plural(n: int, one: str, several: str) -> str:
 def join_names(names: list[str], max_names: int = 12) -> str:
     """Return names for a message: the first few, and how many more there are."""
     return examples([one_line(name) or "''" for name in names], max_names) if names else "none"
+
+
+def size_of(fact: object) -> float:
+    """Return a positive number, also one written as ``160M``; NaN for anything else."""
+    match = _SIZE.fullmatch(str(fact).strip()) if isinstance(fact, str) else None
+    try:
+        if match:
+            return float(match.group(1)) * MULTIPLES.get(match.group(2).upper(), 1)
+        size = float(fact) if isinstance(fact, str | int | float) and not isinstance(fact, bool) else np.nan
+    except (ValueError, OverflowError):
+        return np.nan
+    return size if np.isfinite(size) and size > 0 else np.nan

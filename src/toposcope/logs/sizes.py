@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.logs.cleaning import size_of
 from toposcope.logs.columns import COLUMN_NAMES
+from toposcope.logs.raw import size_of
 from toposcope.logs.run import Run
 from toposcope.wording import short
 

@@ -214,7 +214,18 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
     if _n_losses(found) == 1 and len(lines) > 1:
         raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
     remarks = (*lost, *cut, *found.remarks)
-    return [RawLog(source, "", pl.DataFrame(found.columns), found.facts, remarks, one_run=True)]
+    return [
+        RawLog(
+            source,
+            "",
+            pl.DataFrame(found.columns),
+            found.facts,
+            remarks,
+            one_run=True,
+            axis=found.axis,
+            evidence=found.evidence,
+        )
+    ]
 
 
 def _n_losses(found: Reading) -> int:
