@@ -21,7 +21,7 @@ from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import Median
 from toposcope.forecasting.intervals import OwnError, own_errors, shipped_width, with_interval
-from toposcope.forecasting.stages import Stairs, new_stage
+from toposcope.forecasting.stages import Stage, Stairs, new_stage
 from toposcope.forecasting.tuning import UNSEEN
 from toposcope.logs import Run
 from toposcope.logs.overfitting import overfits
@@ -145,7 +145,7 @@ def test_a_long_log_takes_memory_by_its_rows() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert stage is not None
+    assert isinstance(stage, Stage)
     assert abs(stage.step - 800_010) <= 20
     assert peak < 2000 * len(log.steps)  # bytes
 

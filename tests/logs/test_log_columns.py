@@ -30,6 +30,7 @@ VALIDATION = """
 nats: eval_loss | val/loss | validation_loss | lm-loss-validation/lm loss validation | eval_wikitext_loss
 nats: eval/c4_en-validation/CrossEntropyLoss | metrics/eval/LanguageCrossEntropy
 bits per byte: val_bpb
+bits per character: valid_bpc | val_bits_per_char
 perplexity: eval/ppl
 """
 

@@ -118,8 +118,10 @@ def test_a_bad_file_among_good_ones_is_a_remark(tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_text("step,loss\n1,3\n")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
     (tmp_path / "other.json").write_text('{"vocabulary": 128}')
-    logs, remarks = read_logs(tmp_path)
+    found = read_logs(tmp_path)
+    logs, remarks = found
     assert [log.name for log in logs] == ["good"]
+    assert (*found.refused,) == (remarks[0].removeprefix("left out: "),)  # the other holds no log
     assert [remark.partition(":")[0] for remark in remarks] == ["left out"] * 2
     assert "bad.parquet" in remarks[0]
     assert "other.json" in remarks[1]

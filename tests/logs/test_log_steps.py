@@ -133,7 +133,10 @@ def test_a_run_begun_again_is_no_epoch(tmp_path: Path) -> None:
     first, second = read_logs(path).logs
     assert (first.steps.tolist(), second.steps.tolist()) == (STEPS.tolist(), STEPS[:100].tolist())
     assert second.loss[99] == pytest.approx(LOSS[99] + 0.3, abs=1e-4)
-    assert "steps and loss go back to their beginning in row 161: 2 runs, one after the other" in first.remarks
+    assert (
+        "steps, loss and learning rate go back to their beginning in row 161: 2 runs, one after the other"
+        in first.remarks
+    )
     with pytest.raises(ToposcopeError, match=r"2 runs; choose one with --run NAME .*: part 1, part 2"):
         read_log(path)
 

@@ -30,7 +30,7 @@ LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
 """Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
 
 END_SHARE, MIN_END_ROWS = 0.05, 3  # late share of the rows whose median these forecasts are compared with
-NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25}
+NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25, "bits per character": 0.36}
 """Units of a loss in a nat per token; a token is taken to have four bytes."""
 NOISE_OF_MEDIAN = 1.25  # standard deviation of a median over that of a mean, of normal numbers
 

@@ -66,7 +66,10 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         check_steps(raw.table[step], row, loss.logged)
         if not named.get("rank"):
             epoch = raw.numbers[named["epoch"][0]].values if named.get("epoch") else None
-            row = counted_on(row, epoch, loss, remarks)
+            by_epoch, row = row, counted_on(row, epoch, loss, remarks)
+            if row is not by_epoch and size_of(facts.get("last_step")) < np.nanmax(row):  # 1000 of 1/1000, 2/1000
+                facts["last_step"] = size_of(facts["last_step"]) * size_of(facts.get("last_epoch"))
+                evidence["last_step"] = f"{evidence['last_step']}, in each of {facts.get('last_epoch')} epochs"
     curve = _clean_losses(row, loss, bool(named.get("rank")), remarks)
     further_columns = {quantity: raw.numbers[named[quantity][0]] for quantity in PER_ROW if quantity in named}
     remarks += [

@@ -56,6 +56,9 @@ LOSSES = tuple(
 UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("bits", "per", "byte"), "bits per byte"),
     (("bpb",), "bits per byte"),
+    (("bits", "per", "character"), "bits per character"),
+    (("bits", "per", "char"), "bits per character"),
+    (("bpc",), "bits per character"),
     (("nats", "per", "byte"), "nats per byte"),
     (("bits", "per", "token"), "bits"),
     (("bits",), "bits"),
@@ -202,7 +205,7 @@ def _loss(name: str, words: list[str]) -> tuple[bool, int, int, int, Target] | N
         match = (len(base), 0)  # bpb, val_bpb: the unit of a loss
     if match is None:
         return None
-    units = ["nats", "nats per byte", "bits", "bits per byte", "perplexity"]
+    units = ["nats", "nats per byte", "bits", "bits per byte", "bits per character", "perplexity"]
     return validation, match[0], units.index(unit), match[1], Target(name, unit, validation)
 
 

@@ -33,6 +33,7 @@ from toposcope.logs.texts import ZERO_BYTES
 if TYPE_CHECKING:
     from toposcope.checkpoints.sources import Source
 
+LEFT_OUT = "left out: "  # begins a remark on a log that was refused
 MAX_DEPTH = 4  # folders below the given one that are searched
 _parsers = {".csv": tables.parse_table, ".json": json_rows.parse_json_rows}
 
@@ -50,6 +51,12 @@ class Logs(NamedTuple):
 
     logs: tuple[Run, ...]
     remarks: tuple[str, ...]
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The logs that could not be read, a clause each: where it lies, and why. Other JSON in a folder is no log."""
+        errors = (remark.removeprefix(LEFT_OUT) for remark in self.remarks if remark.startswith(LEFT_OUT))
+        return tuple(error for error in errors if not any(words in error for words in json_rows.NO_LOG))
 
 
 def read_logs(
@@ -114,7 +121,7 @@ def read_logs(
     if not logs:
         raise nothing_read(errors, f"{path}: holds no training log of a known format")
     named = _with_names(path, logs)
-    return Logs(tuple(named), (*(f"left out: {error}" for error in errors), *_differences(named)))
+    return Logs(tuple(named), (*(f"{LEFT_OUT}{error}" for error in errors), *_differences(named)))
 
 
 def read_log(

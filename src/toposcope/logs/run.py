@@ -17,7 +17,7 @@ from toposcope.logs.watched import COMPLETE, Watched
 from toposcope.typing import Steps, Vector
 
 AXES = ("step", "epoch", "row", "sample", "token")
-UNITS = ("nats", "bits", "bits per byte", "nats per byte")
+UNITS = ("nats", "bits", "bits per byte", "nats per byte", "bits per character")
 FINAL_SHARE = 0.02  # share of the logged steps whose mean is the final loss, where it is a training loss
 
 

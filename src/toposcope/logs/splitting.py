@@ -99,12 +99,13 @@ def _are_ends(raw: RawLog) -> bool:
 
 
 class _Curve(NamedTuple):
-    """Step or else epoch of every row, None without either; the epoch next to a step; the loss, and its column."""
+    """Step or else epoch of every row, None without either; the epoch next to a step; the loss, and its column; rate."""
 
     row: Vector | None
     epoch: Vector | None
     loss: Numbers
     name: str
+    rate: Vector | None
 
 
 def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
@@ -177,12 +178,14 @@ def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     curve = _curve(raw, columns, None)
     if curve is None or curve.row is None or raw.columns.named.get("rank"):
         return [raw]
-    begins = appended_runs(curve.row, curve.epoch, curve.loss)
+    begins = appended_runs(curve.row, curve.epoch, curve.loss, curve.rate)
     if not begins:
         return [raw]
     bounds = [0, *begins, len(raw.table)]
     rows = " and ".join(str(i + 1) for i in begins)
-    remark = f"steps and loss go back to their beginning in row {rows}: {len(bounds) - 1} runs, one after the other"
+    *others, last = dict.fromkeys(["steps", *(sign for signs in begins.values() for sign in signs)])
+    what = f"{', '.join(others)} and {last}"
+    remark = f"{what} go back to their beginning in row {rows}: {len(bounds) - 1} runs, one after the other"
     return [
         replace(raw, name=f"{raw.name} part {i}".strip(), table=raw.table[begin:end], remarks=(*raw.remarks, remark))
         for i, (begin, end) in enumerate(pairwise(bounds), 1)
@@ -199,12 +202,15 @@ def _curve(raw: RawLog, columns: Mapping[str, str], key: str | None) -> _Curve |
     loss = read[most]
     given = {quantity: [name] for quantity, name in columns.items() if name in raw.table.columns}
     named = raw.columns.named | given
-    epoch = raw.numbers[named["epoch"][0]].values if named.get("epoch") else None
+    epoch, rate = (
+        raw.numbers[named[quantity][0]].values if named.get(quantity) else None
+        for quantity in ("epoch", "learning_rate")
+    )
     for name in named.get("step", []):
         row = raw.numbers[name]
         if row.logged[loss.logged].mean() >= tuning.MIN_STEP_SHARE:
-            return _Curve(row.values, epoch, loss, most)
-    return _Curve(epoch, None, loss, most)
+            return _Curve(row.values, epoch, loss, most, rate)
+    return _Curve(epoch, None, loss, most, rate)
 
 
 def pivot_long(table: pl.DataFrame, key: str) -> pl.DataFrame:

@@ -92,30 +92,51 @@ def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[S
     return all(abs(after - before) < abs(after - begin) for before, after in levels)
 
 
-def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers) -> list[int]:
-    """Return the rows at which further runs begin: steps go back to the start, and the loss to its beginning."""
+def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers, rate: Vector | None = None) -> dict[int, list[str]]:
+    """Return the rows at which further runs begin, each with what goes back to its beginning there besides the steps.
+
+    That is the loss, or at whatever loss the epoch or the learning rate.
+    """
     usable = np.flatnonzero(loss.logged & np.isfinite(row) & np.isfinite(loss.values))
     steps, losses = row[usable], loss.values[usable]
+    rates = np.empty(0) if rate is None else rate[usable]
     changes = np.diff(steps)
     back = np.flatnonzero(changes < 0) + 1
     if not len(back) or len(back) > tuning.MAX_RESTARTS_SHARE * len(steps):
-        return []
+        return {}
     gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
     begin = steps.min()
     to_start = [int(i) for i in back if max(steps[i], steps[0]) - begin < gap]
-    begins = [0]
+    begins: dict[int, list[str]] = {0: []}
     for i, after in pairwise([*to_start, len(steps)]):
-        change = None if epoch is None else epoch[usable[i]] - epoch[usable[i - 1]]
-        if change is not None and change > 0:
+        change = 0.0 if epoch is None else epoch[usable[i]] - epoch[usable[i - 1]]
+        if change > 0:
             continue
-        before = slice(begins[-1], i)
-        begins_again = _loss_begins_again(losses[before], losses[i:after], is_sure=change is not None and change < 0)
-        if begins_again and not _are_copies(steps[before], losses[before], steps[i:after], losses[i:after]):
-            begins.append(i)
+        before = slice(max(begins), i)
+        signs = {
+            "epoch": change < 0 and after - i > 1,
+            "loss": _loss_begins_again(losses[before], losses[i:after], is_sure=change < 0),
+            "learning rate": _rate_begins_again(rates[before], rates[i:after]),
+        }
+        if any(signs.values()) and not _are_copies(steps[before], losses[before], steps[i:after], losses[i:after]):
+            begins[i] = [sign for sign, is_there in signs.items() if is_there]
     # rows without a loss at the start of a run lie before its first loss
-    return [
-        int(usable[i - 1] + 1 + np.argmax(row[usable[i - 1] + 1 : usable[i] + 1] <= row[usable[i]])) for i in begins[1:]
-    ]
+    return {
+        int(usable[i - 1] + 1 + np.argmax(row[usable[i - 1] + 1 : usable[i] + 1] <= row[usable[i]])): signs
+        for i, signs in begins.items()
+        if i
+    }
+
+
+def _rate_begins_again(before: Vector, after: Vector) -> bool:
+    """Return whether a learning rate jumps back towards its first value, or warms up from a low value once more."""
+    n = min(tuning.N_RESTART_ROWS, len(before), len(after))
+    if n < 2 or not (np.isfinite(before).all() and np.isfinite(after).all()):
+        return False
+    first, last, again = before[0], before[-1], after[0]
+    jump = abs(again - last)
+    jumps = jump > tuning.MIN_RESTART_FALL * np.median(np.abs(np.diff(before))) and jump > abs(again - first)
+    return bool(jumps or (before[n - 1] > first and after[n - 1] > again and again < before.max() / 2))
 
 
 def _are_copies(steps: Vector, losses: Vector, other_steps: Vector, other_losses: Vector) -> bool:

@@ -19,7 +19,7 @@ from toposcope.forecasting.decision.decision import (
 )
 from toposcope.forecasting.scaling.frontier import Frontier, approaches
 from toposcope.forecasting.scaling.planner import Plan, plan
-from toposcope.forecasting.scaling.points import Points, points_of_family
+from toposcope.forecasting.scaling.points import Points, counted_per, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.forecasting.tuning import MAX_SIZE_RATIO, MAX_STEPS_TO_DECAY
@@ -260,11 +260,10 @@ def run_of_log(log: Run, points: Points, parameters: float | None, tokens: float
             raise ToposcopeError(
                 f"{log.name}: {what} of the run unknown from its log and what lies next to it; give {option}"
             )
-    per_byte = any("per byte" in remark for remark in points.remarks)
-    if log.unit.endswith("per byte") != per_byte:
+    each = next((each for each in ("byte", "character") if f"losses are per {each}" in points.remarks), "token")
+    if counted_per(log.unit) != each:
         raise ToposcopeError(
-            f"{log.name}: its loss is in {log.unit}, that of the points in nats per {'byte' if per_byte else 'token'}; "
-            "they cannot be compared"
+            f"{log.name}: its loss is in {log.unit}, that of the points in nats per {each}; they cannot be compared"
         )
     families = {family for family in points.family.tolist() if family}
     if log.family and families and log.family not in families:

@@ -114,13 +114,12 @@ def points_of(logs: Iterable[Run]) -> Points:
         else:
             rows.append((log.parameters, tokens, log.final_loss()[0] * _nats(log.unit), log.name))
             families.append(log.family)
-            units.add(log.unit.endswith("per byte"))
+            units.add(counted_per(log.unit))
     if not rows:
         raise ToposcopeError("points: no run with parameters, tokens and a final loss. " + ". ".join(remarks))
     if len(units) > 1:
-        raise ToposcopeError("points: losses per byte and losses per token cannot be compared")
-    if True in units:
-        remarks.append("losses are per byte")
+        raise ToposcopeError(f"points: losses per {' and per '.join(sorted(units))} cannot be compared")
+    remarks += [f"losses are per {each}" for each in units - {"token"}]
     N, D, loss, names = zip(*rows, strict=True)
     return Points(
         np.array(N), np.array(D), np.array(loss), np.array(names, np.str_), np.array(families, np.str_), tuple(remarks)
@@ -141,7 +140,7 @@ def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Point
     loss, unit = parse_numbers(table[source["loss"]]).values, target_of(source["loss"]).unit
     if unit == "perplexity":
         loss = np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan))
-    loss, remarks = loss * _nats(unit), ["losses are per byte"] if unit.endswith("per byte") else []
+    loss, remarks = loss * _nats(unit), [f"losses are per {each}" for each in {counted_per(unit)} - {"token"}]
     N = np.where(values["N"] > 0, values["N"], np.nan)
     D = values["D"] if "D" in values else values["C"] / (6 * N)
     if "D" not in values:
@@ -189,6 +188,11 @@ def _identified(names: list[str]) -> dict[str, str]:
     ):
         found[column] = [*logged.named.get(quantity, []), *(plain[other] for other in others if other in plain)]
     return {column: candidates[0] for column, candidates in found.items() if candidates}
+
+
+def counted_per(unit: str) -> str:
+    """Return what a loss in a unit is of: a token, a byte or a character."""
+    return next((each for each in ("byte", "character") if unit.endswith(f"per {each}")), "token")
 
 
 def _nats(unit: str) -> float:

@@ -32,6 +32,8 @@ RUN_NAMES = ("name", "run", "run_name", "id", "run_id", "label", "experiment")
 _LIST = re.compile(r"(?<=[A-Za-z])[_ -](?:history|hist|curve|list|values|log|logs)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:(epoch|step|iter|iteration)[^0-9A-Za-z]*)?(\d+)", re.IGNORECASE)
 NEEDED = "needed is a list of objects, one per step, of losses, or of pairs of step and loss"
+NO_LOG = ("no losses in it", "no rows of a log in it", "one row of results without a step")
+"""Words of the errors on a file that is none, such as a configuration."""
 LOSS, STEP = "loss", "step"
 Columns = dict[str, list[Any]]
 
