@@ -99,7 +99,7 @@ def _are_ends(raw: RawLog) -> bool:
 
 
 class _Curve(NamedTuple):
-    """Step or else epoch of every row, None without either; the epoch next to a step; the loss, and its column; rate."""
+    """Step or else epoch of every row, None without either; epoch next to a step; loss, its column; learning rate."""
 
     row: Vector | None
     epoch: Vector | None
