@@ -23,7 +23,7 @@ from toposcope.forecasting.forecasters.baseline_laws import LawForecaster
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, Median
 from toposcope.forecasting.measured_gain import MeasuredLaw
 from toposcope.logs import Run
-from toposcope.logs.schedules.declared import falling
+from toposcope.logs.schedules.recognised import falling
 from toposcope.logs.schedules.schedule import Schedule
 
 KINDS = ("usual", "other corpus")

@@ -36,7 +36,7 @@ from toposcope.forecasting.intervals import (
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.forecasting.tuning import LATE_SHARE
 from toposcope.logs import Run, read_logs
-from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import planned
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
 SHIPPED_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9)

@@ -18,8 +18,7 @@ from bench import Column, command, milliseconds, ratio, show, write
 from result_files import Spread
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.logs import Run
-from toposcope.logs.schedules.planned import planned
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope_experiments.multi_power.law import MultiPowerLaw, fit_multi_power, summed_rate
 
 Vector = NDArray[np.float64]

@@ -10,8 +10,7 @@ from property_examples import examples
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.logs import Run
-from toposcope.logs.schedules.planned import planned
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope_experiments.multi_power.forecaster import CELLS, GAIN_SIZES, MultiPower, best_shared, likelihoods
 from toposcope_experiments.multi_power.law import (
     Curve,

@@ -188,8 +188,7 @@ if TYPE_CHECKING:
     from toposcope.logs.raw import MULTIPLES, RawLog, join_names, one_line, parse_numbers, plural, size_of
     from toposcope.logs.reading import read_logs
     from toposcope.logs.run import Run
-    from toposcope.logs.schedules.planned import planned
-    from toposcope.logs.schedules.schedule import Schedule
+    from toposcope.logs.schedules.schedule import Schedule, planned
     from toposcope.logs.table import LogTable, sources
     from toposcope.logs.texts import NO_VALUE, values_of_lines
     from toposcope.logs.tuning import FALSE_ALARM_RATE, MIN_LARGEST

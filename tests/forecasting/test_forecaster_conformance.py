@@ -13,8 +13,7 @@ from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, Re
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.intervals import band, with_interval
 from toposcope.logs import Run
-from toposcope.logs.schedules.planned import planned
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule, planned
 
 
 @dataclass(frozen=True)

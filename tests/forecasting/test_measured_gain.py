@@ -19,9 +19,8 @@ from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
 from toposcope.forecasting.measured_gain import decay_of
 from toposcope.forecasting.tuning import GAIN_GROWTH
 from toposcope.logs import Run
-from toposcope.logs.schedules.declared import falling
-from toposcope.logs.schedules.planned import planned
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.recognised import falling
+from toposcope.logs.schedules.schedule import Schedule, planned
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
 END = 4000

@@ -25,8 +25,7 @@ from toposcope.forecasting.stages import Stage, Stairs, new_stage
 from toposcope.forecasting.tuning import UNSEEN
 from toposcope.logs import Run
 from toposcope.logs.overfitting import overfits
-from toposcope.logs.schedules.planned import planned
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule, planned
 
 Vector = NDArray[np.float64]
 Kind = Callable[[np.random.Generator], Run]

@@ -12,8 +12,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.family.run import ScheduleName, learning_rate
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.logs import Run
-from toposcope.logs.schedules.planned import planned
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.logs.table import LogTable
 
 T = 10_000

@@ -14,7 +14,7 @@ from toposcope.forecasting.scaling.points import Points, points_of
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import Run, read_log
 from toposcope.logs.anomalies import Divergence
-from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import planned
 
 STEPS = np.arange(10, 1001, 10)
 DIVERGED = Divergence(700, "the training loss is NaN in all 30 rows from there on, after 2.3 at step 690")

@@ -20,8 +20,7 @@ from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.logs import Logs, Run, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.run import FINAL_SHARE
-from toposcope.logs.schedules.planned import planned
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.wording import counted, short
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from toposcope.forecasting.stages import Stage
 from toposcope.logs import Run
 from toposcope.logs.anomalies import ROSE, spike_rows
 from toposcope.logs.run import FINAL_SHARE
-from toposcope.logs.schedules.planned import ESTIMATED
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import ESTIMATED, Schedule
 from toposcope.logs.tuning import MIN_TREND_ROWS
 from toposcope.wording import capitalised, counted
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.logs import Run
 from toposcope.logs.caching import cached
-from toposcope.logs.schedules.planned import planned
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.typing import Indices, Vector
 
 Mask = NDArray[np.bool_]
@@ -65,7 +64,7 @@ def known_schedule(run: LoggedRun, seen: Run, siblings: Sequence[LoggedRun]) -> 
         # a log may end shortly before the plan does; the shape of the plan is known all the same
         schedule = planned(seen, last_step=max(end, run.log.last_step or end), siblings=siblings)
         if schedule.last_step != end:
-            schedule = Schedule(schedule.rates[: end + 1], schedule.remarks, assumed=schedule.assumed)
+            schedule = schedule.until(end)
         # equal schedules are one object, so that what was computed with them is found again
         return cached(seen, run.schedule, schedule.rates.tobytes(), lambda: schedule)
 

@@ -22,7 +22,8 @@ from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.logs.run import FINAL_SHARE
 from toposcope.logs.schedules.declared import DEFAULT_DECAY
-from toposcope.logs.schedules.schedule import WARMED_UP, Schedule
+from toposcope.logs.schedules.recognised import WARMED_UP
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Vector
 
 

@@ -16,7 +16,7 @@ from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.finding import find_sources
 from toposcope.logs.formats import trainer_state
 from toposcope.logs.schedules.logged import DIGIT_ROUNDING
-from toposcope.logs.schedules.planned import planned
+from toposcope.logs.schedules.schedule import planned
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
 

@@ -17,7 +17,7 @@ from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.siblings import siblings_if_any, without_itself
 from toposcope.logs import LogTable, Run
-from toposcope.logs.schedules.planned import UnknownEndError
+from toposcope.logs.schedules.schedule import UnknownEndError
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted, Logged

@@ -22,7 +22,7 @@ from toposcope.logs import LogTable, Run
 from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
-from toposcope.logs.schedules.planned import UnknownEndError, planned
+from toposcope.logs.schedules.schedule import UnknownEndError, planned
 from toposcope.monitor import tuning
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted

@@ -7,6 +7,8 @@ from itertools import pairwise
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.schedules.logged import LoggedRates
+from toposcope.logs.schedules.recognised import Plan, falling, recognise, warm_up_end
 from toposcope.typing import Steps, Vector
 
 OPTIONS = {
@@ -20,9 +22,9 @@ OPTIONS = {
 """Options of each kind, besides ``steps``, ``warmup`` and ``peak``."""
 
 DECAY_SHAPES = ("linear", "sqrt", "cosine")
-POWERS = {"(1 - x)^0.5": 0.5, "(1 - x)^1.5": 1.5, "(1 - x)^2": 2.0, "(1 - x)^3": 3.0}  # powers of polynomial decays
 DEFAULT_DECAY = 0.2
 DEFAULT_FACTOR = 0.1
+MAX_DIFFERENCE = 0.01  # share of the peak by which a plan may differ from the log without a remark
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,63 @@ def multiples(declared: Declared, steps: Steps, last_step: int, warm_up: int, fi
     return np.where(t < warm_up, t / max(warm_up, 1), rates)
 
 
-def falling(shape: str, share: Vector) -> Vector:
-    """Return a shape that falls from 1 to 0 as a share of it goes from 0 to 1; those of `POWERS` by a power."""
-    if shape in POWERS:
-        return np.asarray((1 - share) ** POWERS[shape])
-    if shape == "cosine":
-        return 0.5 * (1 + np.cos(np.pi * share))
-    return 1 - (np.sqrt(share) if shape == "sqrt" else share)
+def plan_of(declared: Declared, logged: LoggedRates | None, length: int, remarks: list[str]) -> Plan:
+    """Return the declared rate at any steps, what is left out taken from the log; remarks are added of assumptions."""
+    if declared.knots:
+        steps, rates = (np.array(column, dtype=np.float64) for column in zip(*declared.knots, strict=True))
+        return lambda t: np.interp(t.astype(np.float64), steps, rates)
+    return _logged_cool_down(logged, declared, length, remarks) or _shape(logged, declared, length, remarks)
+
+
+def _logged_cool_down(logged: LoggedRates | None, declared: Declared, length: int, remarks: list[str]) -> Plan | None:
+    """Return the cool-down that is logged already, of one of which nothing more is declared."""
+    if logged is None or declared.kind != "wsd" or set(declared.numbers) > {"steps"}:
+        return None
+    shape = recognise(logged.steps, logged.rates, length)
+    if shape is None or shape.kind != "wsd":
+        return None
+    remarks.append(shape.words)
+    return shape.rates
+
+
+def _shape(logged: LoggedRates | None, declared: Declared, length: int, remarks: list[str]) -> Plan:
+    """Return a declared shape with what it leaves out taken from the log; remarks are added of what was assumed."""
+    numbers = declared.numbers
+    peak = numbers.get("peak", logged.peak if logged is not None else 1.0)
+    warm_up = numbers.get("warmup")
+    if warm_up is None:
+        warm_up = warm_up_end(logged.steps, logged.rates) if logged is not None else 0
+        if logged is not None and len(logged.rates) > 1 and np.argmax(logged.rates) == len(logged.rates) - 1:
+            remarks.append("learning rate still rises: its peak is taken to be reached; declare peak and warmup")
+    elif warm_up < 1:
+        warm_up *= length
+    final = numbers.get("final")
+    if final is None:
+        final = _final(logged, declared, length, peak, warm_up, remarks)
+    if declared.kind == "wsd" and "decay" not in numbers:
+        remarks.append(f"the cool-down is taken to be the last {DEFAULT_DECAY:.0%} of {length:,} steps")
+    return lambda t: peak * multiples(declared, np.asarray(t), length, round(warm_up), final)
+
+
+def _final(
+    logged: LoggedRates | None, declared: Declared, length: int, peak: float, warm_up: float, remarks: list[str]
+) -> float:
+    """Return the final rate as a share of the peak, from the logged decay; 0 if the log does not determine it."""
+    if declared.kind not in ("cosine", "linear", "wsd"):
+        return 0.0
+    if logged is not None:
+        fallen = 1 - multiples(declared, logged.steps.astype(np.int64), length, round(warm_up), 0.0)
+        after = logged.steps > warm_up
+        fallen, seen = fallen[after], 1 - logged.rates[after] / peak
+        if len(fallen) and fallen.max() > MAX_DIFFERENCE:
+            share = float(fallen @ seen / (fallen @ fallen))
+            if (
+                -MAX_DIFFERENCE < 1 - share < 1
+                and np.abs(fallen * share - seen).max() <= MAX_DIFFERENCE * share * fallen.max()
+            ):
+                return float(np.clip(1 - share, 0, 1))
+    remarks.append("the learning rate is taken to end at 0; declare final")
+    return 0.0
 
 
 def _in_steps(value: float, last_step: int) -> float:

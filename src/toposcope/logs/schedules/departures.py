@@ -60,7 +60,7 @@ def departures(run: Run, plan: Callable[[NDArray[np.number[Any]]], Vector] | Non
     plan : callable, optional
         The declared rate at any steps; where it rises the logged rate may. It is compared after the log's warm-up.
     """
-    steps, rates = known_rates(run)
+    steps, rates, _ = known_rates(run)
     if len(rates) < 3 or not rates.max() > 0:
         return []
     logged = steps, rates

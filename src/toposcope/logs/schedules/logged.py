@@ -20,6 +20,7 @@ class LoggedRates(NamedTuple):
 
     steps: Vector
     rates: Vector
+    n_slips: int = 0  # rates that were left out
 
     @property
     def peak(self) -> float:
@@ -39,7 +40,7 @@ def known_rates(log: Run) -> LoggedRates:
 
 def logged_rates(log: Run) -> LoggedRates | None:
     """Return the learning rates of a log, without slips; None if none was logged, or none above 0."""
-    steps, rates = known_rates(log)
+    steps, rates, _ = known_rates(log)
     if not len(rates) or not rates.max() > 0:
         if len(rates) and rates.min() < 0:
             raise ToposcopeError(f"{log.name}: the learning rate is negative at step {steps[0]:.0f}")
@@ -48,7 +49,7 @@ def logged_rates(log: Run) -> LoggedRates | None:
     if wrong.any():
         raise ToposcopeError(f"{log.name}: the learning rate is negative at step {steps[np.argmax(wrong)]:.0f}")
     spikes = _spikes(np.maximum(rates, 0))
-    return LoggedRates(steps[~spikes], np.maximum(rates, 0)[~spikes])
+    return LoggedRates(steps[~spikes], np.maximum(rates, 0)[~spikes], int(spikes.sum()))
 
 
 def rounding(rates: Vector) -> float:

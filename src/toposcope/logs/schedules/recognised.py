@@ -7,16 +7,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.least_squares import complex_step, least_squares
-from toposcope.logs.schedules.declared import POWERS, falling
-from toposcope.logs.schedules.logged import rounding
-from toposcope.logs.schedules.schedule import WARMED_UP
+from toposcope.logs.schedules.logged import LoggedRates, rounding
 from toposcope.typing import Indices, Matrix, Vector
 
 # on the schedules of 349 published runs
 MAX_SHAPE_MISFIT = 0.01  # share of the decay seen by which a shape may be off at any step
 MAX_END_ERROR_SHARE = 0.1  # of the squared error of shapes to the last step, for a cosine with another end
 END_ERROR = 0.05  # an end is known if moving it by this share of itself shows
+POWERS = {"(1 - x)^0.5": 0.5, "(1 - x)^1.5": 1.5, "(1 - x)^2": 2.0, "(1 - x)^3": 3.0}  # powers of polynomial decays
 SHAPES = ("cosine", "linear", "sqrt")
+WARMED_UP = 0.999  # share of the peak at which warm-up is over
 CONSTANT = 1e-4  # share of the peak; a rate that decayed by less is constant so far
 EXACT = 1e-6  # share of the peak; a shape that is off by no more needs no alternative
 MIN_DECAYING_RATES = 4  # logged, for a shape to be recognised
@@ -34,6 +34,15 @@ class Recognised(NamedTuple):
     rates: Plan  # the rate at any steps from the peak on
     last_step: float  # where it ends; NaN if it has no end
     words: str  # a sentence for people
+
+
+def falling(shape: str, share: Vector) -> Vector:
+    """Return a shape that falls from 1 to 0 as a share of it goes from 0 to 1; those of `POWERS` by a power."""
+    if shape in POWERS:
+        return np.asarray((1 - share) ** POWERS[shape])
+    if shape == "cosine":
+        return 0.5 * (1 + np.cos(np.pi * share))
+    return 1 - (np.sqrt(share) if shape == "sqrt" else share)
 
 
 class _ScheduleFit(NamedTuple):
@@ -232,3 +241,10 @@ def _cosine_to_its_end(s: Vector, r: Vector, onsets: Vector) -> _ScheduleFit | N
         _with_onset("cosine", s, r, few, fit.last_step * (1 + move)).error > limit for move in (-END_ERROR, END_ERROR)
     )
     return fit if known else None
+
+
+def estimated_end(shape: Recognised, logged: LoggedRates) -> int:
+    """Return where a shape ends; tools that log a rate after the step it was used for seem to end a step later."""
+    end = round(shape.last_step)
+    gap = int(np.median(np.diff(logged.steps)))
+    return end - 1 if any(end % whole == 1 for whole in (gap, 10) if whole > 1) else end

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from toposcope.logs import Run
 from toposcope.logs.caching import cached
 from toposcope.logs.schedules.logged import LoggedRates, logged_rates, rounding
-from toposcope.logs.schedules.recognised import CONSTANT, Plan, warm_up_end
-from toposcope.logs.schedules.schedule import WARMED_UP, ScheduledRun
+from toposcope.logs.schedules.recognised import CONSTANT, WARMED_UP, Plan, warm_up_end
 from toposcope.typing import Vector
 from toposcope.wording import counted
+
+if TYPE_CHECKING:
+    from toposcope.logs.schedules.schedule import ScheduledRun
 
 # on the schedules of 349 published runs
 MAX_SIBLING_MISFIT = 0.02  # root mean square difference of a sibling that agrees, over the range of the rates
@@ -49,7 +51,7 @@ class _Seen(NamedTuple):
 class _Sibling(NamedTuple):
     """The schedule of a sibling, its rates over their peak; its warm-up is NaN where it was not logged."""
 
-    run: ScheduledRun
+    run: "ScheduledRun"
     rates: Vector
     warm_up: float
 
@@ -96,7 +98,7 @@ class _Alignment(NamedTuple):
 
 
 def continued_by_siblings(
-    log: Run, logged: LoggedRates | None, siblings: Sequence[ScheduledRun], end: int | None
+    log: Run, logged: LoggedRates | None, siblings: "Sequence[ScheduledRun]", end: int | None
 ) -> Continuation | None:
     """Return how the schedule goes on as those of siblings that agree with it so far; None if none does."""
     candidates = [sibling for run in siblings if (sibling := _sibling(run)) is not None and _may_vote(log, run)]
@@ -138,13 +140,13 @@ def _words(n_alike: int, n: int, ahead: Vector, end: int) -> str:
     )
 
 
-def _may_vote(log: Run, run: ScheduledRun) -> bool:
+def _may_vote(log: Run, run: "ScheduledRun") -> bool:
     """Return whether a sibling is of the log's family and does not name another schedule."""
     names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
     return run.log.family == log.family and (not all(names) or names[0] == names[1])
 
 
-def _sibling(run: ScheduledRun) -> _Sibling | None:
+def _sibling(run: "ScheduledRun") -> _Sibling | None:
     """Return the schedule of a sibling; None if no learning rate was logged."""
 
     def made() -> _Sibling | None:
@@ -156,7 +158,7 @@ def _sibling(run: ScheduledRun) -> _Sibling | None:
     return cached(run.log, run.schedule, "sibling schedule", made)
 
 
-def _to_the_end(run: ScheduledRun, logged: LoggedRates) -> Vector:
+def _to_the_end(run: "ScheduledRun", logged: LoggedRates) -> Vector:
     """Return the rates of a sibling to its last planned step: beyond its log along the line of its last rows."""
     rates = run.schedule.rates
     missing = (run.log.last_step or 0) - run.schedule.last_step
@@ -177,7 +179,7 @@ def _seen(log: Run, logged: LoggedRates | None) -> _Seen:
     last = int(log.steps[-1])
     if logged is None:
         return _Seen(np.empty(0), np.empty(0), last, np.nan, rising=False)
-    steps, rates = logged
+    steps, rates = logged.steps, logged.rates
     rising = len(rates) > 1 and int(np.argmax(rates >= WARMED_UP * logged.peak)) == len(rates) - 1
     warm_up = np.nan if rising else _warm_up(logged)
     if not rising:
@@ -325,7 +327,7 @@ def _apart(rates: Vector) -> Vector:
     return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -4:].mean(axis=2)))
 
 
-def _distances(run: ScheduledRun, log: Run, end: int) -> tuple[float, float, str]:
+def _distances(run: "ScheduledRun", log: Run, end: int) -> tuple[float, float, str]:
     """Return how far a sibling is from the run: in length, in size, then by name."""
     length = abs(float(np.log((run.log.last_step or run.schedule.last_step) / end)))
     size = abs(float(np.log(run.log.parameters / log.parameters)))
