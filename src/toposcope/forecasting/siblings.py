@@ -25,6 +25,8 @@ MIN_TOLERANCE = 5e-5
 MAX_TOLERANCE = 0.01  # share of the loss: logs that were rounded more coarsely show no difference between two runs
 MAX_ROWS = 2000  # rows, evenly chosen, by which logs are compared
 MIN_COMPLETE_SHARE = 0.85  # share of the planned steps that the log of a run must reach, for its end to be known
+MAX_SIZE_DIFFERENCE = 0.05  # relative: sizes are logged with two digits, as in "0.14M parameters"
+MAX_LOSS_DIFFERENCE = 0.25  # of ln(loss) in the median over the steps of both; runs of one configuration are far nearer
 MAX_REMARKS = 3  # remarks of one kind that are written out
 
 
@@ -239,12 +241,50 @@ def siblings_among(log: Run, logs: Logs, unit: str | None = None) -> CompleteRun
     return CompleteRuns(complete.runs, tuple(remarks))
 
 
-def siblings_if_any(log: Run, logs: Sequence[Run]) -> CompleteRuns:
-    """Return the complete runs that a forecast of a log may borrow from; none where none is in its unit."""
+def siblings_nearby(log: Run, logs: Sequence[Run], *, of_any_size: bool = False) -> CompleteRuns:
+    """Return the runs of a log's folder that its forecast may borrow from.
+
+    Nobody declared them siblings: they are those of `is_sibling`.
+    """
     try:
-        return siblings_among(log, Logs(tuple(logs), ()))
+        among = [other for other in logs if is_sibling(log, other)]
+        return siblings_among(log, Logs(tuple(among), ()))
     except ToposcopeError:
         return CompleteRuns((), ())
+
+
+def is_sibling(log: Run, other: Run, *, of_any_size: bool = False) -> bool:
+    """Return whether a run of a log's folder is a sibling: it came to its end, and what both log of it is equal.
+
+    That is sizes and configuration: parameters, tokens per step, family, the name and the peak of the learning rate.
+    Runs that log nothing comparable are strangers, and so are runs whose losses at the same steps are plainly others,
+    as of another text or tokenizer.
+    """
+    if not other.is_complete or other.diverged is not None:
+        return False
+    if (log.unit, log.is_validation) != (other.unit, other.is_validation):
+        return False
+    numbers = [(log.tokens_per_step, other.tokens_per_step), (_peak(log), _peak(other))]
+    numbers += [] if of_any_size else [(log.parameters, other.parameters)]
+    names = [(log.family, other.family), (log.schedule, other.schedule)]
+    equal = [abs(one - two) <= MAX_SIZE_DIFFERENCE * max(one, two) for one, two in numbers if one > 0 and two > 0]
+    equal += [one.lower() == two.lower() for one, two in names if one and two]
+    return bool(equal) and all(equal) and (of_any_size or _alike(log, other))
+
+
+def _peak(log: Run) -> float:
+    """Return the largest learning rate; NaN if none was logged, or it still rises."""
+    rates = log.learning_rate[np.isfinite(log.learning_rate)]
+    return float(rates.max()) if len(rates) and not log.is_warming_up else np.nan
+
+
+def _alike(log: Run, other: Run) -> bool:
+    """Return whether the losses of two runs are alike in the median, where both logged some."""
+    inside = (log.steps >= other.steps[0]) & (log.steps <= other.steps[-1])
+    if not inside.any():
+        return True
+    apart = np.log(log.loss[inside] / np.interp(log.steps[inside], other.steps, other.loss))
+    return bool(abs(np.median(apart)) <= MAX_LOSS_DIFFERENCE)
 
 
 def without_itself(log: Run, siblings: CompleteRuns) -> CompleteRuns:

@@ -140,7 +140,7 @@ class Mirror:
             self._n_made += 1
             read.mirrored = MirroredLog(self._folder / str(self._n_made), read.source.path)
         others = [r.mirrored for r in self._known.values() if r is not read and r.mirrored is not None]
-        siblings = [log for other in others for log in other.complete(time.time())]
+        siblings = [log for other in others for log in other.complete()]
         read.mirrored.update(logs, written, siblings)
 
     def _forget(self, read: ReadLog, *, keep: bool = False) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.headline import kind_of
-from toposcope.forecasting.siblings import siblings_if_any, without_itself
+from toposcope.forecasting.siblings import siblings_nearby, without_itself
 from toposcope.logs import LogTable, Run
 from toposcope.logs.schedules.schedule import UnknownEndError
 from toposcope.monitor import tuning
@@ -31,7 +31,6 @@ WATCHED = ("loss", "learning_rate", "grad_norm", "weight_norm")  # columns of a 
 FORECAST_SHARE = 0.01  # of the planned steps, by which the log grows from one stored forecast to the next
 MAX_FORECAST_ROWS = 1000  # of a log; a longer one is averaged over blocks: 0.1 s in place of 6 s for 100,000 rows
 MIN_SEEN = 0.05  # of the planned steps, before which an interval holds nearly everything
-OLD_SECONDS = 3600.0  # since the last write, from which on a log without a plan is taken to be whole
 N_TIMES = 32  # writes by which the time of a step is known
 
 
@@ -74,10 +73,6 @@ class MirroredRun:
             return COMPLETE
         return DIVERGED if self.log.diverged is not None and self.log.finished else RUNNING
 
-    def is_sibling(self, age: float) -> bool:
-        """Return whether others may borrow from the run: its end is known, or without a plan nothing else is."""
-        return self.is_complete or (self.log.last_step is None and self.log.diverged is None and age > OLD_SECONDS)
-
     def new_alerts(self, *, is_over: bool) -> list[Alert]:
         """Return the alerts of rows that were not looked at; the last row of a run in training may still grow."""
         table = self.log.table
@@ -106,7 +101,7 @@ class MirroredRun:
         if log.diverged is not None:
             return None
         try:
-            others = without_itself(log, siblings_if_any(log, siblings))
+            others = without_itself(log, siblings_nearby(log, siblings))
             report = forecast(thinned(log, MAX_FORECAST_ROWS), siblings=others)
         except UnknownEndError:
             self.no_forecast = (
@@ -199,10 +194,9 @@ class MirroredLog:
         if self._store.meta(f"monitor {name}") != (text := json.dumps(facts)):
             self._store.set_meta(f"monitor {name}", text)
 
-    def complete(self, now: float) -> list[Run]:
-        """Return the runs that others may borrow from, thinned."""
-        whole = [run.log for run in self.runs.values() if run.is_sibling(now - self.written)]
-        return [thinned(log, tuning.MAX_SIBLING_ROWS) for log in whole]
+    def complete(self) -> list[Run]:
+        """Return the runs that came to their end, thinned."""
+        return [thinned(run.log, tuning.MAX_SIBLING_ROWS) for run in self.runs.values() if run.log.is_complete]
 
     def close(self) -> None:
         """Close the database."""

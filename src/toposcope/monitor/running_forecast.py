@@ -17,7 +17,14 @@ from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.scaling.points import points_of
-from toposcope.forecasting.siblings import CompleteRuns, siblings_if_any, with_family, without_itself
+from toposcope.forecasting.siblings import (
+    CompleteRuns,
+    is_same_run,
+    is_sibling,
+    siblings_nearby,
+    with_family,
+    without_itself,
+)
 from toposcope.logs import LogTable, Run
 from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
@@ -155,14 +162,15 @@ class RunningForecast:
         if len(log.steps) < tuning.MIN_FORECAST_ROWS:
             self._n_losses = len(log.steps), f"{kind} loss"
             return None, ""
-        siblings = self._complete_siblings(log)
+        read = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
+        siblings = self._complete_siblings(log, read)
         log, _ = with_family(thinned(log, tuning.MAX_FORECAST_ROWS), siblings)
         found = _forecast_of(log, siblings, self._run.last_step)
         if found is None:
             return None, "the run is complete"
         last_step, made = found
         self.target = f"{kind} loss"
-        advice = self._advice(log, last_step, [run.log for run in siblings])
+        advice = self._advice(log, last_step, read)
         return Forecasted(step, last_step, made.loss, made.low, made.high, advice, self.target), ""
 
     def no_forecast(self) -> str:
@@ -195,16 +203,16 @@ class RunningForecast:
         facts: dict[str, object] = {name: value for name, value in known.items() if value}
         return clean_log(RawLog(run.directory, run.name, table.frame(), facts), {})
 
-    def _complete_siblings(self, log: Run) -> tuple[LoggedRun, ...]:
-        """Return the complete runs whose loss is of the kind of this one's."""
-        read = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
-        logs = tuple(other for other in read if other.is_validation == log.is_validation)
+    def _complete_siblings(self, log: Run, read: Sequence[Run]) -> tuple[LoggedRun, ...]:
+        """Return the complete runs of one configuration with this one."""
+        logs = tuple(other for other in read if is_sibling(log, other))
         if logs != self._complete[0]:  # what was computed of a run is found again as long as it is one object
-            self._complete = logs, siblings_if_any(log, logs)
+            self._complete = logs, siblings_nearby(log, logs)
         return without_itself(log, self._complete[1]).runs
 
-    def _advice(self, log: Run, last_step: int, siblings: Sequence[Run]) -> str:
-        """Return a sentence on whether to continue; empty if the siblings do not determine a scaling law."""
+    def _advice(self, log: Run, last_step: int, read: Sequence[Run]) -> str:
+        """Return a sentence on whether to continue; empty if siblings of all sizes determine no scaling law."""
+        siblings = [run for run in read if is_sibling(log, run, of_any_size=True) and not is_same_run(log, run)]
         tokens_left = log.tokens_per_step * (last_step - float(log.steps[-1]))
         if not (log.parameters > 0 and tokens_left > 0 and len(siblings) >= tuning.MIN_POINTS):
             return ""

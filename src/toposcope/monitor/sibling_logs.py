@@ -57,7 +57,7 @@ def _version(folder: Path) -> object:
 
 
 def _complete_logs(folder: Path) -> tuple[Run, ...]:
-    """Return the logs in a folder, those of complete runs only if it is a study; none if it has no readable log."""
+    """Return the logs in a folder of runs that came to their end; none if it has no readable log."""
     try:
         complete = _complete_runs(folder / "study.db") if study.claims(folder) else None
         if complete == set():
@@ -67,8 +67,9 @@ def _complete_logs(folder: Path) -> tuple[Run, ...]:
         return ()
     if complete is not None:
         # the log of a single run is named after its folder
-        logs = tuple(log for log in logs if log.name in complete or len(logs) == 1)
-    return tuple(replace(thinned(log, tuning.MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in logs)
+        logs = tuple(replace(log, finished=True) for log in logs if log.name in complete or len(logs) == 1)
+    whole = [log for log in logs if log.is_complete]
+    return tuple(replace(thinned(log, tuning.MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in whole)
 
 
 def _complete_runs(database: Path) -> set[str]:
