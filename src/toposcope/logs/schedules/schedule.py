@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from toposcope.logs.run import Run
 from toposcope.logs.schedules.declared import MAX_DIFFERENCE, plan_of, read_declared
 from toposcope.logs.schedules.logged import LoggedRates, logged_rates
 from toposcope.logs.schedules.recognised import CONSTANT, WARMED_UP, Plan, Recognised, estimated_end, recognise
-from toposcope.logs.schedules.sibling_schedules import Continuation, continued_by_siblings
+from toposcope.logs.schedules.sibling_schedules import Continuation, ScheduledRun, continued_by_siblings
 from toposcope.typing import Steps, Vector
 
 N_SHAPE_STEPS = 64
@@ -25,7 +25,7 @@ End = Literal["declared", "log", "siblings", "learning rate"]
 
 
 def planned(
-    run: Run, declared: str = "", last_step: int | None = None, siblings: Sequence["ScheduledRun"] = ()
+    run: Run, declared: str = "", last_step: int | None = None, siblings: Sequence[ScheduledRun] = ()
 ) -> "Schedule":
     """Return the schedule of a run: as declared, else as in siblings that agree with it so far, else as logged.
 
@@ -126,7 +126,7 @@ class Schedule:
         return cls._joined(run, logged, last, plan, remarks, "declared", end)
 
     @classmethod
-    def like(cls, siblings: Sequence["ScheduledRun"], run: Run, last_step: int | None = None) -> Self | None:
+    def like(cls, siblings: Sequence[ScheduledRun], run: Run, last_step: int | None = None) -> Self | None:
         """Return the logged rates, continued as in siblings that agree with them so far.
 
         None where no sibling agrees, where the shape of the rates goes on alike, or where the log is whole; if the
@@ -287,18 +287,6 @@ class Schedule:
         decays = np.maximum(-np.diff(self.rates), 0)
         whole = float(decays.sum())
         return float(decays[:step].sum()) / whole if whole > 0 else 1.0
-
-
-class ScheduledRun(Protocol):
-    """A run and the schedule that it follows."""
-
-    @property
-    def log(self) -> Run:
-        """What was logged."""
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule, to the end of the run."""
 
 
 class UnknownEndError(ToposcopeError):

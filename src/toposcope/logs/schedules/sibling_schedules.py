@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,6 @@ from toposcope.logs.schedules.recognised import CONSTANT, WARMED_UP, Plan, warm_
 from toposcope.typing import Vector
 from toposcope.wording import counted
 
-if TYPE_CHECKING:
-    from toposcope.logs.schedules.schedule import ScheduledRun
-
 # on the schedules of 349 published runs
 MAX_SIBLING_MISFIT = 0.02  # root mean square difference of a sibling that agrees, over the range of the rates
 MAX_APART = 0.02  # mean difference, over the peak, of schedules that go on alike
@@ -28,6 +25,29 @@ MAX_TAIL_COST = 0.5  # times the differences without it: a tail that counts leav
 N_STEPS_AHEAD = 64  # steps from the last one seen to the end at which schedules are compared
 MAX_TAIL_SHARE = 0.98  # share of the steps after warm-up that they may be
 SAME_LENGTH = 0.01  # relative difference of two numbers of steps that count as one
+
+
+class FollowedSchedule(Protocol):
+    """The learning rate at every step of a sibling."""
+
+    rates: Vector
+    peak: float
+
+    @property
+    def last_step(self) -> int:
+        """The last step of the plan."""
+
+
+class ScheduledRun(Protocol):
+    """A run and the schedule that it follows."""
+
+    @property
+    def log(self) -> Run:
+        """What was logged."""
+
+    @property
+    def schedule(self) -> FollowedSchedule:
+        """The schedule, to the end of the run."""
 
 
 class Continuation(NamedTuple):
@@ -51,7 +71,7 @@ class _Seen(NamedTuple):
 class _Sibling(NamedTuple):
     """The schedule of a sibling, its rates over their peak; its warm-up is NaN where it was not logged."""
 
-    run: "ScheduledRun"
+    run: ScheduledRun
     rates: Vector
     warm_up: float
 
@@ -98,7 +118,7 @@ class _Alignment(NamedTuple):
 
 
 def continued_by_siblings(
-    log: Run, logged: LoggedRates | None, siblings: "Sequence[ScheduledRun]", end: int | None
+    log: Run, logged: LoggedRates | None, siblings: Sequence[ScheduledRun], end: int | None
 ) -> Continuation | None:
     """Return how the schedule goes on as those of siblings that agree with it so far; None if none does."""
     candidates = [sibling for run in siblings if (sibling := _sibling(run)) is not None and _may_vote(log, run)]
@@ -140,13 +160,13 @@ def _words(n_alike: int, n: int, ahead: Vector, end: int) -> str:
     )
 
 
-def _may_vote(log: Run, run: "ScheduledRun") -> bool:
+def _may_vote(log: Run, run: ScheduledRun) -> bool:
     """Return whether a sibling is of the log's family and does not name another schedule."""
     names = [re.sub(r"[^a-z]", "", name.lower()) for name in (log.schedule, run.log.schedule)]
     return run.log.family == log.family and (not all(names) or names[0] == names[1])
 
 
-def _sibling(run: "ScheduledRun") -> _Sibling | None:
+def _sibling(run: ScheduledRun) -> _Sibling | None:
     """Return the schedule of a sibling; None if no learning rate was logged."""
 
     def made() -> _Sibling | None:
@@ -158,7 +178,7 @@ def _sibling(run: "ScheduledRun") -> _Sibling | None:
     return cached(run.log, run.schedule, "sibling schedule", made)
 
 
-def _to_the_end(run: "ScheduledRun", logged: LoggedRates) -> Vector:
+def _to_the_end(run: ScheduledRun, logged: LoggedRates) -> Vector:
     """Return the rates of a sibling to its last planned step: beyond its log along the line of its last rows."""
     rates = run.schedule.rates
     missing = (run.log.last_step or 0) - run.schedule.last_step
@@ -327,7 +347,7 @@ def _apart(rates: Vector) -> Vector:
     return np.asarray(np.maximum(differences.mean(axis=2), differences[:, :, -4:].mean(axis=2)))
 
 
-def _distances(run: "ScheduledRun", log: Run, end: int) -> tuple[float, float, str]:
+def _distances(run: ScheduledRun, log: Run, end: int) -> tuple[float, float, str]:
     """Return how far a sibling is from the run: in length, in size, then by name."""
     length = abs(float(np.log((run.log.last_step or run.schedule.last_step) / end)))
     size = abs(float(np.log(run.log.parameters / log.parameters)))
