@@ -21,7 +21,7 @@ from toposcope.logs import Logs, Run, read_log, read_logs
 from toposcope.logs.anomalies import ROSE
 from toposcope.logs.run import FINAL_SHARE
 from toposcope.logs.schedules.schedule import Schedule, planned
-from toposcope.wording import counted, short
+from toposcope.wording import counted, joined, short
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
@@ -123,9 +123,23 @@ class ForecastReport:
             return 4
         return int(np.clip(1 - np.floor(np.log10((high - low) / 2)), 2, 6))
 
+    @property
+    def borrowed(self) -> str:
+        """What was taken from siblings, a clause; empty if nothing was."""
+        parts = {
+            "end": self.schedule.end == "siblings",
+            "learning rate": self.schedule.origin == "siblings",
+            "coefficients": self.default is not None and len(self.default.errors) > 0,
+        }
+        taken = [part for part, is_taken in parts.items() if is_taken]
+        if not taken:
+            return ""
+        verb = "are" if len(taken) > 1 or parts["coefficients"] else "is"
+        return f"its {joined(taken)} {verb} taken from {counted(len(self.siblings), 'sibling')}"
+
     def headline(self) -> str:
         """Return in a line where the run ends, how sure that is, and whether it is healthy; or that it diverged."""
-        return headline(self.log, self.schedule, self.default, self.stage, self.digits)
+        return headline(self.log, self.schedule, self.default, self.stage, self.digits, self.borrowed)
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""

@@ -10,27 +10,30 @@ from toposcope.forecasting.stages import Stage
 from toposcope.logs import Run
 from toposcope.logs.anomalies import ROSE, spike_rows
 from toposcope.logs.run import FINAL_SHARE
-from toposcope.logs.schedules.schedule import ESTIMATED, Schedule
+from toposcope.logs.schedules.schedule import Schedule
 from toposcope.logs.tuning import MIN_TREND_ROWS
 from toposcope.wording import capitalised, counted
 
 
-def headline(log: Run, schedule: Schedule, default: Forecast | None, stage: Stage | None, digits: int) -> str:
+def headline(
+    log: Run, schedule: Schedule, default: Forecast | None, stage: Stage | None, digits: int, borrowed: str = ""
+) -> str:
     """Return the first line; each kind of run has its own. A run without a default forecast is complete or diverged."""
     last_step = schedule.last_step
     if log.diverged is not None:
         return f"{capitalised(str(log.diverged))}. It has no final loss."
     health = health_of(log, stage)
+    borrowed = f" ({borrowed})" if borrowed else ""
     if default is None:
-        of = f" of {last_step:,}" if last_step != log.last_seen else ""
+        of = f" of {last_step:,}{borrowed}" if last_step != log.last_seen else borrowed
         return (
             f"{_best(log)}The run is complete, at step {log.last_seen:,}{of}: {_ended(log, digits)}; it was {health}."
         )
     low, high = (f"{end:.{digits}f}" for end in (default.low, default.high))
-    end = ", an estimated end" if any(ESTIMATED in remark for remark in schedule.remarks) else ""
+    end = ", an estimated end" if schedule.end == "learning rate" else ""
     return (
         f"{_best(log)}{capitalised(kind_of(log))} loss ends at {default.loss:.{digits}f}{_unit(log)} "
-        f"({LEVEL:.0%}: {low} to {high}) at step {last_step:,}{end}; the run is {health}."
+        f"({LEVEL:.0%}: {low} to {high}) at step {last_step:,}{end}{borrowed}; the run is {health}."
     )
 
 

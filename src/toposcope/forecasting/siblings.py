@@ -17,6 +17,7 @@ from toposcope.logs.finding import find_sources
 from toposcope.logs.formats import trainer_state
 from toposcope.logs.schedules.logged import DIGIT_ROUNDING
 from toposcope.logs.schedules.schedule import planned
+from toposcope.logs.watched import FAILED, TRAINING
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted
 
@@ -194,6 +195,10 @@ def complete_runs(logs: Sequence[Run]) -> CompleteRuns:
     for log in logs:
         if log.diverged is not None:
             remarks.append(f"{log.name}: left out, {log.diverged}")
+            continue
+        status = "" if log.watched is None else log.watched.status
+        if status == FAILED or (status == TRAINING and not log.is_complete):
+            remarks.append(f"{log.name}: left out, it is {status} by its monitor")
             continue
         last = log.last_seen
         duplicate = next((run.log.name for run in runs if ends_alike(run.log, log) and is_same_run(run.log, log)), None)

@@ -1,7 +1,7 @@
 """How a schedule goes on by those siblings whose learning rate has been that of the run so far."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple, Protocol
@@ -27,7 +27,7 @@ MAX_TAIL_SHARE = 0.98  # share of the steps after warm-up that they may be
 SAME_LENGTH = 0.01  # relative difference of two numbers of steps that count as one
 
 
-class FollowedSchedule(Protocol):
+class FollowedSchedule(Hashable, Protocol):
     """The learning rate at every step of a sibling."""
 
     rates: Vector
