@@ -78,7 +78,7 @@ def test_words_first_then_the_forecasters_side_by_side(runs: Path) -> None:
     assert done.exit_code == 0, done.output
     first, read, plan, *_ = done.stdout.splitlines()
     match = re.fullmatch(
-        r"Training loss ends at ([\d.]+) \(90%: ([\d.]+) to ([\d.]+)\) at step 2,000; the run is healthy\.", first
+        r"Healthy\. Training loss ends at ([\d.]+) \(90%: ([\d.]+) to ([\d.]+)\) at step 2,000\.", first
     )
     assert match is not None, first
     loss, low, high = map(float, match.groups())
@@ -175,7 +175,8 @@ def test_a_complete_run_is_told_its_final_loss(tmp_path: Path) -> None:
     done = told(path)
     loss, error = read_log(path).final_loss()
     assert done.stdout.startswith(
-        f"The run is complete, at step 2,000: training loss ended at {loss:.4f} ± {error:.4f}, over the last 2% of its"
+        "Finished. The run is complete, at step 2,000: training loss ended at "
+        f"{loss:.4f} ± {error:.4f}, over the last 2% of its"
     )
     assert "forecaster" not in done.stdout
     found = answer(path)
@@ -189,7 +190,7 @@ def test_a_run_that_rises_is_forecast_with_a_warning(tmp_path: Path) -> None:
     path.write_text("step,loss,max_steps\n" + "".join(rows))
     done = told(path)
     assert done.exit_code == 0
-    assert "note: the loss rose again, or did not fall: it began at 3.99 at step 1, was lowest" in done.stderr
+    assert "note: the loss has risen from 3.045 to 3.955" in done.stderr
 
 
 def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
@@ -200,17 +201,17 @@ def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
     first, *rest = done.stdout.splitlines()
     assert done.exit_code == 1
     assert first == (
-        "The run diverged at step 151: the training loss is NaN in all 50 rows from there on, after 2.5 at step 150. "
+        "Diverged: at step 151: the training loss is NaN in all 50 rows from there on, after 2.5 at step 150. "
         "It has no final loss."
     )
     assert not any("forecaster" in line or "90%" in line or "final loss" in line for line in rest)
     page = (tmp_path / "page" / "report.md").read_text()
-    assert "The run diverged at step 151" in page
+    assert "Diverged: at step 151" in page
     assert page.count("final") == 2  # in the first line, and in the text alternative of the chart
     done = told(path, "--json")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
-    reason = first.partition(": ")[2].partition(". ")[0]
+    reason = first.partition("step 151: ")[2].partition(". ")[0]
     assert found["diverged"] == {"step": 151, "reason": reason}
     assert [found[what] for what in ("default", "final_loss", "curve", "complete")] == [None, None, None, False]
     assert (found["best_step"], found["best_loss"]) == (150, 2.5)
@@ -229,9 +230,8 @@ def test_a_run_that_overfits_is_said_to(tmp_path: Path) -> None:
         done = told(path, "--column", f"loss={column}")
         assert done.exit_code == 0
         first = done.stdout.splitlines()[0]
-        assert first.startswith("Past its best: the validation loss was lowest, 1, at step 120 and has risen since, ")
-        assert f"to 1.8 at step 200. {kind.capitalize()} loss ends at " in first
-        assert first.endswith(" at step 400; the run is not healthy: it overfits.")
+        assert first.startswith("Past its best: best validation loss 1.000 at step 120; the last evaluations are 0.600")
+        assert f" {kind.capitalize()} loss ends at " in first
         found = answer(path, "--column", f"loss={column}")
         assert (found["best_step"], found["best_loss"], found["diverged"]) == (120, 1.0, None)
     default = found["forecasts"]["default"]

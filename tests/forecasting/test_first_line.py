@@ -5,9 +5,10 @@ import re
 import numpy as np
 import pytest
 
+from toposcope.analysis.health import health
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import forecast
-from toposcope.forecasting.headline import health_of, standing
+from toposcope.forecasting.headline import standing
 from toposcope.logs import Run
 from toposcope.logs.anomalies import Divergence
 
@@ -25,21 +26,22 @@ def test_a_healthy_run() -> None:
     report = forecast(log(FALLING, "val_loss"))
     low, high = report.interval
     assert report.headline() == (
-        f"Validation loss ends at {report.loss:.{report.digits}f} (90%: {low:.{report.digits}f} to "
-        f"{high:.{report.digits}f}) at step 2,000; the run is healthy."
+        f"Healthy. Validation loss ends at {report.loss:.{report.digits}f} (90%: {low:.{report.digits}f} to "
+        f"{high:.{report.digits}f}) at step 2,000."
     )
 
 
 @pytest.mark.parametrize(
     ("run", "words"),
     [
-        (log(FALLING, "bpb", unit="bits per byte"), r"loss ends at [\d.]+ bits per byte \(90%: .*is healthy\.$"),
-        (log(RISING, "eval_loss"), "^Past its best: the validation loss was lowest, .* not healthy: it overfits.$"),
-        (log(RISING), r"not healthy: the loss has risen from [\d.]+ to [\d.]+\.$"),
-        (log(np.full(len(STEPS), 2.0)), "the run is not learning: its loss is constant.$"),
-        (log(np.where(STEPS == 500, 9.0, FALLING)), "healthy but for 1 spike of the loss.$"),
-        (log(FALLING, last_step=1000), r"^The run is complete, at step 1,000: training loss ended .* was healthy\.$"),
-        (log(FALLING, diverged=Divergence(990, "the loss is NaN")), "^The run diverged at step 990.*no final loss.$"),
+        (log(FALLING, "bpb", unit="bits per byte"), r"^Healthy\. .*loss ends at [\d.]+ bits per byte \(90%: "),
+        (log(RISING, "eval_loss"), "^Past its best: best validation loss .* above its level"),
+        (log(RISING), r"^Loss (rises|stepped up): the (training )?loss r"),
+        (log(np.full(len(STEPS), 2.0)), "^Stalled: the training loss no longer falls"),
+        (log(np.where(STEPS == 500, 9.0, FALLING)), "^Healthy. Training"),
+        (log(np.where(STEPS == 990, 9.0, FALLING)), "^Loss spiked: the loss rose from 2.3"),
+        (log(FALLING, last_step=1000), r"^Finished\. The run is complete, at step 1,000: training loss ended"),
+        (log(FALLING, diverged=Divergence(990, "the loss is NaN")), "^Diverged: at step 990.*no final loss.$"),
     ],
 )  # fmt: skip
 def test_each_kind_of_run_has_its_own(run: Run, words: str) -> None:
@@ -48,11 +50,11 @@ def test_each_kind_of_run_has_its_own(run: Run, words: str) -> None:
 
 def test_without_a_last_step_the_loss_is_where_it_is() -> None:
     run = log(FALLING, last_step=None)
-    with pytest.raises(ToposcopeError, match="--steps") as error:
+    with pytest.raises(ToposcopeError, match="--steps"):
         forecast(run)
     now = f"{run.final_loss()[0]:.4g}"
-    assert standing(run, error.value) == (
-        f"Training loss is {now} at step 1,000; the run is healthy. Where it ends cannot be predicted."
+    assert standing(run, health(run)) == (
+        f"Healthy. Training loss is {now} at step 1,000. Where it ends cannot be predicted."
     )
 
 
@@ -72,4 +74,5 @@ def test_the_curve_begins_at_the_present_level_and_ends_with_the_law(noise: floa
 @pytest.mark.parametrize("n", [1, 2, 15])
 def test_a_few_losses_are_too_few_to_call_a_run_healthy(n: int) -> None:
     short = Run("run", STEPS[:n], FALLING[:n], np.full(n, 1e-3), 2000, target="loss")
-    assert health_of(short).startswith(f"too short to be judged: {n} loss")
+    assert health(short).word == "Too early to say"
+    assert f"{n} so far" in health(short).reason

@@ -19,6 +19,7 @@ from toposcope.cli.report import in_two_columns
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import forecast
 from toposcope.logs import Run, read_log
+from toposcope.logs.watched import Watched
 from toposcope.report.composing import Page
 from toposcope.report.first_screen import first_screen, headline_table
 from toposcope.report.formats import plain, settled
@@ -26,7 +27,9 @@ from toposcope.report.own_run import opening, own_run, top_charts
 from toposcope.report.sections import report_sections
 from toposcope.study.study import ALERT_SCHEMA
 
-ALERT = pl.DataFrame([("small", "spike", 900, 880, "loss", "the loss rose.", "{}")], schema=ALERT_SCHEMA, orient="row")
+ALERT = pl.DataFrame(
+    [("small", "loss spike", 1900, 1880, "loss", "the loss rose.", "{}")], schema=ALERT_SCHEMA, orient="row"
+)
 
 
 def a_log(path: Path, losses: str = "fall", column: str = "val_loss", last: int = 4000) -> Callable[[], Run]:
@@ -49,19 +52,21 @@ def a_log(path: Path, losses: str = "fall", column: str = "val_loss", last: int 
     ("losses", "column", "last", "alerts", "first"),
     [
         ("fall", "val_loss", 4000, False, r"Healthy\. Ends at 2\.\d+ \(2?1?\.\d+ to 2\.\d+\), validation loss\."),
-        ("fall", "val_loss", 2000, False, r"Healthy\. Ended at 2\.14\d, validation loss\."),
-        ("fall", "loss", 2000, False, r"Healthy\. Ended at 2\.14\d, training loss\."),
-        ("fall", "val_loss", 2000, True, r"Look at this: 1 alert\. Ended at 2\.14\d, validation loss\."),
-        ("overfit", "val_loss", 2000, False, r"Past its best\. Ended at 3\.14\d, .*; its best, 2\.\d+, was at step \d"),
-        ("diverge", "loss", 2000, False, r"Diverged at step 1,200\."),
-        ("explode", "loss", 2000, False, r"Diverged at step 1,200\."),
+        ("fall", "val_loss", 2000, False, r"Finished\. Ended at 2\.14\d, validation loss\."),
+        ("fall", "loss", 2000, False, r"Finished\. Ended at 2\.14\d, training loss\."),
+        ("fall", "val_loss", 2000, True, r"Finished, loss spiked\. Ended at 2\.14\d, validation loss\."),
+        ("overfit", "val_loss", 2000, False, r"Finished, past its best\. Ended at 3\.14\d, "),
+        ("diverge", "loss", 2000, False, r"Diverged\."),
+        ("explode", "loss", 2000, False, r"Diverged\."),
     ],
 )
 def test_the_first_sentence_is_about_the_run(
     tmp_path: Path, losses: str, column: str, last: int, alerts: bool, first: str
 ) -> None:
     log = a_log(tmp_path / "log.csv", losses, column, last)
-    one = dataclasses.replace(study("nothing", RUNS[:1]), read_log=log, alerts=ALERT if alerts else ALERT.clear())
+    watched = Watched("complete", ALERT.to_dicts()) if alerts else None
+    read = lambda: dataclasses.replace(log(), watched=watched)  # noqa: E731
+    one = dataclasses.replace(study("nothing", RUNS[:1]), read_log=read, alerts=ALERT if alerts else ALERT.clear())
     top = opening(one, {})
     assert re.match(first, top.answer.first)
     assert len(top.answer.first) <= 110
@@ -76,7 +81,7 @@ def test_a_complete_run_with_few_evaluations_ends_at_the_last_of_them_here_and_i
     (tmp_path / "log.csv").write_text("\n".join(["step,loss,val_loss,max_steps", *rows]))
     log = read_log(tmp_path / "log.csv")
     first = opening(dataclasses.replace(study("nothing", RUNS[:1]), read_log=lambda: log), {}).answer.first
-    assert first == "Healthy. Ended at 2.343, validation loss."
+    assert first == "Finished. Ended at 2.343, validation loss."
     assert "validation loss ended at 2.343" in forecast(log).headline()
 
 
@@ -157,9 +162,7 @@ def test_the_command_prints_the_answer_and_six_facts(made: tuple[Path, str]) -> 
     page, out = made
     root = read(page.read_text())
     first, _, *facts, place = out.splitlines()
-    assert re.fullmatch(
-        r"(Healthy|Look at this.*|Past its best)\. Ended at \d\.\d{3}, (validation|training) loss\..*", first
-    )
+    assert re.fullmatch(r"Finished(, [a-z ]+)?\. Ended at \d\.\d{3}, (validation|training) loss\..*", first)
     assert root.all("h1")[0].text() == first
     assert place == f"report: {page.resolve()}"
     answers = [term.text() for term in root.all("section")[0].all("dt")]

@@ -79,6 +79,7 @@ def forecast(
     complete: CompleteRuns | None = None
 
     def make() -> ForecastReport:
+        from toposcope.analysis.health import health
         from toposcope.forecasting import forecast as forecast_run
         from toposcope.forecasting.forecast_report import read_siblings
         from toposcope.forecasting.forecaster import RefusedError
@@ -96,7 +97,7 @@ def forecast(
         except ToposcopeError as error:
             is_mistake = (schedule or steps) and not isinstance(error, RefusedError)
             if not (is_mistake or as_json or watch):
-                click.echo(standing(read, error))
+                click.echo(standing(read, health(read)))
             raise
 
     if watch is not None:

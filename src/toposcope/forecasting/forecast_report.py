@@ -1,13 +1,15 @@
 """A run's forecast: from a log and what is planned to a report of every forecaster, with its remarks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
+from toposcope.analysis.health import Health, health
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
@@ -18,8 +20,6 @@ from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_ev
 from toposcope.forecasting.stages import Stage
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.logs import Logs, Run, read_log, read_logs
-from toposcope.logs.anomalies import ROSE
-from toposcope.logs.run import FINAL_SHARE
 from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.wording import counted, joined, short
 
@@ -137,9 +137,14 @@ class ForecastReport:
         verb = "are" if len(taken) > 1 or parts["coefficients"] else "is"
         return f"its {joined(taken)} {verb} taken from {counted(len(self.siblings), 'sibling')}"
 
+    @cached_property
+    def health(self) -> Health:
+        """Whether the run is healthy, by its log and the plan that is forecast."""
+        return health(planned_run(self.log, self.schedule.last_step, is_over=self.results is None))
+
     def headline(self) -> str:
-        """Return in a line where the run ends, how sure that is, and whether it is healthy; or that it diverged."""
-        return headline(self.log, self.schedule, self.default, self.stage, self.digits, self.borrowed)
+        """Return in a line whether the run is healthy, where it ends and how sure that is; or that it diverged."""
+        return headline(self.log, self.health, self.schedule, self.default, self.digits, self.borrowed)
 
     def inputs(self) -> dict[str, str]:
         """Return sentences on what was ``read``, the ``plan`` and the ``siblings``."""
@@ -173,8 +178,10 @@ class ForecastReport:
             "log": {
                 "name": log.name, "unit": log.unit, "target": log.target, "family": log.family, "n": len(log.steps),
                 "first_step": int(log.steps[0]), "last_step": last, "loss": final, "parameters": log.parameters,
-                "validation": log.is_validation, "last_seen": log.last_seen,
+                "validation": log.is_validation, "last_seen": log.last_seen, "axis": log.axis,
+                "evidence": log.evidence,
             },
+            "health": self.health.to_dict(),
             "diverged": log.diverged._asdict() if log.diverged is not None else None,
             "best_step": best_step,
             "best_loss": best_loss,
@@ -262,7 +269,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Run("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: Training loss ends at 2.19 (90%: 1.80 to 2.66) at step 10,000; the run is healthy.>
+    <ForecastReport of now: Healthy. Training loss ends at 2.19 (90%: 1.80 to 2.66) at step 10,000.>
     """
     if isinstance(measured, str | Path):
         measured = read_cool_downs(measured)
@@ -281,11 +288,10 @@ def forecast(
         return ForecastReport(log, plan, (), None, log.remarks)
     ended = log.finished and last_step is None and not schedule
     plan = planned(log, schedule, log.last_step or log.last_seen if ended else last_step, runs)
-    if ended or is_complete(log, plan):
+    if ended or planned_run(log, plan.last_step).is_complete:
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
     results = run_forecasters(log, plan, runs, measured=measured)
     first = [] if results.stage is None else [str(results.stage)]
-    first += [remark for remark in log.remarks if remark.startswith(ROSE)]
     if results.chosen == "last" and "power_law" in results.refused:
         first.append(f"no law could be fitted: {results.refused['power_law']}")
     default = results.forecasts[results.chosen].remarks
@@ -319,15 +325,9 @@ def read_siblings(
     return siblings_among(log, logs, unit)
 
 
-def is_complete(log: Run, schedule: Schedule) -> bool:
-    """Return whether a log goes to the end of the plan, but for the steps between two rows.
-
-    Where steps are counted from 0, the last row is one before the end.
-    """
-    left = schedule.last_step - log.last_seen
-    usual = float(np.median(np.diff(log.steps))) if len(log.steps) > 1 else 0.0
-    between = left < usual or (left == usual and log.steps[0] == 0)
-    return left <= 1 or (between and left <= FINAL_SHARE * schedule.last_step)
+def planned_run(log: Run, last_step: int, *, is_over: bool = False) -> Run:
+    """Return a run with the end that a forecast plans for it; of one that goes beyond its log, that is no end."""
+    return replace(log, last_step=last_step, finished=log.finished and is_over)
 
 
 def _learning_rate(log: Run, schedule: Schedule) -> str:

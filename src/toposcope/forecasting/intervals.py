@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toposcope.analysis.health.evaluations import is_past_best
 from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
@@ -84,7 +85,7 @@ def with_interval(
             f"the loss has risen from {rise[0]:.4g} to {rise[1]:.4g}: it may go on so, or fall back, which no law says"
         )
         remarks = (words, *remarks)
-    if log.is_validation and log.overfits:
+    if log.is_validation and is_past_best(log):
         low, high = with_rise(log.steps, log.loss, schedule.last_step, low, high)
         words = f"the validation loss has risen since step {log.best[0]:,}: it may go on so, or fall back"
         remarks = (words, *remarks)
@@ -186,7 +187,7 @@ def is_learning(log: Run) -> bool:
     first = first if len(log.loss) >= MIN_LEVEL_ROWS else float(log.loss[0])
     diverges = rise is not None and rise[1] - rise[0] > (first - rise[0]) / 2
     constant = len(log.loss) >= MIN_PART_ROWS and float(np.ptp(log.loss)) <= MIN_CHANGE * first
-    return not diverges and not constant and not (log.is_validation and log.overfits)
+    return not diverges and not constant and not (log.is_validation and is_past_best(log))
 
 
 def _levels(log: Run) -> tuple[list[float], float]:

@@ -1,4 +1,4 @@
-"""What may be wrong with a run, as its losses show: it diverged, single losses spike, or steps are missing."""
+"""How a run ended badly, as its losses show; the noise of its rows, and steps that are missing."""
 
 from typing import NamedTuple
 
@@ -6,11 +6,10 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.logs import tuning
-from toposcope.logs.overfitting import NORMAL_MAD
 from toposcope.typing import Steps, Vector
 
+NORMAL_MAD = 1.4826  # standard deviation of normal numbers over the median of absolute deviations
 MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7  # decimals of a loss, and relative error of a float32
-ROSE = "the loss rose again, or did not fall"
 
 
 class Divergence(NamedTuple):
@@ -101,43 +100,11 @@ def _course(steps: Steps, losses: Vector) -> str:
     )
 
 
-def rises(steps: Steps, losses: Vector) -> list[str]:
-    """Return a sentence if a loss rose back by half of its fall or more; steps ascend, losses are finite."""
-    if len(losses) < tuning.MIN_ROWS:
-        return []
-    width = max(tuning.MIN_WINDOW_ROWS, round(tuning.WINDOW_SHARE * len(losses)))
-    medians = [float(np.median(losses[i : i + width])) for i in range(0, len(losses) - width + 1, width)]
-    first, lowest, last = medians[0], min(medians), float(np.median(losses[-width:]))
-    if last <= tuning.MIN_RISE * lowest or last - lowest <= tuning.MIN_RETURN * (first - lowest):
-        return []
-    return [f"{ROSE}: it {_course(steps, losses)}"]
-
-
 def row_noise(values: Vector) -> float:
     """Return the standard deviation of the noise of rows, by second differences; of 20 or more rows two rows apart."""
     lag = 2 if len(values) >= tuning.MIN_ROWS else 1
     bends = values[2 * lag :] - 2 * values[lag:-lag] + values[: -2 * lag]
     return float(np.median(np.abs(bends))) * NORMAL_MAD / np.sqrt(6) if len(bends) else 0.0
-
-
-def spike_rows(losses: Vector) -> Steps:
-    """Return the rows whose loss stands far above those around it; losses are finite."""
-    if len(losses) < tuning.MIN_ROWS:
-        return np.empty(0, np.int64)
-    around = np.median(sliding_window_view(np.pad(losses, 2, mode="edge"), 5), axis=1)
-    return np.flatnonzero(losses > tuning.MIN_SPIKE * around)
-
-
-def spikes(steps: Steps, losses: Vector) -> list[str]:
-    """Return a sentence if single losses stand far above those around them; steps ascend, losses are finite."""
-    high = spike_rows(losses)
-    if not len(high):
-        return []
-    worst = int(high[np.argmax(losses[high])])
-    return [
-        f"{len(high)} loss{'es'[: 2 * (len(high) > 1)]} above {tuning.MIN_SPIKE:g} times those around, the largest "
-        f"{losses[worst]:.4g} at step {steps[worst]}: kept, with little weight in a fit"
-    ]
 
 
 def gaps(steps: Steps) -> list[str]:

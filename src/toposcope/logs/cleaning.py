@@ -7,7 +7,7 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
-from toposcope.logs.anomalies import Divergence, divergence, gaps, rises, spikes
+from toposcope.logs.anomalies import Divergence, divergence, gaps
 from toposcope.logs.columns import (
     FACTS,
     GAME_WORDS,
@@ -189,7 +189,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
     else:
         remarks += _order_remarks(whole_steps[usable])
         curve = last_of_step(whole_steps[usable], losses[usable])
-    remarks += [*gaps(curve.steps), *spikes(curve.steps, curve.values), *rises(*curve)]
+    remarks += gaps(curve.steps)
     return curve
 
 

@@ -11,7 +11,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
 from toposcope.logs.anomalies import Divergence
 from toposcope.logs.columns import target_of
-from toposcope.logs.overfitting import overfits
 from toposcope.logs.table import ByStep, LogTable
 from toposcope.logs.watched import COMPLETE, Watched
 from toposcope.typing import Steps, Vector
@@ -163,11 +162,6 @@ class Run:
         steps, losses = self.validation or ByStep(self.steps, self.loss)
         lowest = int(np.argmin(losses))
         return int(steps[lowest]), float(losses[lowest])
-
-    @property
-    def overfits(self) -> bool:
-        """Whether the validation loss has risen since its lowest, by more than its noise."""
-        return self.validation is not None and overfits(self.validation.values)
 
     def _logged(self, name: str) -> ByStep | None:
         """Return the finite values of a column of the table; None without any."""

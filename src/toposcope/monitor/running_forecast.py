@@ -12,7 +12,7 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import decide
 from toposcope.forecasting.decision.decision import reasons
-from toposcope.forecasting.forecast_report import is_complete
+from toposcope.forecasting.forecast_report import planned_run
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.headline import kind_of
@@ -229,7 +229,7 @@ def _forecast_of(
 ) -> tuple[int, Forecast] | None:
     """Return the last step and the default forecast; None of a complete run."""
     schedule = planned(log, last_step=last_step, siblings=siblings)
-    if is_complete(log, schedule):
+    if planned_run(log, schedule.last_step).is_complete:
         return None
     return schedule.last_step, run_forecasters(log, schedule, siblings, only_default=True).forecasts[DEFAULT]
 

@@ -5,17 +5,19 @@ A study of one run is somebody's own run; of several runs, or with published num
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from toposcope.analysis.association_verdict import MIN_PERFECT_CORRELATION
+from toposcope.analysis.health import Health, health
+from toposcope.analysis.health.check import EARLY
 from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import ForecastReport, forecast
-from toposcope.forecasting.headline import health_of, kind_of
+from toposcope.forecasting.headline import kind_of
 from toposcope.logs import Run
-from toposcope.logs.anomalies import ROSE
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.report import first_screen
 from toposcope.report.association_tables import measured, primary
@@ -26,9 +28,8 @@ from toposcope.report.formats import percent
 from toposcope.report.headline import NP, TARGETS, uncapitalised
 from toposcope.report.study_data import StudyData
 from toposcope.report.verdict import study_verdict
-from toposcope.wording import capitalised, counted, joined, loss_words, sentence
+from toposcope.wording import counted, joined, loss_words, sentence
 
-PAST_BEST = "Past its best"
 MAX_MOVED = 3  # layers that are named
 TRAINING_NORM = Feature("training", "", "weight_norm", "norm")
 MOVES = {TRAINING_NORM: "weight norm", WEIGHT_NORM: "weight norm", NP.feature: uncapitalised(NP.name)}
@@ -43,6 +44,13 @@ class OwnRun:
     log: Run | None
     forecast: ForecastReport | None
     refusal: str  # why there is no loss, or no forecast
+
+    @cached_property
+    def health(self) -> Health:
+        """Whether it is healthy; by its log alone where there is no forecast, which knows the plan."""
+        if self.log is None:
+            return Health(EARLY)
+        return self.forecast.health if self.forecast is not None else health(self.log)
 
 
 def own_run(data: StudyData) -> OwnRun | None:
@@ -82,28 +90,14 @@ def run_screen(data: StudyData, run: OwnRun) -> FirstScreen:
         first_screen.doctor_chip(data),
         first_screen.failures_chip(data),
     ]
-    return FirstScreen(_first(data, run), " ".join(map(sentence, _second(data, run))), tuple(chips))
+    return FirstScreen(_first(data, run), " ".join(map(sentence, _second(run))), tuple(chips))
 
 
 def _first(data: StudyData, run: OwnRun) -> str:
     if run.log is None:
         return f"No loss of {run.name} is known; {uncapitalised(_checkpoints(data))}."
-    if run.log.diverged is not None:
-        return f"Diverged at step {run.log.diverged.step:,}."
-    words = _health(data, run, run.log)
-    if words != PAST_BEST:
-        return f"{words}. {_end(run, run.log)}."
-    step, best = run.log.best
-    return f"{words}. {_end(run, run.log)}; its best, {loss_words(best)}, was at step {step:,}."
-
-
-def _health(data: StudyData, run: OwnRun, log: Run) -> str:
-    if log.overfits and log.is_validation:
-        return PAST_BEST
-    health = health_of(log, run.forecast.stage if run.forecast else None).split(": it began")[0]
-    if health.startswith("healthy") and len(data.alerts):
-        return f"Look at this: {counted(len(data.alerts), 'alert')}"
-    return capitalised(health)
+    said = f"{run.health.words}."
+    return said if run.log.diverged is not None else f"{said} {_end(run, run.log)}."
 
 
 def _end(run: OwnRun, log: Run) -> str:
@@ -118,22 +112,21 @@ def _end(run: OwnRun, log: Run) -> str:
     return f"Ends at {final} ({low} to {high}), {which}"
 
 
-def _second(data: StudyData, run: OwnRun) -> Iterator[str]:
+def _second(run: OwnRun) -> Iterator[str]:
     report, log = run.forecast, run.log
     if log is None:
         yield "To know its loss, put its training log next to the checkpoints, or declare a text to measure the loss on"
         return
+    yield from filter(None, (run.health.reason, run.health.detail))
     if log.diverged is not None:
-        yield log.diverged.reason
-    elif report is None:
+        return
+    if report is None:
         yield f"No forecast: {run.refusal}"
     elif report.default is None:
         yield f"Complete at step {log.last_seen:,}"
     else:
         seen, last = log.last_seen, report.schedule.last_step
         yield f"{seen / last:.0%} of {last:,} steps seen; in brackets the 90% interval of the final loss"
-    yield from (remark for remark in log.remarks if remark.startswith(ROSE) and log.diverged is None)
-    yield from (alert for alert in data.alerts.get_column("message").head(1))
 
 
 def _alerts_chip(data: StudyData) -> Iterator[Chip]:
@@ -156,8 +149,8 @@ def _facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Iterator[tupl
         yield "Loss", _loss_words(run.log)
     if run.forecast is not None and "plan" in (inputs := run.forecast.inputs()):
         yield "Plan", inputs["plan"]
-    if len(data.alerts) or _is_monitored(data):
-        yield "While it trained", _alerts(data)
+    if run.log is not None:
+        yield "Checked", "; ".join(check.text for check in run.health.checks)
     yield "Checkpoints", _checkpoints(data)
     if moved := _moved(data):
         yield "Layers that move most", moved
@@ -170,13 +163,6 @@ def _loss_words(log: Run) -> str:
     words = f"{kind_of(log)} loss {loss_words(now)}{unit} at step {log.steps[-1]:,}{per_token}"
     which = "validation loss" if log.validation is not None else "loss"
     return f"{words}; lowest {which} {loss_words(best)} at step {step:,}"
-
-
-def _alerts(data: StudyData) -> str:
-    if not len(data.alerts):
-        return "the monitor raised no alert"
-    steps = data.alerts.get_column("step")
-    return f"{counted(len(steps), 'alert')}, the first at step {steps[0]:,}"
 
 
 def _checkpoints(data: StudyData) -> str:

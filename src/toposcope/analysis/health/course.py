@@ -11,7 +11,10 @@ MIN_ROWS = 16  # rows of a loss of which something is said about its course; hal
 N_BLOCKS = 5  # blocks of a quarter of a run, whose means show the noise
 MIN_FALL_ERRORS, MIN_RISE_ERRORS = 2.0, 5.0  # standard errors by which a loss must change to count as falling, rising
 MIN_RISE, MAX_STALL = 0.01, 0.005  # least relative rise, and the largest fall in half of a run that is none
-STALL_SHARES, STALL_ROWS = (0.15, 0.2, 0.3), 20  # last shares of the rows that may stand still, and their rows
+STALL_SHARES, STALL_ROWS = (
+    (0.15, 0.2, 0.3, 0.4, 0.5),
+    20,
+)  # last shares of the rows that may stand still, and their rows
 MAX_STALL_SLOPE = 0.15  # of the slope before, from which on a loss falls
 FALLS, RISES, STALLS, UNCLEAR = "falls", "rises", "stalls", "unclear"
 
@@ -72,7 +75,7 @@ def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> i
     x, y = np.log(steps[known]), np.log(np.maximum(losses[known], 1e-300))
     for share in STALL_SHARES:
         n = round(share * len(x))
-        if n < min_rows or len(x) < 3 * n:
+        if n < min_rows or len(x) < 2 * n:
             continue
         late, error = _slope(x[-n:], y[-n:])
         early, _ = _slope(x[-2 * n : -n], y[-2 * n : -n])

@@ -4,16 +4,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.logs.overfitting import NORMAL_MAD
+from toposcope.logs.anomalies import NORMAL_MAD
+from toposcope.logs.run import Run
+from toposcope.logs.table import ByStep
 from toposcope.typing import Steps, Vector
 
 MIN_LAST, MAX_LAST = 4, 10  # last evaluations whose mean is compared; of fewer, noise alone may lie above the best
-MIN_EVALUATIONS = 8  # of which at least half make the lowest level, and its noise is known
-RISE_WIDTH = 4.0
-"""Standard errors between the lowest level and the last one. By trials of losses that fall to a plateau, looked at
-after each of up to 60 evaluations, 1 in 100 such runs is ever said to have risen."""
+MIN_LEVEL = 2  # evaluations that the lowest level is of, at least
+RISE_WIDTH, OVERFIT_WIDTH = 4.6, 3.2
+"""Standard errors between the lowest level and the last one; fewer where the training loss fell meanwhile. By trials of
+losses that fall to a plateau, looked at after each of up to 60 evaluations, 1 in 100 is said to have risen."""
+MIN_TRAINING_FALL = 0.05  # share by which the training loss fell since the best evaluation, where a model may overfit
 MIN_RISE = 0.01  # share of the best loss that is a rise
-FEW = 2.0  # evaluations by whose share of all the noise is raised, since it is known the less
+FEW = 14.0  # the noise is raised by this over the number of evaluations to the power 1.5: of few it is hardly known
 POWER_WIDTH = 1.28  # standard errors between what is named half the time, and what is with 90% probability
 
 
@@ -28,28 +31,44 @@ class Evaluations(NamedTuple):
     since: int  # evaluations since the best
 
 
-def evaluations(steps: Steps, losses: Vector) -> Evaluations | None:
+def evaluations(steps: Steps, losses: Vector, training: ByStep | None = None) -> Evaluations | None:
     """Return what the evaluations show; None of too few to know their noise."""
     n = len(losses)
     lowest = int(np.argmin(losses))
-    if n < MIN_EVALUATIONS:
+    if n < MIN_LAST + MIN_LEVEL:
         return None
-    noise = evaluation_noise(losses) * (1 + FEW / n)
+    noise = evaluation_noise(losses) * (1 + FEW / n**1.5)
     sums = np.concatenate([[0.0], np.cumsum(losses)])
     rise, power = 0.0, np.inf
-    for last in range(MIN_LAST, min(MAX_LAST, n - MIN_LAST) + 1):
+    width_of_rise = OVERFIT_WIDTH if _training_fell(training, int(steps[lowest])) else RISE_WIDTH
+    for last in range(MIN_LAST, min(MAX_LAST, n - MIN_LEVEL) + 1):
         late = (sums[n] - sums[n - last]) / last
-        for width in range(MIN_LAST, min(2 * MAX_LAST, n - last) + 1):
+        for width in range(MIN_LEVEL, min(2 * MAX_LAST, n - last) + 1):
             level = float(((sums[width : n - last + 1] - sums[: n - last + 1 - width]) / width).min())
             error = noise * (1 / last + 1 / width) ** 0.5
-            least = max(RISE_WIDTH * error, MIN_RISE * level)
+            least = max(width_of_rise * error, MIN_RISE * level)
             power = min(power, least + POWER_WIDTH * error)
             if late - level > least and losses[n - last :].min() > losses[lowest]:
                 rise = max(rise, late - level)
     return Evaluations(int(steps[lowest]), float(losses[lowest]), rise, noise, power, n - 1 - lowest)
 
 
+def _training_fell(training: ByStep | None, since: int) -> bool:
+    """Return whether the training loss fell by more than a little since a step."""
+    if training is None:
+        return False
+    before = training.values[training.steps <= since][-MAX_LAST:]
+    after = training.values[training.steps > since][-MAX_LAST:]
+    return len(before) > 0 and len(after) > 0 and bool(after.mean() < (1 - MIN_TRAINING_FALL) * before.mean())
+
+
 def evaluation_noise(losses: Vector) -> float:
     """Return the standard deviation of the noise of evaluations, by second differences after the steep first third."""
     bends = np.abs(np.diff(losses[len(losses) // 3 :], 2))
     return float(np.median(bends)) * NORMAL_MAD / 6**0.5
+
+
+def is_past_best(run: Run) -> bool:
+    """Return whether the validation loss of a run is past its best."""
+    found = None if run.validation is None else evaluations(*run.validation, run.training)
+    return found is not None and found.rise > 0

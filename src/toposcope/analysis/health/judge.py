@@ -12,12 +12,15 @@ from toposcope.analysis.health.evaluations import evaluations
 from toposcope.analysis.health.levels import Levels, Rise, levels, thinned
 from toposcope.analysis.health.monitored import monitored_checks, silence
 from toposcope.logs import Run
+from toposcope.logs.schedules.departures import departures
+from toposcope.logs.schedules.logged import known_rates
 from toposcope.logs.table import ByStep
 from toposcope.logs.watched import FAILED
 from toposcope.typing import Vector
 from toposcope.wording import counted, loss_words, sentence
 
 STOP = "A reason to stop, unless the learning rate is about to change."
+HIDDEN = "hidden"  # of a check that does not know whether the loss falls
 MIN_SINCE_BEST = 3  # evaluations above the best from which that is said
 
 
@@ -31,7 +34,7 @@ def health(run: Run, now: float | None = None) -> Health:
     now : float, optional
         The time in seconds since 1970, for a run in training that may be silent.
     """
-    checks = [*_loss_checks(run), *_rate_checks(run), *monitored_checks(run), *_finite_check(run)]
+    checks = [*_loss_checks(run), *_rate_check(run), *monitored_checks(run), *_finite_check(run)]
     if run.diverged is not None:
         reason = f"at step {run.diverged.step:,}: {run.diverged.reason}"
         return Health(words.DIVERGED, sentence(reason), "", [Check(BAD, f"Diverged {reason}", words.DIVERGED), *checks])
@@ -51,11 +54,20 @@ def health(run: Run, now: float | None = None) -> Health:
         return Health(bad[0].word, sentence(f"{bad[0].text}{more}"), bad[0].detail, checks)
     if run.need_not_fall:
         return Health(words.UNJUDGED, sentence(f"its loss need not fall: {run.need_not_fall}"), "", checks)
-    if not any(check.mark == GOOD and np.isfinite(check.power) for check in checks):
-        n = max(len(rows.steps) for rows in (run.training, run.validation) if rows is not None)
-        few = f"The checks need {MIN_ROWS} logged losses; {n} so far." if n < MIN_ROWS else ""
-        return Health(words.EARLY, few, "", checks)
+    if not any(check.word == FALLS for check in checks):
+        return Health(words.EARLY, _why_early(run, checks), "", checks)
     return Health(words.HEALTHY, checks=checks)
+
+
+def _why_early(run: Run, checks: list[Check]) -> str:
+    """Return why nothing is said of a run against which nothing stands: it is not known to learn."""
+    hidden = next((check.text for check in checks if check.word == HIDDEN), None)
+    if hidden is not None:
+        return sentence(hidden)
+    if run.is_warming_up:
+        return "The learning rate still warms up."
+    n = max(len(rows.steps) for rows in (run.training, run.validation) if rows is not None)
+    return f"The checks need {MIN_ROWS} logged losses; {n} so far."
 
 
 def _loss_checks(run: Run) -> Iterator[Check]:
@@ -63,14 +75,15 @@ def _loss_checks(run: Run) -> Iterator[Check]:
     training, validation = run.training, run.validation
     if run.need_not_fall:
         return
+    past_best = None if validation is None else _evaluation_check(validation, training)
     rows = training if training is not None and len(training.steps) >= MIN_ROWS else validation or training
-    if rows is not None and (found := levels(*rows, _rates(run, rows))) is not None:
-        yield _level_check(found)
-    past_best = False
-    if validation is not None and (check := _evaluation_check(validation)) is not None:
-        past_best = check.mark == BAD
-        yield check
-    if not past_best and run.diverged is None and not run.is_warming_up:
+    is_past_best = past_best is not None and past_best.mark == BAD
+    if rows is not None and not (is_past_best and rows is validation):
+        found = levels(*rows, _rates(run, rows))
+        yield from () if found is None else (_level_check(found),)
+    if past_best is not None:
+        yield past_best
+    if not is_past_best and run.diverged is None and not run.is_warming_up:
         yield from _course_check(run, training, validation)
 
 
@@ -107,9 +120,9 @@ def _rise_words(rise: Rise) -> tuple[str, str]:
     return words.STEPPED_UP, f"the loss rose from {before} to {loss_words(rise.level)} {at}, and is not back"
 
 
-def _evaluation_check(validation: ByStep) -> Check | None:
+def _evaluation_check(validation: ByStep, training: ByStep | None) -> Check | None:
     """Return whether the validation loss is past its best; None of too few evaluations."""
-    found = evaluations(*validation)
+    found = evaluations(*validation, training)
     if found is None:
         return None
     steps, n = validation.steps, len(validation.steps)
@@ -134,26 +147,34 @@ def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) 
     check = partial(Check, power=found.power, first=found.first, last=found.last, looks=found.n)
     both = f"{loss_words(found.after)} in the last quarter of the steps, {loss_words(found.before)} in the second"
     if found.word == RISES:
-        yield check(BAD, f"the {name} rises: {both}", words.RISING, STOP)
+        word = words.RISING if rows is training else words.PAST_BEST
+        yield check(BAD, f"the {name} rises: {both}", word, STOP)
     elif found.word == STALLS:
         yield check(BAD, f"the {name} no longer falls: {both}", words.STALLED, STOP)
     elif run.keeps_its_rate and (since := stalled_since(*thinned(*rows))) is not None:
         yield check(BAD, f"the {name} no longer falls since about step {since:,}", words.STALLED, STOP)
     elif found.word != FALLS:
-        yield check(OPEN, f"The {name} falls by less than its noise, {found.power:.2g}")
-    elif found.moved < 0:
-        yield check(GOOD, f"The {name} still falls: {loss_words(-found.moved)} in the last {found.steps:,} steps")
+        yield check(OPEN, f"Whether the {name} falls is hidden by its noise: by less than {found.power:.2g}", HIDDEN)
+    elif -found.moved > found.error:
+        yield check(
+            GOOD, f"The {name} still falls: {loss_words(-found.moved)} in the last {found.steps:,} steps", FALLS
+        )
     else:
-        yield check(GOOD, f"The {name} fell, but not in the last {found.steps:,} steps")
+        lately = f"in the last {found.steps:,} steps by less than its noise"
+        yield check(GOOD, f"The {name} fell, {lately}", FALLS)
 
 
-def _rate_checks(run: Run) -> Iterator[Check]:
-    """Yield whether the learning rate is off its schedule."""
-    known = np.isfinite(run.learning_rate)
-    if known.sum() < MIN_ROWS:
+def _rate_check(run: Run) -> Iterator[Check]:
+    """Yield whether the learning rate is, or once was, off its schedule."""
+    steps = known_rates(run).steps
+    n = len(steps)
+    if n < MIN_ROWS:
         return
-    steps, n = run.steps[known], int(known.sum())
-    yield Check(GOOD, f"Learning rate as scheduled in {n:,} rows", first=int(steps[0]), last=int(steps[-1]), looks=n)
+    check = partial(Check, first=int(steps[0]), last=int(steps[-1]), looks=n)
+    if found := departures(run):
+        yield check(BAD, str(found[-1]), words.OFF_SCHEDULE)
+    else:
+        yield check(GOOD, f"No rise of the learning rate after its warm-up in {n:,} rows")
 
 
 def _finite_check(run: Run) -> Iterator[Check]:

@@ -5,8 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from toposcope.logs.anomalies import row_noise
-from toposcope.logs.overfitting import NORMAL_MAD
+from toposcope.logs.anomalies import NORMAL_MAD, row_noise
 from toposcope.typing import Steps, Vector
 
 MAX_ROWS = 4000  # rows of a loss that are looked at; of a longer log the means of as many blocks
@@ -15,11 +14,13 @@ WIDTHS = (3, 6, 12, 24, 48)  # rows on either side of a place whose medians are 
 MIN_STEP, MIN_SHORT_STEP, MIN_SPIKE = 0.03, 0.1, 0.3
 """Least step of ln(loss): of the wider windows, of 3 rows, which a few hard batches may fill, and of a single row."""
 SPIKE_WIDTH = 10.0  # the same of single rows, whose tails are heavier: those of small batches reached 6.6
+NEAR = 10  # widths before a place by whose rows its noise is known
 MAX_RATE_RISE = 1.02  # factor by which the learning rate may rise where a rise of the loss is not explained by it
 NOISE_WIDTH = 8.0  # robust standard deviations of the differences of medians: none of 384 sound runs reached them
 POWER_WIDTH = 1.28  # standard deviations between what is named half the time, and what is with 90% probability
 MEDIAN_NOISE = 1.77  # standard deviation of the difference of two medians over that of a mean, of normal numbers
 MIN_ANEW_ROWS = 5  # rows that a loss takes to fall again; one that is back sooner only spiked
+MIN_LARGE = 0.3  # rise of ln(loss), for several rows, after which a run is not called healthy again
 MAX_REST = 0.25  # share of a rise that may be left of one that is over
 RETURNED = 0.6  # share of what was learned that is lost where a run is back at its start
 MIN_LEARNED = 0.15  # fall of ln(loss) before that, for a start to be told from noise
@@ -38,7 +39,7 @@ class Rise(NamedTuple):
     peak: float  # the highest of these rows
     n_rows: int  # until the loss was back, or to the end
     is_back: bool
-    above_first: bool  # whether it rose above the first level, for several rows
+    is_large: bool  # whether it rose so far, for several rows, that a run keeps the mark
     from_start: bool  # whether it led back to the first level, from which the loss fell anew
 
     @property
@@ -59,7 +60,7 @@ class Levels(NamedTuple):
     def standing(self, rise: Rise) -> bool:
         """Return whether a rise still says something: it is not back, just over, or undid what was learned."""
         recent = self.n - (rise.row + rise.n_rows) < max(STRETCH * self.n, min(STRETCH_ROWS, self.n / 4))
-        return not rise.is_back or rise.from_start or recent or rise.above_first
+        return not rise.is_back or rise.from_start or recent or rise.is_large
 
 
 def thinned(steps: Steps, values: Vector) -> tuple[Steps, Vector]:
@@ -98,16 +99,26 @@ def levels(steps: Steps, losses: Vector, rates: Vector | None = None) -> Levels 
     for width in (width for width in WIDTHS if 4 * width <= n):
         medians = np.median(sliding_window_view(y, width), axis=1)
         steps_up = medians[width:] - medians[:-width]  # at rows width, ..., n - width
-        # of second differences, in which a trend cancels; their variance is three times that of the steps
-        bends = medians[2 * width :] - 2 * medians[width:-width] + medians[: -2 * width]
-        scale = max(NORMAL_MAD * float(np.median(np.abs(bends))) / 3**0.5, noise * MEDIAN_NOISE / width**0.5)
+        scale = max(_spread(medians, width), noise * MEDIAN_NOISE / width**0.5)
         limit = max(NOISE_WIDTH * scale, MIN_SHORT_STEP if width == WIDTHS[0] else MIN_STEP)
         least = min(least, limit + POWER_WIDTH * scale)
-        found += [(int(i) + width, width) for i in np.flatnonzero(steps_up > limit)]
+        for row in (np.flatnonzero(steps_up > limit) + width).tolist():
+            # noise may grow as a loss falls: that of the rows before counts too
+            near = y[max(0, row - NEAR * width - 2 * NEAR) : row]
+            here = max(
+                _spread(medians[max(0, row - (NEAR + 3) * width) : row - width + 1], width),
+                row_noise(near) * MEDIAN_NOISE / width**0.5,
+            )
+            if steps_up[row - width] > NOISE_WIDTH * here:
+                found.append((row, width))
     around = np.median(sliding_window_view(y[:-1], 5), axis=1)  # before rows 5, ..., n - 1
     limit = max(SPIKE_WIDTH * noise, MIN_SPIKE)
     single = limit + POWER_WIDTH * noise
-    found += [(int(i) + 5, 1) for i in np.flatnonzero(y[5:] - around > limit)]
+    found += [
+        (row, 1)
+        for row in (np.flatnonzero(y[5:] - around > limit) + 5).tolist()
+        if y[row] - around[row - 5] > SPIKE_WIDTH * row_noise(y[max(0, row - 6 * NEAR) : row])
+    ]
     rises: list[Rise] = []
     for row, width in sorted(found):
         if rates is not None and rates[min(row + width, n) - 1] > MAX_RATE_RISE * rates[max(0, row - max(width, 5))]:
@@ -116,6 +127,13 @@ def levels(steps: Steps, losses: Vector, rates: Vector | None = None) -> Levels 
             rises.append(_rise(steps, y, row, width))
     now = float(np.median(losses[-5:]))
     return Levels(tuple(rises), now * float(np.expm1(min(least, single))), n, int(steps[0]), int(steps[-1]))
+
+
+def _spread(medians: Vector, width: int) -> float:
+    """Return the noise of steps between medians, by their second differences, in which a trend cancels."""
+    bends = medians[2 * width :] - 2 * medians[width:-width] + medians[: -2 * width]
+    # whose variance is three times that of the steps
+    return NORMAL_MAD * float(np.median(np.abs(bends))) / 3**0.5 if len(bends) else 0.0
 
 
 def _rise(steps: Steps, y: Vector, row: int, width: int) -> Rise:
@@ -130,7 +148,7 @@ def _rise(steps: Steps, y: Vector, row: int, width: int) -> Rise:
     peak = float(smooth[: max(width, 5)].max())
     over = np.flatnonzero(smooth <= before + MAX_REST * (peak - before))
     n_rows = int(over[0]) + width // 2 if len(over) else len(after)
-    first = float(np.median(y[:3]))
+    first = float(y[:3].max())
     anew = n_rows >= MIN_ANEW_ROWS and first - before >= MIN_LEARNED and after[0] <= first + ABOVE_START
     return Rise(
         begin,
@@ -140,6 +158,6 @@ def _rise(steps: Steps, y: Vector, row: int, width: int) -> Rise:
         float(np.exp(after[: max(width, 5)].max())),
         n_rows,
         bool(len(over)),
-        above_first=peak > first and n_rows >= WIDTHS[0],
+        is_large=peak - before >= MIN_LARGE and n_rows >= WIDTHS[0],
         from_start=bool(anew and np.median(after[:2]) - before >= RETURNED * (first - before)),
     )

@@ -73,7 +73,7 @@ def _layers(run: Run, watched: Watched) -> Iterator[Check]:
     if layers.idle:
         names = examples(layers.idle)
         text = f"{len(layers.idle)} of {layers.n_layers} layers do not change: {names}; {when}"
-        yield check(OPEN, text)
+        yield check(BAD if layers.n_looks >= MIN_LOOKS else OPEN, text, NOT_LEARNING)
     elif run.last_seen - layers.last > STRETCH * run.last_seen:
         yield check(OPEN, f"Layers not looked at since step {layers.last:,}")
     elif layers.n_looks >= MIN_LOOKS and not {a["check"] for a in watched.alerts} & STOPPING:

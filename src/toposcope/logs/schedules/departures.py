@@ -17,6 +17,10 @@ JUMP_ROWS = 2  # within which a rate jumps; one that takes longer creeps
 MAX_RISING_ROWS = 0.1  # share of the rows from which a rate rises: one that does more often follows no schedule
 MAX_UNEVEN = 0.05  # relative difference of distances and of peaks of one cycle
 MAX_DIFFERENCE = 0.01  # share of the peak by which a logged rate may differ from the declared one
+MAX_LEFT = 0.05  # share of the plan within which a rate may fall to 0
+MAX_VALLEY = 0.05  # share of the peak from which a rise back to it looks as a warm restart does
+MAX_LOST, MIN_BEFORE_LOST, MIN_LOST_ROWS = 0.01, 0.2, 3
+"""Share of the rate before to which a lost rate falls in a row, share of the peak that this was, rows that it stays."""
 CYCLIC = ("cycl", "restart", "sgdr", "triangular")  # in the names of schedules whose rates rise again
 
 
@@ -24,7 +28,7 @@ class Departure(NamedTuple):
     """One place where the learning rate leaves its schedule."""
 
     step: int  # the first that is off
-    kind: Literal["jump", "excursion", "rise", "declared"]
+    kind: Literal["jump", "excursion", "rise", "lost", "declared"]
     expected: float  # the rate before it, or as declared
     rate: float  # the rate there; of a rise or an excursion the highest
     last: int  # the last step of an excursion or a rise; that of the log if it lasts
@@ -35,6 +39,8 @@ class Departure(NamedTuple):
         change = f"from {self.expected:.3g} to {self.rate:.3g}"
         if self.kind == "excursion":
             return f"the learning rate rises {change} at step {self.step:,} and is back after step {self.last:,}"
+        if self.kind == "lost":
+            return f"the learning rate falls {change} at step {self.step:,}, before the end"
         if self.kind == "jump":
             return f"the learning rate jumps {change} at step {self.step:,}"
         return f"the learning rate rises again {change}, from step {self.step:,} to {self.last:,}"
@@ -73,7 +79,32 @@ def departures(run: Run, plan: Callable[[NDArray[np.number[Any]]], Vector] | Non
         return []
     if sum(high - low for low, high in rises) > len(rates) / 2 and len(rises) > MAX_RISING_ROWS * len(rates):
         return []
-    return [_departure(steps, rates, rise) for rise in rises]
+    found = [_departure(steps, rates, rise) for rise in rises if not _is_restart(rates, rise)]
+    found += _lost(steps, rates, warm_up, run.last_step)
+    return sorted(found, key=lambda departure: departure.step)
+
+
+def _is_restart(rates: Vector, rise: _Rise) -> bool:
+    """Return whether a rise may be a warm restart: from near 0, or from where the rate began, to about its peak."""
+    low, high = rise
+    peak = rates[: low + 1].max()
+    begins_low = rates[low] <= MAX_VALLEY * peak or abs(rates[low] - rates[0]) <= MIN_RISE * rates[0]
+    stays = rates[min(high + 2 * JUMP_ROWS, len(rates) - 1)] > rates[high] / 2
+    return bool(begins_low and stays and 0.9 * peak <= rates[high] <= 1.25 * peak)
+
+
+def _lost(steps: Vector, rates: Vector, warm_up: int, end: int | None) -> list[Departure]:
+    """Return where the rate falls to nearly 0 within a row, long before the end, and stays there."""
+    falls = np.flatnonzero((rates[1:] <= MAX_LOST * rates[:-1]) & (rates[:-1] > MIN_BEFORE_LOST * rates.max())) + 1
+    for row in falls.tolist():
+        if row <= warm_up or rates[row] > MAX_LOST * rates[warm_up:row].min():
+            continue  # the end of an excursion
+        stays = rates[row : row + MIN_LOST_ROWS].max() <= MAX_LOST * rates[row - 1] and row + MIN_LOST_ROWS <= len(
+            rates
+        )
+        if stays and (end is None or steps[row] < (1 - MAX_LEFT) * end):
+            return [Departure(int(steps[row]), "lost", rates[row - 1], rates[row], int(steps[-1]))]
+    return []
 
 
 def _without_slips(steps: Vector, rates: Vector) -> tuple[Vector, Vector]:
