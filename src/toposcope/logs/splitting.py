@@ -106,6 +106,7 @@ class _Curve(NamedTuple):
     loss: Numbers
     name: str
     rate: Vector | None
+    is_epoch: bool  # whether rows have no step
 
 
 def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
@@ -183,7 +184,9 @@ def _by_restarts(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
         return [raw]
     bounds = [0, *begins, len(raw.table)]
     rows = " and ".join(str(i + 1) for i in begins)
-    *others, last = dict.fromkeys(["steps", *(sign for signs in begins.values() for sign in signs)])
+    *others, last = dict.fromkeys(
+        ["epochs" if curve.is_epoch else "steps", *(sign for signs in begins.values() for sign in signs)]
+    )
     what = f"{', '.join(others)} and {last}"
     remark = f"{what} go back to their beginning in row {rows}: {len(bounds) - 1} runs, one after the other"
     return [
@@ -209,8 +212,8 @@ def _curve(raw: RawLog, columns: Mapping[str, str], key: str | None) -> _Curve |
     for name in named.get("step", []):
         row = raw.numbers[name]
         if row.logged[loss.logged].mean() >= tuning.MIN_STEP_SHARE:
-            return _Curve(row.values, epoch, loss, most, rate)
-    return _Curve(epoch, None, loss, most, rate)
+            return _Curve(row.values, epoch, loss, most, rate, False)
+    return _Curve(epoch, None, loss, most, rate, True)
 
 
 def pivot_long(table: pl.DataFrame, key: str) -> pl.DataFrame:

@@ -44,10 +44,10 @@ def choose_target(
         raise ToposcopeError("nothing was logged yet")
     if not losses:
         names = [name for name in raw.table.columns if AUXILIARY_WORDS.isdisjoint(name.lower().split("_"))]
-        if not steps and names:
-            raise ToposcopeError(_unrecognised(raw, names))
         if len(unknown := [name for name in names if "loss" in words_of(name)]) > 1:
             raise ToposcopeError(_which(unknown, "losses, and none is known to be the model's own"))
+        if not steps and names:
+            raise ToposcopeError(_unrecognised(raw, names))
         raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
     candidates = [Candidate(loss, own_rows(raw, loss, losses)) for loss in losses]
     logged = [candidate for candidate in candidates if candidate.numbers.logged.any()]

@@ -19,8 +19,15 @@ _CLOSING = {"[": "]", "{": "}"}
 NO_VALUE = object()
 
 
+def refuse_pointer(content: bytes) -> None:
+    """Refuse what Git LFS keeps in place of a file."""
+    if content.startswith(b"version https://git-lfs.github.com/spec/v1"):
+        raise ToposcopeError("a Git LFS pointer, the log itself is elsewhere; run git lfs pull")
+
+
 def decoded(content: bytes) -> tuple[str, tuple[str, ...]]:
     """Return the text of a file, and remarks if its encoding was guessed or a crash left zero bytes in it."""
+    refuse_pointer(content)
     text, remarks = _text(content)
     if "\0" not in text:
         return text, remarks

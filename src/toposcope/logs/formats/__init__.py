@@ -27,12 +27,12 @@ import polars as pl
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.files import refuse_link
 from toposcope.logs.raw import RawLog, one_line
+from toposcope.logs.texts import refuse_pointer
 from toposcope.plugins import collect_modules
 
 Item = TypeVar("Item")
 HEAD = 4096  # bytes by which a file without a known ending is recognised
 MAX_FILE_BYTES = 4 * 10**9
-MAX_POINTER_BYTES, _POINTER = 1024, b"version https://git-lfs.github.com/spec/v1"
 _ZEROS = re.compile(rb"^\0\0+")  # a single one may be of a character in UTF-16
 _READ_INSIDE = tuple(
     "*.csv *.json* *.y*ml *.toml files/*.json* files/*.y*ml metrics/* params/* checkpoint-*/*.json".split()
@@ -85,8 +85,8 @@ def read_raw(path: Path, *, look: bool = False, root: Path | None = None) -> lis
     with refusing(path):
         if path.is_file() and path.stat().st_size > MAX_FILE_BYTES:
             raise ToposcopeError(f"{path.stat().st_size / 1e9:.1f} GB; a training log has fewer")
-        if path.is_file() and path.stat().st_size < MAX_POINTER_BYTES and path.read_bytes().startswith(_POINTER):
-            raise ToposcopeError("a Git LFS pointer, the log itself is elsewhere; run git lfs pull")
+        if path.is_file() and path.stat().st_size < HEAD:
+            refuse_pointer(path.read_bytes())
     module = format_of(path, look=look)
     with refusing(path):
         for pattern in _READ_INSIDE if module and path.is_dir() else ():

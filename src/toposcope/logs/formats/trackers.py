@@ -22,6 +22,7 @@ from toposcope.logs.formats import json_rows
 from toposcope.logs.formats.tables import hyperparameters
 from toposcope.logs.raw import RawLog, plural
 from toposcope.logs.splitting import pivot_long
+from toposcope.logs.texts import refuse_pointer
 
 EVENTS = "tfevents"
 LENGTH = struct.Struct("<Q")
@@ -96,6 +97,7 @@ def _scalars(file: Path, remarks: list[str]) -> Iterator[tuple[str, int, float]]
     from tensorboard.compat.proto.event_pb2 import Event
 
     content = file.read_bytes()
+    refuse_pointer(content)
     place = 0
     while place + BEFORE <= len(content):
         (length,) = LENGTH.unpack_from(content, place)
