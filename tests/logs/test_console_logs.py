@@ -103,7 +103,7 @@ def test_a_resumed_or_growing_log_is_read(log: Excerpt, tmp_path: Path) -> None:
 
 
 def test_a_log_of_several_losses_asks_for_one(tmp_path: Path) -> None:
-    with pytest.raises(ToposcopeError, match="no column is recognised as the loss"):
+    with pytest.raises(ToposcopeError, match=r"3 losses, and none is known.*--column loss=box_loss"):
         read(tmp_path, (FOLDER / "yolo.log").read_text())
 
 
