@@ -38,7 +38,7 @@ def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where losses end that are numbers, and not 0."""
     positive = losses[np.isfinite(losses) & (losses > 0)]
     lost = ~np.isfinite(losses)
-    if len(positive) and positive[-tuning.N_BEFORE_ZEROS :].min() > tuning.MAX_ROUNDED * _last_place(positive):
+    if len(positive) and positive[-tuning.N_BEFORE_ZEROS :].min() > tuning.MAX_ROUNDED * last_place(positive):
         lost |= losses == 0
     present = np.flatnonzero(~lost)
     if not len(present):
@@ -55,7 +55,7 @@ def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     return Divergence(int(steps[before + 1]), reason)
 
 
-def _last_place(values: Vector) -> float:
+def last_place(values: Vector) -> float:
     """Return the last decimal place that values are written with, at most that of single precision."""
     for place in range(MAX_PLACES):
         scaled = values * 10.0**place

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toposcope.logs.anomalies import last_place
 from toposcope.typing import Steps, Vector
 
 MIN_ROWS = 16  # rows of a loss of which something is said about its course; half as many evaluations
@@ -63,7 +64,8 @@ def course(steps: Steps, losses: Vector, min_rows: int = MIN_ROWS) -> Course | N
     moved = float(losses[late].mean() - losses[early].mean())
     stretch = round(float(steps[late].mean() - steps[early].mean()))
     ends = int(steps[0]), int(steps[-1])
-    return Course(a, b, math.hypot(error_a, error_b), moved, stretch, len(losses), *ends)
+    rounded = _rounding(losses)
+    return Course(a, b, max(math.hypot(error_a, error_b), rounded), moved, stretch, len(losses), *ends)
 
 
 def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> int | None:
@@ -72,6 +74,7 @@ def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> i
     Its slope against the logarithm of the step is compared with that of an equally long part before.
     """
     known = steps > 0
+    rounded = _rounding(losses) / float(losses[-1])
     x, y = np.log(steps[known]), np.log(np.maximum(losses[known], 1e-300))
     for share in STALL_SHARES:
         n = round(share * len(x))
@@ -80,9 +83,14 @@ def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> i
         late, error = _slope(x[-n:], y[-n:])
         early, _ = _slope(x[-2 * n : -n], y[-2 * n : -n])
         span = float(x[-1] - x[-n])
-        if max(-late, 0) + 2 * error < MAX_STALL_SLOPE * -early and 2 * error * span < MAX_STALL:
+        if max(-late, 0) + 2 * error < MAX_STALL_SLOPE * -early and 2 * max(error * span, rounded) < MAX_STALL:
             return int(steps[known][-n])
     return None
+
+
+def _rounding(losses: Vector) -> float:
+    """Return the standard error of losses by the last decimal place that they are written with."""
+    return last_place(losses) / math.sqrt(12) if np.ptp(losses) else 0.0
 
 
 def _slope(x: Vector, y: Vector) -> tuple[float, float]:

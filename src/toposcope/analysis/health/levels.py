@@ -1,5 +1,6 @@
 """Whether a loss rose suddenly: where its level steps up, whether it came back, and what would have been seen."""
 
+from bisect import bisect
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ WIDTHS = (3, 6, 12, 24, 48)  # rows on either side of a place whose medians are 
 MIN_STEP, MIN_SHORT_STEP, MIN_SPIKE = 0.03, 0.1, 0.3
 """Least step of ln(loss): of the wider windows, of 3 rows, which a few hard batches may fill, and of a single row."""
 SPIKE_WIDTH = 10.0  # the same of single rows, whose tails are heavier: those of small batches reached 6.6
+MAX_TAIL = 4  # single rows at least half as high as one, among which it is no spike
 NEAR = 10  # widths before a place by whose rows its noise is known
 MAX_RATE_RISE = 1.02  # factor by which the learning rate may rise where a rise of the loss is not explained by it
 NOISE_WIDTH = 8.0  # robust standard deviations of the differences of medians: none of 384 sound runs reached them
@@ -114,17 +116,20 @@ def levels(steps: Steps, losses: Vector, rates: Vector | None = None) -> Levels 
     around = np.median(sliding_window_view(y[:-1], 5), axis=1)  # before rows 5, ..., n - 1
     limit = max(SPIKE_WIDTH * noise, MIN_SPIKE)
     single = limit + POWER_WIDTH * noise
-    found += [
-        (row, 1)
-        for row in (np.flatnonzero(y[5:] - around > limit) + 5).tolist()
-        if y[row] - around[row - 5] > SPIKE_WIDTH * row_noise(y[max(0, row - 6 * NEAR) : row])
-    ]
+    above = y[5:] - around
+    for row in (np.flatnonzero(above > limit) + 5).tolist():
+        is_tail = (above > above[row - 5] / 2).sum() > MAX_TAIL  # of heavy noise, not a spike
+        if not is_tail and above[row - 5] > SPIKE_WIDTH * row_noise(y[max(0, row - 6 * NEAR) : row]):
+            found.append((row, 1))
     rises: list[Rise] = []
-    for row, width in sorted(found):
+    found.sort()
+    for row, width in found:
         if rates is not None and rates[min(row + width, n) - 1] > MAX_RATE_RISE * rates[max(0, row - max(width, 5))]:
             continue
         if not rises or row >= rises[-1].row + rises[-1].n_rows:
-            rises.append(_rise(steps, y, row, width))
+            # wide windows see a rise first, narrow ones how high it goes
+            places = found[bisect(found, (row, 0)) : bisect(found, (row + width, 0))]
+            rises.append(_rise(steps, y, *min(places, key=lambda place: (place[1], place[0]))))
     now = float(np.median(losses[-5:]))
     return Levels(tuple(rises), now * float(np.expm1(min(least, single))), n, int(steps[0]), int(steps[-1]))
 

@@ -18,6 +18,7 @@ MAX_RISING_ROWS = 0.1  # share of the rows from which a rate rises: one that doe
 MAX_UNEVEN = 0.05  # relative difference of distances and of peaks of one cycle
 MAX_DIFFERENCE = 0.01  # share of the peak by which a logged rate may differ from the declared one
 MAX_LEFT = 0.05  # share of the plan within which a rate may fall to 0
+FIRST_ROWS = 5  # of a log, which may show the base of a cyclic rate
 MAX_VALLEY = 0.05  # share of the peak from which a rise back to it looks as a warm restart does
 MAX_LOST, MIN_BEFORE_LOST, MIN_LOST_ROWS = 0.01, 0.2, 3
 """Share of the rate before to which a lost rate falls in a row, share of the peak that this was, rows that it stays."""
@@ -85,10 +86,11 @@ def departures(run: Run, plan: Callable[[NDArray[np.number[Any]]], Vector] | Non
 
 
 def _is_restart(rates: Vector, rise: _Rise) -> bool:
-    """Return whether a rise may be a warm restart: from near 0, or from where the rate began, to about its peak."""
+    """Return whether a rise may be a warm restart: from near 0, or from the base at which the log begins, to about its peak."""
     low, high = rise
     peak = rates[: low + 1].max()
-    begins_low = rates[low] <= MAX_VALLEY * peak or abs(rates[low] - rates[0]) <= MIN_RISE * rates[0]
+    base = rates[:FIRST_ROWS].min()
+    begins_low = rates[low] <= MAX_VALLEY * peak or abs(rates[low] - base) <= MAX_UNEVEN * base
     stays = rates[min(high + 2 * JUMP_ROWS, len(rates) - 1)] > rates[high] / 2
     return bool(begins_low and stays and 0.9 * peak <= rates[high] <= 1.25 * peak)
 
