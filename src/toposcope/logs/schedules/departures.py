@@ -86,7 +86,7 @@ def departures(run: Run, plan: Callable[[NDArray[np.number[Any]]], Vector] | Non
 
 
 def _is_restart(rates: Vector, rise: _Rise) -> bool:
-    """Return whether a rise may be a warm restart: from near 0, or the base that the log begins at, to about its peak."""
+    """Return whether a rise may be a warm restart: from near 0, or the base where the log begins, to about its peak."""
     low, high = rise
     peak = rates[: low + 1].max()
     base = rates[:FIRST_ROWS].min()
