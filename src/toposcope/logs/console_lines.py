@@ -45,13 +45,15 @@ _CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*
 _LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
 _BRACKETS = re.compile(r"[\s\[\]()|:]+")
 _STEPS_BEHIND = re.compile(r" (?:steps|iterations|iters|updates)\b")
+_SIZE_AFTER = re.compile(r" ?[KMB]?(?:illion)? +(?:[Tt]otal |[Tt]rainable |model )?(param(?:eter)?s)\b")
 _NAMED_AFTER = re.compile(r" ?[:|,-]? ?[A-Za-z]")
 _CODE = re.compile(r"[=(){}\"'#]")
 _ATTACHED = re.compile(r"^(?:[A-Za-zµ%°$][\w%/]*|(?:/[A-Za-z]+)+)")
 _UNIT = re.compile(
-    r"^\s?(ms|us|µs|secs?|seconds?|mins?|minutes?|h|hours?|[KMG]i?B|%|percent|tok(?:ens)?/s|it/s)(?![\w/])"
+    r"^\s?(ms|us|µs|s(?=$|[\s,;|)\]])|secs?|seconds?|mins?|minutes?|h|hours?|[KMG]i?B|%|percent|tok(?:ens)?/s|it/s)(?![\w/])"
 )
 _MULTIPLE = re.compile(r"^([kKMBT])(?![A-Za-z])")
+_IN_MULTIPLES = re.compile(r"\(([KMB])\)\s*[:=]\s*$")
 _SPACED, _SIZES = re.compile(r"^ ([KMBT]|[mb](?=illion))"), ("parameters", "tokens")  # 123.85 M, 1.2 billion
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
 _FILLERS = PARTS | frozenset(
@@ -224,13 +226,12 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
     held_out, evaluates, previous, pair, begin, before_first = "", False, "", "", "", ""
+    bare: set[str] = set()
     for place, (before, after) in enumerate(pairwise(parts)):
         if place < len(known):
             continue
         unit = _UNIT.match(after) or (_ATTACHED.match(after) if after[:1] not in "/_" else None)
-        multiple = _MULTIPLE.match(after) or (
-            _SPACED.match(after) if kind_of(_name(before, first=True)[0]) in _SIZES else None
-        )
+        multiple = _MULTIPLE.match(after) or _IN_MULTIPLES.search(before)  # Parameters (M): 123.85
         if pair and before.strip() == "/":
             fields.append(Field(place, pair))
             pair = ""
@@ -256,8 +257,11 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             name = STEP  # After 100 steps
         elif not fields and not name and before[-1:] in ("", " ") and _NAMED_AFTER.match(after) and _is_named(after):
             name = STEP  # 100 train 3.2
+        elif not fields and kind_of(name) in ("", "run") and (size := _SIZE_AFTER.match(after)):
+            name = size[1]  # 124 M params
         elif name.lower() in PARTS and after.lstrip()[:1] in ("[", "("):
             name = EPOCH  # Train: 3 [ 50/1251 (4%)]
+        multiple = multiple or (_SPACED.match(after) if kind_of(name) in _SIZES else None)
         evaluates |= bool(held_out) and kind_of(name) == STEP and "batch" in name.lower()
         previous = ""
         before_first, begin = (before_first + before, begin + rest) if not fields else (before_first, begin)
@@ -265,6 +269,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             name.lower() in PARTS and (unit or multiple or _COUNTED.fullmatch(values[place]) or after[:1] == ":")
         ):
             continue
+        bare |= {f"{name} loss"} if name.lower() in PARTS else set()
         name = _full_name(name, held_out, line)
         previous = name if following else ""
         head, _, tail = name.rpartition("/")
@@ -274,6 +279,11 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, name, multiple[1]))
         else:
             fields.append(Field(place, f"{name} in {unit[0].strip()}" if unit else name))
+    if (
+        not any(kind_of(field.name.removesuffix(ALL)) in (STEP, EPOCH) for field in fields)
+        and "loss" not in line.lower()
+    ):
+        fields = [field for field in fields if field.name not in bare]  # shares of the data
     if evaluates or _EPOCH_MEANS.search(line) or _ASIDE.search(begin):
         fields = []
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}

@@ -434,10 +434,10 @@ def _place_by_epochs(
 
 def _choose_plan(counted: dict[int, str], last: int, facts: dict[str, object], evidence: dict[str, str]) -> None:
     """Keep one plan of those that a configuration declares and that steps of an epoch and its epochs make."""
-    stated = identify_facts({key: value for key, value in facts.items() if size_of(value) >= last}).get(
-        "last_step", [""]
-    )
-    declared, line = size_of(facts.get(stated[0])), evidence.get("last_step", "")
+    # one that the log exceeds counts only alone: a row may be one past its plan
+    sizes = [size_of(facts[key]) for key in identify_facts(facts).get("last_step", [])]
+    declared = next((size for size in sizes if size >= last), max(sizes, default=np.nan))
+    line = evidence.get("last_step", "")
     _drop_plan(facts, evidence)
     plan, why = next(iter(counted.items()), (np.nan, ""))
     # a count of all steps beats that of an epoch; what other lines declare may be of a program above the log

@@ -22,6 +22,8 @@ TEST_WORDS = frozenset({"test", "heldout"})
 """Words of a held-out part that a run is judged by once, after the part for choosing among checkpoints."""
 
 
+MIN_SUMMED, MIN_SUM_ROWS, INCREMENTS = 0.9, 10, (0.05, 3.0)
+"""Share of the rows that grow; of a loss that is not named as a sum, rows of a part, and increments over its first."""
 SUM_WORDS = frozenset({"total", "sum", "cumulative", "cum", "accumulated", "running"})
 
 
@@ -86,15 +88,26 @@ def choose_target(
 
 def _which(names: list[str], of: str) -> str:
     """Return the question which of several losses is meant."""
-    return f"{len(names)} {of}: name it, as in --column loss={one_line(names[0])} (of {join_names(names)})"
+    option = shlex.join(["--column", f"loss={one_line(names[0])}"])
+    return f"{len(names)} {of}: name it, as in {option} (of {join_names(names)})"
 
 
 def _is_running_sum(candidate: Candidate) -> bool:
-    """Return whether a loss that is named as a sum grows with every row, to more than twice its first value."""
+    """Return whether a loss grows with every row until it begins again, as a sum does."""
     losses = candidate.numbers.values[np.isfinite(candidate.numbers.values)]
-    if SUM_WORDS.isdisjoint(words_of(candidate.target.name)) or len(losses) < 3:
+    parts = [part for part in np.split(losses, np.flatnonzero(np.diff(losses) <= 0) + 1) if len(part) > 2]
+    named = not SUM_WORDS.isdisjoint(words_of(candidate.target.name))
+    if (
+        not parts
+        or sum(map(len, parts)) < MIN_SUMMED * len(losses)
+        or not (named or min(map(len, parts)) >= MIN_SUM_ROWS)
+    ):
         return False
-    return bool((np.diff(losses) > 0).all() and losses[-1] > 2 * losses[0] > 0)
+    low, high = (0.0, np.inf) if named else INCREMENTS
+    steps = [np.diff(part) / part[0] for part in parts]
+    return all(
+        part[-1] > 2 * part[0] > 0 and low <= a.min() and a.max() <= high for part, a in zip(parts, steps, strict=True)
+    )
 
 
 def _unrecognised(raw: RawLog, shown: list[str]) -> str:
