@@ -226,7 +226,6 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     known = next((names for pattern, names in _NAMED if pattern.match("#".join(parts))), ())
     fields = [Field(place, name) for place, name in enumerate(known)]
     held_out, evaluates, previous, pair, begin, before_first = "", False, "", "", "", ""
-    bare: set[str] = set()
     for place, (before, after) in enumerate(pairwise(parts)):
         if place < len(known):
             continue
@@ -269,7 +268,6 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             name.lower() in PARTS and (unit or multiple or _COUNTED.fullmatch(values[place]) or after[:1] == ":")
         ):
             continue
-        bare |= {f"{name} loss"} if name.lower() in PARTS else set()
         name = _full_name(name, held_out, line)
         previous = name if following else ""
         head, _, tail = name.rpartition("/")
@@ -279,11 +277,6 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, name, multiple[1]))
         else:
             fields.append(Field(place, f"{name} in {unit[0].strip()}" if unit else name))
-    if (
-        not any(kind_of(field.name.removesuffix(ALL)) in (STEP, EPOCH) for field in fields)
-        and "loss" not in line.lower()
-    ):
-        fields = [field for field in fields if field.name not in bare]  # shares of the data
     if evaluates or _EPOCH_MEANS.search(line) or _ASIDE.search(begin):
         fields = []
     kinds = {field.name: kind_of(field.name.removesuffix(ALL)) for field in fields}

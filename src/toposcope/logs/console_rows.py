@@ -19,7 +19,8 @@ from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.target import text_of
 
 OF_EPOCHS = " epochs of its steps"  # ends the evidence of a plan that is their product
-MAX_EPOCHS = 1000
+MAX_EPOCHS, BATCHES = 1000, 8
+_OF_SAMPLES = re.compile(r"Train Epoch: \d+ \[\d+/\d+ \(\d+%\)\]")
 MAX_QUOTED = 80  # characters of a line that is evidence
 ROUNDED = "steps are rounded, and rows before them do not show how far these are apart"
 _DIGITS = re.compile(r"\d+")
@@ -83,7 +84,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
     parsed = _with_unnamed_steps(parsed, usual, remarks)
     _write_steps(parsed, usual, evidence, remarks)
     rows = _rows(parsed, first, usual, facts, remarks)
-    axis = _place(rows, facts, evidence, remarks)
+    axis = _place(rows, facts, evidence, remarks, lines)
     _without_stale(rows, remarks)
     if not any(STEP in row for row in rows) and len(ranks := dict.fromkeys(row.get("rank") for row in rows)) > 1:
         rows = [row for row in rows if row.get("rank") == next(iter(ranks))]
@@ -376,7 +377,9 @@ def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], 
     return [], ""
 
 
-def _place(rows: list[Row], facts: dict[str, object], evidence: dict[str, str], remarks: list[str]) -> str:
+def _place(
+    rows: list[Row], facts: dict[str, object], evidence: dict[str, str], remarks: list[str], lines: Sequence[str]
+) -> str:
     """Put one step into each row in place of its steps of several names, counted through epochs; and the plan.
 
     Return what the steps count, where that is known.
@@ -387,12 +390,20 @@ def _place(rows: list[Row], facts: dict[str, object], evidence: dict[str, str], 
     epoch = next((name for name in columns if kind_of(name) == EPOCH), "")
     if (n_epochs := _last(rows, epoch + ALL)) is not None:
         facts["num_epochs"], evidence["last_epoch"] = n_epochs, "the number of epochs in its rows"
+    ended = [row for row in rows if any(name in row for name in names)]
+    if epoch and len(ended) > 1 and all(row.get(name) == row.get(name + ALL) for row in ended for name in names):
+        for row in rows:  # each at the end of its epoch, whatever is counted in it
+            for name in names:
+                row.pop(name, None)
+        names = []
     if not names:
         return _place_by_epochs(rows, epoch, facts, evidence, remarks) if epoch else ""
     plans: dict[int, str] = {}
+    samples = ""
     for name in names:
         if length := _last(rows, name + ALL):
             is_main = all(row.get(names[0], row.get(name)) == row.get(name) for row in rows if name in row)
+            samples = samples or _counts_samples(rows, name, length, lines)
             plan = _count_through(rows, name, epoch, length, size_of(facts.get("num_epochs")))
             plans |= {plan[0]: plan[1]} if plan and is_main else {}
     pairs = {name: _pairs(rows, name, names[: k + 1]) for k, name in enumerate(names)}
@@ -406,6 +417,31 @@ def _place(rows: list[Row], facts: dict[str, object], evidence: dict[str, str], 
             row[STEP] = str(step)
             last = max(last, step)
     _choose_plan(plans, last, facts, evidence)
+    if samples:
+        evidence["steps"] = samples
+    return "sample" if samples else ""
+
+
+def _counts_samples(rows: list[Row], name: str, length: int, lines: Sequence[str]) -> str:
+    """Return why numbers within an epoch count its samples, not its steps; empty if they may be steps."""
+    number = f"(?:{length}|{length:,})"
+    what = r"(?:samples|examples|images|sequences|sentences)\b"
+    size = re.compile(
+        rf"(?<![\d.,]){number} +(?:train(?:ing)? )?{what}|{what}\D{{0,20}}{number}(?![\d.,]*\d)", re.IGNORECASE
+    )
+    if line := next((line for line in lines if size.search(line)), ""):
+        return f"samples, as its line {one_line(line.strip(), MAX_QUOTED)!r} says"
+    if any(map(_OF_SAMPLES.match, lines)):
+        return "samples, as PyTorch's example prints them"
+    steps = [int(row[name]) for row in rows if row.get(name, "").isdigit()]
+    gaps = Counter(b - a for a, b in pairwise(steps) if b > a)
+    gap = gaps.most_common(1)[0][0] if gaps else 0
+    batch = min(steps, default=0)
+    if 1 < batch < gap and gap % batch == 0 and batch % BATCHES == 0 and batch % 50:  # the first row is after one batch
+        return f"samples: the first row is at {batch:,}, the others {gap:,} apart"
+    # a step is logged every 50 or 100, samples by batches of some power of 2
+    if gap and gap % BATCHES == 0 and gap % 50 and length % gap and length in steps:
+        return f"samples: rows are {gap:,} apart, and the last of an epoch is at {length:,}"
     return ""
 
 

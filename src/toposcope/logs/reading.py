@@ -15,6 +15,7 @@ from toposcope.logs.columns import FIELDS, target_of
 from toposcope.logs.formats import (
     console,
     existing,
+    format_of,
     json_rows,
     nothing_read,
     read_raw,
@@ -104,7 +105,7 @@ def read_logs(
     ('a', [10, 30], '1 row has a loss that is NaN or infinite: ignored')
     """
     columns, path = checked_columns(columns, unit), existing(path)
-    raws, errors = _raw_logs(path, pattern)
+    raws, errors = _raw_logs(path, pattern, columns)
     logs: list[tuple[RawLog, Run]] = []
     for raw in raws:
         try:
@@ -170,10 +171,13 @@ def checked_columns(columns: Mapping[str, str] | None, unit: str | None) -> Mapp
     return columns or {}
 
 
-def _raw_logs(path: Path, pattern: str) -> tuple[list[RawLog], list[str]]:
+def _raw_logs(path: Path, pattern: str, columns: Mapping[str, str]) -> tuple[list[RawLog], list[str]]:
     if pattern and path.is_file():
         with refusing(path):
             return console.parse_pattern(path.read_bytes(), path, pattern), []
+    if columns and format_of(path, look=True) is console:
+        with refusing(path):
+            return console.runs(path, columns), []
     raws = read_raw(path, look=True)
     if raws is not None:
         return raws, []

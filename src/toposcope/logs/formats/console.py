@@ -3,7 +3,8 @@
 import csv
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import polars as pl
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import tuning
-from toposcope.logs.columns import identify_columns
-from toposcope.logs.console_lines import LABEL, RANK, kind_of, without_cut_end
+from toposcope.logs.columns import COLUMN_NAMES, LOSSES, identify_columns
+from toposcope.logs.console_lines import EPOCH, LABEL, RANK, STEP, kind_of, without_cut_end
 from toposcope.logs.console_rows import Reading, read_lines
 from toposcope.logs.formats import tables
 from toposcope.logs.raw import RawLog, join_names, one_line, plural
@@ -157,10 +158,27 @@ def _is_table(text: str) -> bool:
     return bool(found.losses or found.named.get("step"))
 
 
-def runs(path: Path) -> list[RawLog]:
-    """Return what a file says of its run."""
+def runs(path: Path, columns: Mapping[str, str] | None = None) -> list[RawLog]:
+    """Return what a file says of its run; `columns` are names of one's own by what they stand for."""
     content = path.read_bytes()
-    return parse(_printed_in_cells(content) if path.suffix.lower() in ENDINGS else content, path)
+    content = _printed_in_cells(content) if path.suffix.lower() in ENDINGS else content
+    if not columns:
+        return parse(content, path)
+    text = _decoded(content)[0]
+    own: dict[str, str] = {}  # by the known names that they are read under
+    for quantity, name in columns.items():
+        if kind_of(name) != quantity and quantity in ("loss", *COLUMN_NAMES):
+            known = LOSSES if quantity == "loss" else COLUMN_NAMES[quantity]
+            alias = next((one for one in known if one not in text and len(one) > 1), known[0])
+            text, n = re.subn(rf"(?<![\w/]){re.escape(name)}(?![\w/])", alias, text)
+            own |= {alias: name} if n else {}
+    raws = parse(text.encode(), path)
+    own |= {quantity: name for quantity, name in columns.items() if quantity in (STEP, EPOCH)}  # as rows have them
+    tables = [
+        raw.table.rename({n: own[n] for n in raw.table.columns if n in own and own[n] not in raw.table.columns})
+        for raw in raws
+    ]
+    return [replace(raw, table=table) for raw, table in zip(raws, tables, strict=True)]
 
 
 def _printed_in_cells(content: bytes) -> bytes:
@@ -212,7 +230,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         n = plural(len(lines), "line", "lines")
         raise ToposcopeError(f"no loss, as in 'step 10: loss 4.2', and no table with a header in its {n}{PATTERN_HINT}")
     if _n_losses(found) == 1 and len(lines) > 1:
-        raise ToposcopeError(f"only one of its {len(lines)} lines states a loss; a log states several")
+        raise ToposcopeError(f"at most one of its {len(lines)} lines states a loss; a log states several")
     remarks = (*lost, *cut, *found.remarks)
     return [
         RawLog(
