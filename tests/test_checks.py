@@ -8,7 +8,6 @@ from pathlib import Path
 
 from toposcope.checks import CHECKS
 from toposcope.monitor.alerts import SPIKING
-from toposcope.report.live.health import LOG_CHECKS
 
 ROOT = Path(__file__).parents[1]
 DOCTOR = {name for name, check in CHECKS.items() if check.doctor}
@@ -81,7 +80,6 @@ def test_the_doctor_makes_the_findings_of_the_list() -> None:
 
 def test_the_monitor_raises_the_alerts_of_the_list() -> None:
     assert made(ALERT, "monitor") | set(SPIKING) == MONITOR
-    assert set(LOG_CHECKS) <= MONITOR
 
 
 def test_false_alarms_are_shared_among_no_more_than_there_are() -> None:

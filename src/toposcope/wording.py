@@ -16,9 +16,9 @@ def capitalised(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Make a sentence of a text: a capital first, a full stop last; nothing of an empty one."""
-    text = text.strip().rstrip(".")
-    return f"{capitalised(text)}." if text else ""
+    """Make a sentence of a text: a capital first, a full stop last unless it asks; nothing of an empty one."""
+    text = capitalised(text.strip().rstrip("."))
+    return f"{text}." if text and not text.endswith("?") else text
 
 
 def loss_words(value: float | None, digits: int = 3) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from toposcope.analysis.health import Health, health
 from toposcope.forecasting import forecast
 from toposcope.logs import read_log
 from toposcope.logs.finding import find_sources
@@ -61,8 +63,8 @@ class Mirrored:
         finally:
             c.close()
 
-    def facts(self, name: str = "") -> dict[str, Any]:
-        ((text,),) = self.rows("SELECT value FROM meta WHERE key LIKE 'monitor %'", name)
+    def facts(self, name: str = "", what: str = "monitor") -> dict[str, Any]:
+        ((text,),) = self.rows(f"SELECT value FROM meta WHERE key LIKE '{what} %'", name)
         found: dict[str, Any] = json.loads(text)
         return found
 
@@ -78,16 +80,14 @@ def runs(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_log_that_grows_is_stored_as_if_read_at_once(runs: Path, tmp_path: Path) -> None:
     values = losses()
-    values[150] = 40.0  # a spike
     log = runs / "train.csv"
     whole, grown = Mirrored(runs, tmp_path / "whole"), Mirrored(runs, tmp_path / "grown")
     for n in (3, 60, 61, 148, 152, 200):
         log.write_text(HEADER + csv(values[:n]))
         grown.look()
     whole.look()
-    for table in ("log", "log_targets", "alerts"):
+    for table in ("log", "log_targets"):
         assert grown.rows(f"SELECT * FROM {table}") == whole.rows(f"SELECT * FROM {table}")
-    assert [check for (check,) in whole.rows("SELECT check_name FROM alerts")] == ["loss spike"]
     # not at 3, before 5% of the plan, nor at 61, less than 1% of it after 60
     assert [step for (step,) in grown.rows("SELECT step FROM forecasts")] == [60, 148, 152, 200]
     ((last_step, *made),) = whole.rows("SELECT last_step, loss, low, high FROM forecasts")
@@ -119,7 +119,8 @@ def test_a_fault_is_one_line_and_the_others_go_on(runs: Path, tmp_path: Path) ->
     for name in ("a", "b"):
         (runs / f"{name}.csv").write_text(HEADER + csv(losses()))
     (runs / "config.json").write_text('{"lr": 0.1}')  # no log, and no fault
-    (runs / "notes.txt").write_text("remember the milk\n" * 10)
+    (runs / "notes.txt").write_text("remember the milk\n" * 10)  # nor this
+    (runs / "lost.log").write_text("remember the loss\n" * 10)
     (runs / "broken").mkdir()
     (runs / "broken" / "trainer_state.json").write_text(state(losses())[:-20])
     (runs / "outside.csv").symlink_to(tmp_path / "secret.csv")
@@ -127,9 +128,11 @@ def test_a_fault_is_one_line_and_the_others_go_on(runs: Path, tmp_path: Path) ->
     mirrored = Mirrored(runs, tmp_path / "made")
     found = mirrored.look()
     assert list(found["studies"]) == ["a", "b"]
-    broken, outside = sorted(found["faults"])
-    assert "broken" in broken
-    assert "the file may have been cut" in broken
+    assert found["not_shown"].startswith("3 of 5 files are not shown: ")
+    assert "lost.log: no loss" in found["not_shown"]
+    assert "broken: " in found["not_shown"]
+    assert found["not_shown"].endswith("; and 1 more.")
+    (outside,) = found["faults"]
     assert "a link out of its folder" in outside
     (runs / "a.csv").write_text("step,loss\nnot a number\n")
     found = mirrored.look()
@@ -160,18 +163,29 @@ def test_a_trainers_checkpoints_its_state_and_its_text_are_one_run(runs: Path, t
     assert mirrored.rows("SELECT status, last_step FROM runs", "out") == [("complete", 200)]
 
 
-def test_health_divergence_and_age_are_those_of_the_log(runs: Path, tmp_path: Path) -> None:
+def test_health_divergence_and_age_are_those_of_the_log(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (runs / "lost.csv").write_text(HEADER + csv([*losses()[:100], *[float("nan")] * 50]))
-    (runs / "old.csv").write_text(HEADER + csv(losses()))
-    os.utime(runs / "old.csv", (1.7e9, 1.7e9))
+    old = runs / "old.csv"
     mirrored = Mirrored(runs, tmp_path / "made")
-    mirrored.look()
-    checks = [check for (check,) in mirrored.rows("SELECT check_name FROM alerts ORDER BY position", "lost")]
-    assert checks == ["non-finite", "diverged"]
-    assert "diverged at step 101" in mirrored.facts("lost")["diverged"]
+    for n, written in ((100, 1.7e9), (200, 1.7e9 + 100)):
+        old.write_text(HEADER + csv(losses()[:n]))
+        os.utime(old, (written, written))
+        monkeypatch.setattr(time, "time", lambda now=written + 10: now)
+        mirrored.look()
+    assert mirrored.facts("lost", "health")["word"] == "Diverged"
+    assert mirrored.facts("lost", "health")["reason"].startswith("At step 101: ")
     assert mirrored.rows("SELECT * FROM forecasts", "lost") == []
-    assert mirrored.rows("SELECT status FROM runs", "old") == [("running",)]  # the page sees how old it is
-    assert mirrored.facts("old")["updated"] == 1.7e9
+    judged = Health.from_dict(mirrored.facts("old", "health"))
+    assert str(judged) == str(health(read_log(old))), "as every command says"
+    assert judged.word == "Healthy"
+    monkeypatch.setattr(time, "time", lambda: 1.7e9 + 1000)
+    mirrored.look()
+    assert mirrored.facts("old", "health")["reason"] == (
+        "Nothing was written for 15 minutes, where a row came every 1 second."
+    )
+    assert mirrored.rows("SELECT status FROM runs", "old") == [("running",)]
 
 
 def test_hyperparameters_next_to_a_log_say_what_is_planned(runs: Path, tmp_path: Path) -> None:

@@ -203,7 +203,6 @@ def test_runs_of_a_folder_stand_side_by_side_and_new_ones_are_found(tmp_path: Pa
     assert Shown(feed, View()).update().message["runs"] == ["mine", "other/other", "other/second"]
     first.log([21])
     assert feed.has_changed()
-    assert not feed.has_changed()
 
 
 def test_a_folder_may_be_empty_and_a_study_may_be_replaced(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Database, Quantity
 from toposcope.report.live.feed import View
 from toposcope.report.live.making import assets_without_vega
-from toposcope.report.live.moves import layer_facts, moves
+from toposcope.report.live.moves import moves
 from toposcope.report.live.server import LivePage
 
 
@@ -58,7 +58,6 @@ def test_what_moves_is_said_and_noise_is_not(tmp_path: Path) -> None:
             (options,) = c.execute("SELECT DISTINCT options FROM measurements WHERE probe = 'controls'").fetchone()
             known = {"controls stable_rank": Quantity("controls", options, "stable_rank")}
             found[directory.name] = moves(c, directory.name, known, known)
-            assert layer_facts(c, directory.name, known, 5).n_layers == 0  # nothing is known of gradients
         database.close()
     assert found["still"] == []
     assert len(found["mine"]) == 2

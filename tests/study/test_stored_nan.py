@@ -20,7 +20,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs import LogTable, find_log, read_log
 from toposcope.logs.formats import study as study_format
 from toposcope.report.live.database import Database, runs
-from toposcope.report.live.facts import LayerFacts
+from toposcope.report.live.judge import Judge
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.sections.monitor import _divergences, final_losses
 from toposcope.report.study_data import StudyData
@@ -115,8 +115,11 @@ def died(directory: Path, *, steps: int = 120, first_nan: int = 81, names: tuple
 
 def status(directory: Path) -> Status:
     database = Database(directory / "study.db")
+    judge = Judge(directory)
+    judge.look(0)
     with database.reading() as c:
-        found = status_of(c, runs(c)[0], "run", 0.0, {}, LayerFacts())
+        (row,) = runs(c)
+        found = status_of(c, row, "run", 0.0, (), judge.health(c, row))
     database.close()
     return found
 
@@ -135,7 +138,8 @@ def test_a_monitored_run_that_died(tmp_path: Path) -> None:
     assert raw.table["loss"].is_nan().sum() == 40
     assert raw.table["learning_rate"].null_count() == 40
     found = status(tmp_path / "run")
-    assert found.facts.diverged == "the run diverged at step 81"
+    assert found.health.reason.startswith("At step 81: the training loss is NaN")
+    assert found.loss != found.loss, "the last loss is NaN"
     assert found.forecast is None
 
 

@@ -1,12 +1,17 @@
 """Statistics over a study: association within a run, phases, scaling. Frames in, frames out; no files."""
 
-from toposcope.analysis.between_runs import between_runs_step_table, between_runs_table
-from toposcope.analysis.layers import reference_table
-from toposcope.analysis.matched import collapse_table, matched_table
-from toposcope.analysis.phases import change_point_table, phase_table
-from toposcope.analysis.scaling import scaling_table
-from toposcope.analysis.table import association_table, comparison_table
-from toposcope.analysis.trajectories import Trajectory, trajectories
+from typing import TYPE_CHECKING
+
+from toposcope.lazy import lazy_imports
+
+if TYPE_CHECKING:
+    from toposcope.analysis.between_runs import between_runs_step_table, between_runs_table
+    from toposcope.analysis.layers import reference_table
+    from toposcope.analysis.matched import collapse_table, matched_table
+    from toposcope.analysis.phases import change_point_table, phase_table
+    from toposcope.analysis.scaling import scaling_table
+    from toposcope.analysis.table import association_table, comparison_table
+    from toposcope.analysis.trajectories import Trajectory
 
 __all__ = [
     "Trajectory",
@@ -20,9 +25,7 @@ __all__ = [
     "phase_table",
     "reference_table",
     "scaling_table",
-    "trajectories",
 ]
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# So that `toposcope.analysis.health` is quick to import.
+__getattr__, __dir__ = lazy_imports(__name__, __file__)

@@ -35,6 +35,9 @@ MAX_LOGS = 128  # logs of a folder that are read, the last written ones; each ha
 MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every ten seconds at most
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
 PRIORITY = 5  # of the process: training comes first
+MAYBE_LOGS = (".txt", ".err", ".json")  # endings of files most of which are no log
+UNREAD = "cannot be read as a training log: "  # with which most reasons begin
+N_NAMED = 2  # refused logs that are named
 BUSY = "reading"  # file that names the log being read, by which a log is known on which the process died
 
 
@@ -49,6 +52,12 @@ class ReadLog:
     next_time: float = 0.0  # before which it is not read again
     mirrored: "MirroredLog | None" = None
     written: float = 0.0
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it has the name of a log, and holds none that can be shown."""
+        is_named = self.source.is_certain or self.source.path.suffix.lower() not in MAYBE_LOGS
+        return self.mirrored is None and bool(self.fault) and is_named and any(size for _, size, _ in self.version)
 
     @property
     def is_shown(self) -> bool:
@@ -80,6 +89,8 @@ class Mirror:
         for read in sorted(self._known.values(), key=lambda read: read.source.is_text):
             if self._read(read):
                 self._write_index()
+            elif read.mirrored is not None:
+                read.mirrored.judge()
 
     def _search(self) -> None:
         """Find the logs: those that are ones for certain first, then the last written."""
@@ -160,18 +171,35 @@ class Mirror:
         faulty = [read for read in self._known.values() if read.is_shown]
         if not shown and not faulty:  # nothing is a log: why, of what might have been one
             faulty = [read for read in self._known.values() if read.fault and not read.source.is_text]
-        faults = [f"Not shown: {fault}" for fault in self._found.faults.values()]
-        faults += [f"{'Not shown' if r.mirrored is None else 'Shown as it was'}: {r.fault}" for r in faulty]
+        refused = self._refused() if self._target.is_dir() else []
+        named = [path for path, _ in refused[:N_NAMED]]
+        faults = [f"Not shown: {fault}" for path, fault in self._found.faults.items() if path not in named]
+        faults += [
+            f"{'Not shown' if read.mirrored is None else 'Shown as it was'}: {read.fault}"
+            for read in faulty
+            if str(read.source.path) not in named
+        ]
         unread = sum(not read.version for read in self._known.values())
         notes = [f"{counted(unread, 'file')} still to be read."] if unread else []
         index = {
             "studies": dict(sorted(zip(names, folders, strict=True))),
             "faults": [*faults, *notes, *([self._found.cut] if self._found.cut else [])],
             "refused": self._refusal() if not shown else "",
+            "not_shown": _not_shown([reason for _, reason in refused], len(shown)),
         }
         if (text := json.dumps(index)) != self._last:
             write_text(self._index, text)
             self._last = text
+
+    def _refused(self) -> list[tuple[str, str]]:
+        """Return path and reason of what has the name of a log in a folder, and holds none that can be shown."""
+        reads = sorted(self._known.values(), key=lambda read: not read.source.is_text)
+        faults = {str(read.source.path): read.fault for read in reads if read.is_refused} | self._found.faults
+        brief = {
+            path: fault.removeprefix(f"{path}: ").removeprefix(UNREAD).partition(";")[0].rstrip(".")
+            for path, fault in faults.items()
+        }
+        return [(path, f"{Path(path).name}: {one_line(reason, 90)}") for path, reason in brief.items()]
 
     def _refusal(self) -> str:
         """Return why a file that was named cannot be shown, now or later; empty if it can."""
@@ -183,6 +211,15 @@ class Mirror:
         except ToposcopeError as error:
             return str(error)
         return ""
+
+
+def _not_shown(reasons: Sequence[str], n_shown: int) -> str:
+    """Return a sentence on the logs that are refused; empty if none is."""
+    if not reasons:
+        return ""
+    n, more = len(reasons), f"; and {len(reasons) - N_NAMED} more" if len(reasons) > N_NAMED else ""
+    of = f"{n} of {counted(n + n_shown, 'file')} {'is' if n == 1 else 'are'} not shown"
+    return f"{of}: {'; '.join(reasons[:N_NAMED])}{more}."
 
 
 def _rank(source: LogSource) -> tuple[bool, bool, float]:

@@ -18,6 +18,7 @@ from toposcope.analysis.health.check import (
 )
 from toposcope.checks import CHECKS
 from toposcope.logs import Run
+from toposcope.logs.table import ByStep
 from toposcope.logs.watched import TRAINING, Watched
 from toposcope.wording import capitalised, counted, duration, examples, sentence
 
@@ -49,7 +50,8 @@ def _alerts(run: Run, watched: Watched) -> Iterator[Check]:
     kinds = dict[str, list[Mapping[str, Any]]]()
     for alert in watched.alerts:
         kinds.setdefault(alert["check"], []).append(alert)
-    interval = (run.last_seen - int(run.steps[0])) / max(1, len(run.steps) - 1)
+    steps = (run.training or run.validation or ByStep(run.steps, run.loss)).steps
+    interval = (run.last_seen - int(steps[0])) / max(1, len(steps) - 1)
     since = run.last_seen - max(STRETCH * run.last_seen, STRETCH_ROWS * interval)
     for name, alerts in kinds.items():
         check = CHECKS.get(name)

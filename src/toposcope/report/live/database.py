@@ -208,12 +208,6 @@ def logged_columns(c: sqlite3.Connection, run: str) -> list[str]:
     return columns + sorted(name for (name,) in c.execute(ends, {"run": run}))
 
 
-def has_more(c: sqlite3.Connection, run: str, column: str, n: int) -> bool:
-    """Return whether a column of a run's log has more than so many values."""
-    query = f"SELECT 1 FROM log WHERE run = ? AND {column} IS NOT NULL LIMIT 1 OFFSET ?"
-    return c.execute(query, (run, n)).fetchone() is not None
-
-
 def logged(c: sqlite3.Connection, run: str, column: str, after: int, until: int, at_most: int) -> list[Row]:
     """Return a column of a run's log after a step, thinned by the database itself."""
     table, value, also = "log", column, ""

@@ -11,10 +11,10 @@ from toposcope.report.live import cool_down
 from toposcope.report.live import database as db
 from toposcope.report.live.assets import Assets
 from toposcope.report.live.database import Row, columns, rows_a_run, thinned
-from toposcope.report.live.facts import LayerFacts
+from toposcope.report.live.judge import Judge
 from toposcope.report.live.layer_map import LayerTable, layer_map
 from toposcope.report.live.mirror import LogMirror, MirroredLogs
-from toposcope.report.live.moves import Move, layer_facts, moves
+from toposcope.report.live.moves import Move, moves
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.naming import LOG, MEASURED, feature_words, layer_labels
 from toposcope.report.tuning import MAX_CELLS, MIN_RUN_ROWS
@@ -56,7 +56,7 @@ class View:
 class Part:
     """What a message has of one study."""
 
-    version: tuple[int, int, int]  # changes of the database, studies on the page, and the stored cool-down
+    version: tuple[int, ...]  # changes of the database, studies on the page, the stored cool-down, looks of the judge
     statuses: list[Status]
     catalogue: dict[str, Any]
     lines: list[dict[str, Any]]
@@ -67,12 +67,13 @@ class Part:
 class StudyFeed:
     """One study: its database, and a cache of its content."""
 
-    def __init__(self, directory: Path, assets: Assets, name: str = "") -> None:
+    def __init__(self, directory: Path, assets: Assets, name: str = "", *, is_log: bool = False) -> None:
         self.directory = directory
         self.name = name or directory.resolve().name
         self.beside = directory  # where a measured cool-down is stored
         self.database = db.Database(directory / "study.db")
-        self._stamp = 0
+        self.judge = Judge(None if is_log else directory)
+        self._stamp, self._was_due = 0, False
         self._assets = assets
         self._coarse: dict[tuple[str, str], tuple[tuple[int, int], list[Row]]] = {}
         self._tables: dict[tuple[str, str], tuple[int, LayerTable]] = {}
@@ -80,20 +81,22 @@ class StudyFeed:
         self._quantities: dict[str, db.Quantity] = {}
         self._by_run: dict[str, list[str]] = {}
         self._columns: dict[str, list[str]] = {}
-        self._layer_facts: dict[str, tuple[int, LayerFacts]] = {}
         self._moves: tuple[tuple[str, int], list[Move]] = (("", -1), [])
         self.seen: Part | None = None  # what the last message had of this study
 
     def has_changed(self) -> bool:
-        """Return whether the database, or the cool-down that is stored beside it, changed since the last call."""
-        before, self._stamp = self._stamp, cool_down.stamp(self.beside)
-        return self.database.has_changed() or before != self._stamp
+        """Return whether anything is new since the last call: rows, the stored cool-down, or the health of a run."""
+        has_rows, stamp = self.database.has_changed(), cool_down.stamp(self.beside)
+        is_due = self.judge.is_due(self.database.n_changes)
+        is_new = has_rows or stamp != self._stamp or (is_due and not self._was_due)
+        self._stamp, self._was_due = stamp, is_due
+        return is_new
 
     def with_cool_down(self, c: sqlite3.Connection, row: db.RunRow, status: Status) -> Status:
         """Return the status of the only run with what is known of a cool-down from now on."""
         return replace(
             status,
-            cool_down=cool_down.measured_words(self.beside, status.facts.step),
+            cool_down=cool_down.measured_words(self.beside, status.step),
             to_measure=cool_down.how_to_measure(c, row.run, self.beside.resolve(), db.meta(c, f"monitor {row.run}")),
         )
 
@@ -188,20 +191,12 @@ class StudyFeed:
 
     def status(self, c: sqlite3.Connection, row: db.RunRow, shown: str, at_most: int) -> Status:
         """Return the status of a run."""
-        run, logged = row.run, self._columns[row.run]
-        position = db.log_position(c, run)
-        curves: dict[str, list[Row]] = {}
-        for column in ("loss", "validation_loss"):
-            if column in logged:
-                whole = self._whole(c, run, column, position, at_most)
-                curves[column] = whole + db.logged(c, run, column, position[0], 1 << 62, at_most)
-        return status_of(c, row, shown, self.database.written(), curves, self._facts_on_layers(c, run))
-
-    def _facts_on_layers(self, c: sqlite3.Connection, run: str) -> LayerFacts:
-        n = db.n_measured(c, run)
-        if self._layer_facts.get(run, (-1,))[0] != n:
-            self._layer_facts[run] = n, layer_facts(c, run, self._quantities, n)
-        return self._layer_facts[run][1]
+        column, validation = "validation_loss", list[Row]()
+        if column in self._columns[row.run]:
+            position = db.log_position(c, row.run)
+            whole = self._whole(c, row.run, column, position, at_most)
+            validation = whole + db.logged(c, row.run, column, position[0], 1 << 62, at_most)
+        return status_of(c, row, shown, self.database.written(), validation, self.judge.health(c, row))
 
     def moves(self, c: sqlite3.Connection, run: str) -> list[Move]:
         """Return the quantities of layers of a run that changed most."""
@@ -336,7 +331,8 @@ class Feed:
             for name in [name for name, path in known.items() if wanted.get(name) != path]:
                 self.studies.pop(name).database.close()
             self.studies = {
-                name: self.studies.get(name) or StudyFeed(path, self._assets, name) for name, path in wanted.items()
+                name: self.studies.get(name) or StudyFeed(path, self._assets, name, is_log=path not in found)
+                for name, path in wanted.items()
             }
             return True
 
@@ -369,13 +365,16 @@ class Feed:
             "statuses": statuses,
             "moves": [move for part in parts.values() for move in part.moves] if len(statuses) == 1 else [],
             "faults": faults,
+            "not_shown": "" if view.study else self._mirrored.not_shown,
         }, {name: part.position for name, part in parts.items()}
 
     def _part(self, study: StudyFeed, view: View, known: Position, n_studies: int) -> Part:
         """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""
         if self.is_log(study.name) and self.is_single and self.directory.is_dir():
             study.beside = self.directory
-        seen, version = study.seen, (study.database.n_changes, n_studies, cool_down.stamp(study.beside))
+        study.judge.look(study.database.n_changes)
+        version = study.database.n_changes, n_studies, cool_down.stamp(study.beside), study.judge.n_looks
+        seen = study.seen
         if seen is not None and seen.version == version and seen.position == known:
             return replace(seen, lines=[])
         with study.database.reading() as c:

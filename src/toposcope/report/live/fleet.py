@@ -4,39 +4,42 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.report.live.facts import HAS_DIVERGED, TRAINING, past_best
-from toposcope.report.live.health import Health
-from toposcope.report.live.status import Status
-from toposcope.wording import loss_words
+from toposcope.analysis.health import check as words
+from toposcope.report.live.status import TRAINING_LOSS, VALIDATION_LOSS, Status
+from toposcope.wording import examples, loss_words
 
 PHRASES = {
-    "Healthy": ("is healthy", "are healthy"),
-    "Finished": ("finished", "finished"),
-    "Diverged": ("diverged", "diverged"),
-    "Failed": ("failed", "failed"),
-    "Silent": ("is silent", "are silent"),
-    "Look at this": ("needs a look", "need a look"),
-    "Past its best": ("is past its best", "are past their best"),
-    "Too early to say": ("has begun", "have begun"),
+    words.HEALTHY: ("is healthy", "are healthy"),
+    words.FINISHED: ("finished", "finished"),
+    words.DIVERGED: ("diverged", "diverged"),
+    words.FAILED: ("failed", "failed"),
+    words.SILENT: ("is silent", "are silent"),
+    words.RESTARTED: ("is back at its start", "are back at their start"),
+    words.STEPPED_UP: ("has a loss that stepped up", "have a loss that stepped up"),
+    words.SPIKED: ("has a loss that spiked", "have a loss that spiked"),
+    words.RISING: ("has a loss that rises", "have a loss that rises"),
+    words.OFF_SCHEDULE: ("is off its schedule", "are off their schedule"),
+    words.NOT_LEARNING: ("has a part that does not learn", "have a part that does not learn"),
+    words.ALERTED: ("needs a look", "need a look"),
+    words.STALLED: ("has stalled", "have stalled"),
+    words.PAST_BEST: ("is past its best", "are past their best"),
+    words.UNJUDGED: ("is not judged", "are not judged"),
+    words.EARLY: ("has begun", "have begun"),
 }
 """What a fleet's headline says of one run and of several, in its order."""
-SOUND = ("Healthy", "Finished", "Too early to say")
-
-Judged = tuple[Status, Health]
+SOUND = (words.HEALTHY, words.FINISHED, words.UNJUDGED, words.EARLY)
 
 
-def fleet_answer(judged: Sequence[Judged]) -> tuple[str, str, str]:
+def fleet_answer(statuses: Sequence[Status]) -> tuple[str, str, str]:
     """Return the answer on several runs: that on the worst ones first."""
-    if not judged:
+    if not statuses:
         return "No run here yet.", "plain", "This page updates when one starts."
-    worst_rank = min(of.rank for _, of in judged)
-    worst = [
-        each for each in judged if each[1].word in PHRASES and each[1].word not in SOUND and each[1].rank == worst_rank
-    ]
-    others = [each for each in judged if each not in worst]
-    counts = Counter(of.word for _, of in others)
-    first, tone = _of_worst(worst, len(judged)), worst[0][1].tone if worst else "plain"
-    if not worst and counts["Healthy"] == len(judged):
+    worst_rank = min(status.health.rank for status in statuses)
+    worst = [s for s in statuses if s.health.rank == worst_rank and s.health.word not in SOUND]
+    others = [s for s in statuses if s.health.rank != worst_rank or s.health.word in SOUND]
+    counts = Counter(status.health.word for status in others)
+    first, tone = _of_worst(worst, len(statuses)), worst[0].health.tone if worst else "plain"
+    if not worst and counts[words.HEALTHY] == len(statuses):
         tone = "good"
     what = "others" if worst else "runs"
     parts = []
@@ -47,55 +50,58 @@ def fleet_answer(judged: Sequence[Judged]) -> tuple[str, str, str]:
             parts.append(f"The {what[:-1]} {one}" if n == 1 else f"{'Both' if n == 2 else f'All {n}'} {what} {several}")
         else:
             parts.append(f"{n}{'' if parts else f' of {len(others)} {what}'} {one if n == 1 else several}")
-    best = _best(others)
+    best = _best(others, fleet_kind(statuses))
     found = f"{', '.join(parts)}{';' if best else '.'}" if parts else ""
     rest = f"{best}." if best else ""
     return (first, tone, f"{found} {rest}".strip()) if first else (found, tone, rest)
 
 
-def _of_worst(worst: Sequence[Judged], n_runs: int) -> str:
+def _of_worst(worst: Sequence[Status], n_runs: int) -> str:
     """Return what is said of the runs that need a look most; empty if there are none."""
     if not worst:
         return ""
-    names = [status.name for status, _ in worst]
-    one, several = PHRASES[worst[0][1].word]
+    names = [status.name for status in worst]
+    one, several = PHRASES[worst[0].health.word]
     if len(worst) == 1:
-        return f"{names[0]} {one}{_where(worst[0])}."
+        return f"{names[0]} {one}{_where(worst[0].health)}"
     if len(worst) == 2:
         return f"{' and '.join(names)} {several}."
-    last = max(worst, key=lambda each: each[0].facts.step or 0)
-    return f"{len(worst)} of {n_runs} runs {several}, {last[0].name} among them."
+    last = max(worst, key=lambda status: status.step or 0)
+    return f"{len(worst)} of {n_runs} runs {several}, {last.name} among them."
 
 
-def _where(each: Judged) -> str:
-    """Return at which step a run diverged, or what stands out in it."""
-    status, of = each
-    if of.word == "Diverged":
-        found = status.facts.diverged.removeprefix(HAS_DIVERGED).partition(":")[0]
-        return found if found.startswith(" at step") else ""
-    if turned := past_best(status.facts):
-        return f" since step {turned[0]:,}"
-    reason = of.reason.rstrip(".")
-    return f": {reason[:1].lower()}{reason[1:]}" if reason else ""
+def _where(health: words.Health) -> str:
+    """Return at which step a run diverged, or what stands out in it, up to the full stop."""
+    if not health.reason:
+        return "."
+    reason = f"{health.reason[0].lower()}{health.reason[1:]}"
+    return f" {reason.partition(':')[0]}." if health.word == words.DIVERGED else f": {reason}"
 
 
-def _best(judged: Sequence[Judged]) -> str:
-    """Return which run ends lowest, of those that are sound and whose loss is of the most frequent kind."""
-    ends = [(end, s) for s, of in judged if of.word in ("Healthy", "Finished") and (end := end_of(s)) is not None]
+def fleet_kind(statuses: Sequence[Status]) -> str:
+    """Return the kind of loss that runs are ranked by: of validation where at least half of them log it."""
+    return VALIDATION_LOSS if 2 * sum(bool(s.validation) for s in statuses) >= len(statuses) else TRAINING_LOSS
+
+
+def unranked(statuses: Sequence[Status]) -> str:
+    """Name the runs that do not log the kind of loss that runs are ranked by."""
+    kind = fleet_kind(statuses)
+    lacking = [status.name for status in statuses if status.loss_of(kind) is None and status.step is not None]
+    return f"Ranked by {kind}, which is not logged by {examples(lacking)}." if lacking else ""
+
+
+def _best(statuses: Sequence[Status], kind: str) -> str:
+    """Return which run ends lowest, of those that are sound."""
+    sound = [s for s in statuses if s.health.word in (words.HEALTHY, words.FINISHED)]
+    ends = [(end, i) for i, s in enumerate(sound) if (end := s.end_of(kind)) is not None]
     if not ends:
         return ""
-    target = Counter(s.target for _, s in ends).most_common(1)[0][0]
-    value, best = min(((end, s) for end, s in ends if s.target == target), key=lambda each: each[0])
-    who = "it" if len(judged) == 1 else f"the best, {best.name},"
-    if best.forecast is not None:
-        return f"{who} ends at {range_words(best.forecast)}, {best.target}"
-    verb = "is at" if best.facts.status == TRAINING else "ended at"
-    return f"{who} {verb} {loss_words(value)}, {best.loss_name}"
-
-
-def end_of(status: Status) -> float | None:
-    """Return the loss at which a run ends, or the last one."""
-    return status.forecast["loss"] if status.forecast is not None else status.last_loss
+    value, place = min(ends)
+    best = sound[place]
+    who = "it" if len(statuses) == 1 else f"the best, {best.name},"
+    if best.forecast is not None and best.target == kind:
+        return f"{who} ends at {range_words(best.forecast)}, {kind}"
+    return f"{who} {'is at' if best.is_training else 'ended at'} {loss_words(value)}, {kind}"
 
 
 def range_words(forecast: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from toposcope.report.live.assets import last_line
@@ -28,6 +28,7 @@ class MirroredLogs:
     studies: dict[str, str] = field(default_factory=dict)  # folder of the database by the name of each log
     faults: list[str] = field(default_factory=list)
     refused: str = ""  # why the file that was named is none that can be shown
+    not_shown: str = ""  # a sentence on the logs of a folder that are refused
 
 
 class LogMirror:
@@ -51,7 +52,7 @@ class LogMirror:
                 with suppress(OSError, ValueError):  # there is none before the first look
                     self._found = MirroredLogs(**json.loads((self._folder / INDEX).read_bytes()))
             faults = [*self._found.faults, *([self._fault] if self._fault else [])]
-            return MirroredLogs(self._found.studies, faults, self._found.refused)
+            return replace(self._found, faults=faults)
 
     def first(self, seconds: float) -> MirroredLogs:
         """Wait until the process has looked once, `seconds` at most, and return what it found."""

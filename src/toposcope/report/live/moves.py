@@ -8,7 +8,6 @@ from itertools import pairwise
 from statistics import median
 
 from toposcope.report.live import database as db
-from toposcope.report.live.facts import LayerFacts
 from toposcope.report.naming import feature_words, layer_labels
 
 MOVING = (
@@ -22,7 +21,6 @@ N_LEVEL = 3  # steps whose median is a level
 MIN_NOISE = 4.0  # change relative to the median difference of consecutive values from which it counts
 MIN_CHANGE = 0.02  # least relative change
 MAX_MOVES, MAX_OF_QUANTITY = 4, 2
-MAX_LOOKED_AT = 8  # last measured steps of which the last gradient and update of each layer are taken
 
 
 @dataclass(frozen=True)
@@ -101,18 +99,3 @@ def _change(values: Sequence[float]) -> tuple[float, float] | None:
 
 def _relative(before: float, after: float) -> float:
     return (after - before) / max(abs(before), abs(after), 1e-300)
-
-
-def layer_facts(c: sqlite3.Connection, run: str, quantities: Mapping[str, db.Quantity], n_measured: int) -> LayerFacts:
-    """Return what the last measured updates and gradients of the layers show; updates are measured in turn."""
-    names = ("update_ratio", "gradient_norm", "nonfinite", "nonfinite_gradients")
-    found: dict[str, dict[str, float]] = {name: {} for name in names}
-    query = "SELECT step FROM checkpoints WHERE run = ? ORDER BY step DESC LIMIT ?"
-    for (step,) in c.execute(query, (run, MAX_LOOKED_AT)).fetchall():
-        for name in names:
-            if (quantity := quantities.get(f"training {name}")) is not None:
-                found[name] = {**db.of_layers(c, run, step, quantity), **found[name]}
-    updates, gradients = found["update_ratio"], found["gradient_norm"]
-    idle = [layer for layer, gradient in gradients.items() if not gradient or not updates.get(layer, 1.0)]
-    n_nonfinite = sum(found["nonfinite"].values()) + sum(found["nonfinite_gradients"].values())
-    return LayerFacts(len(gradients), len(updates), max(0, n_measured - 1), idle, int(n_nonfinite))

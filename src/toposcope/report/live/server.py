@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-import math
 import socket
 import sqlite3
 import time
@@ -27,7 +26,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.report.live import database as db
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
-from toposcope.report.live.facts import silent_at
 from toposcope.report.live.feed import LOGGED_CHARTS, MEASURED_CHARTS, Feed, Position, View
 from toposcope.report.live.mirror import LogMirror
 from toposcope.report.live.security import Guard
@@ -138,7 +136,6 @@ LOG_ONLY = (
     "Only the log is known here. Topology, layers and phases need the weights: measure saved checkpoints with "
     "toposcope study, or attach a Monitor to the next run."
 )
-SILENT_SECONDS = 60  # time after which a page says anew how long a run has been silent
 THINNED = (
     "A line with many steps shows means over neighbouring steps, and a band from their minimum to their maximum; "
     "zoom in to see single steps."
@@ -153,23 +150,21 @@ class LivePage:
         self.feed = Feed(directory, assets, mirror)
         self.analyses = Analyses(self.feed)
         self.hub = Hub(self.refresh)
-        self._wake = math.inf  # time at which a run will be silent unless it writes
 
     def refresh(self, around: bool) -> bool:
         """Return whether anything is new; `around` also searches for new studies."""
         found = around and self.feed.discover()
-        is_silent, self._wake = time.time() > self._wake, math.inf if time.time() > self._wake else self._wake
-        return self.feed.has_changed() or found or is_silent
+        return self.feed.has_changed() or found
 
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
         """Return the message for a page with a view and a position, and its new position."""
         content, position = self.feed.message(view, known)
         name, now = self.analysed(view), time.time()
         chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
-        statuses, faults, moves, studies = (content.pop(key) for key in ("statuses", "faults", "moves", "studies"))
-        said = words(statuses, faults, self.feed.left_out, now, self._pages(view, studies)) | {"moves": moves}
-        silent = (silent_at(s.facts) for s in statuses)
-        self._wake = min([self._wake, *(at if at > now else now + SILENT_SECONDS for at in silent)])
+        taken = ("statuses", "faults", "moves", "studies", "not_shown")
+        statuses, faults, moves, studies, not_shown = (content.pop(key) for key in taken)
+        pages = self._pages(view, studies)
+        said = words(statuses, faults, self.feed.left_out, now, pages, not_shown) | {"moves": moves}
         notes = [line.pop("note") for line in content["lines"] if line.get("note")]
         is_thinned = any("low" in line["rows"] for line in content["lines"])
         parts = {**live_parts(said), "analysis": str(escape(self._analysis(name)))}

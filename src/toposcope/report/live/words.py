@@ -3,21 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from toposcope.analysis.health.check import DIVERGED, FINISHED, SILENT
 from toposcope.logs import tuning
-from toposcope.report.live.facts import (
-    MIN_SINCE_BEST,
-    TRAINING,
-    WATCHED,
-    Facts,
-    duration,
-    past_best,
-    silence,
-    since_best,
-)
-from toposcope.report.live.fleet import end_of, fleet_answer, interval_words, range_words
-from toposcope.report.live.health import Health, health
-from toposcope.report.live.status import Status
-from toposcope.wording import counted, loss_words, sentence
+from toposcope.report.live.fleet import fleet_answer, fleet_kind, interval_words, range_words, unranked
+from toposcope.report.live.judge import LOG
+from toposcope.report.live.status import MONITORED, Status
+from toposcope.wording import counted, duration, loss_words, sentence
 
 COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
 MAX_ALERTS = 20  # alerts on the page; the database has all
@@ -25,15 +16,19 @@ MAX_PATHS = 6  # forecasts that are drawn; that of a single run has its interval
 
 
 def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
-    """Return rows for the chart of the loss: each forecast's path to its end; that of a single run has its interval."""
-    predicted = [(s, s.forecast) for s in statuses if s.forecast is not None]
+    """Return rows for the chart of the loss: each forecast's path to its end, of one kind of loss.
+
+    That of a single run has its interval.
+    """
+    bounds = len(statuses) == 1
+    kind = statuses[0].target if bounds else fleet_kind(statuses)
+    predicted = [(s, s.forecast) for s in statuses if s.forecast is not None and s.target == kind]
     places: list[tuple[str, int, float, float, float]] = []
     for s, forecast in predicted if len(predicted) <= MAX_PATHS else ():
-        now, value = s.facts.step, s.last_loss
+        now, value = s.step, s.last_loss
         if now is not None and value is not None and now < forecast["last_step"]:
             places.append((s.name, now, value, value, value))
         places.append((s.name, *(forecast[name] for name in ("last_step", "loss", "low", "high"))))
-    bounds = len(statuses) == 1
     return [
         {
             "run": run, "step": step, "value": loss, "series": "forecast", "low": low if bounds else None,
@@ -45,128 +40,117 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
 
 def loss_key(statuses: Sequence[Status]) -> str:
     """Say which lines the chart of the loss has."""
-    behind = ["training in grey"] if len(statuses) <= MAX_PATHS else []
-    lines = ["validation", *behind] if any(s.facts.validation for s in statuses) else ["training"]
+    n_validated = sum(bool(s.validation) for s in statuses)
+    behind = ["training in grey"] if len(statuses) <= MAX_PATHS or n_validated < len(statuses) else []
+    lines = ["validation", *behind] if n_validated else ["training"]
     return ", ".join([*lines, *(["forecast dashed"] if forecast_rows(statuses) else [])])
 
 
 def words(
-    statuses: Sequence[Status], faults: Mapping[str, str], left_out: int, now: float, hrefs: Mapping[str, str]
+    statuses: Sequence[Status],
+    faults: Mapping[str, str],
+    left_out: int,
+    now: float,
+    hrefs: Mapping[str, str],
+    not_shown: str = "",
 ) -> dict[str, Any]:
-    """Return the first screen's texts."""
-    judged = [(status, health(status.facts, now)) for status in statuses]
+    """Return the first screen's texts; `not_shown` says which logs were refused."""
     alerts = sorted(
-        ({"run": s.name, **alert} for s in statuses for alert in s.facts.alerts), key=lambda a: a["step"], reverse=True
+        ({"run": s.name, **alert} for s in statuses for alert in s.alerts), key=lambda a: a["step"], reverse=True
     )
-    only = judged[0] if len(judged) == 1 else None
-    answer, tone, rest = _of_one(*only) if only else fleet_answer(judged)
-    sentences = _support(*only, now) if only else _fleet_support(statuses, alerts)
+    only = statuses[0] if len(statuses) == 1 else None
+    answer, tone, rest = _of_one(only) if only else fleet_answer(statuses)
+    sentences = _support(only, now) if only else _fleet_support(statuses, alerts)
     sentences += [sentence(fault) for fault in faults.values()]
     if left_out:
         sentences.append(f"{left_out} more studies in this folder are not shown; serve them one by one.")
-    rows = sorted(judged, key=lambda each: (each[1].rank, end_of(each[0]) or float("inf"), each[0].name))
+    kind = fleet_kind(statuses)
+    ends = {s.name: s.end_of(kind) for s in statuses}
+    rows = sorted(statuses, key=lambda s: (s.health.rank, ends[s.name] is None, ends[s.name] or 0.0, s.name))
     return {
         "answer": answer,
         "tone": tone,
-        "rest": rest,
+        "rest": f"{not_shown} {rest}".strip(),
         "second": " ".join(sentences),
         "chips": list(_chips(statuses)),
-        "checks": only[1].checks if only else (),
+        "checks": only.health.checks if only else (),
         "skipped": _skipped(statuses),
-        "to_measure": only[0].to_measure if only and only[0].facts.status == TRAINING else ("", ""),
+        "to_measure": only.to_measure if only and only.is_training else ("", ""),
         "false_alarms": round(1 / tuning.FALSE_ALARM_RATE),
-        "states_rate": only is not None and _states_rate(only[0]),
+        "states_rate": only is not None and only.kind == MONITORED and only.step is not None,
         "columns": COLUMNS,
-        "rows": [{"cells": _row(*each), "href": hrefs.get(each[0].name, ""), "tone": each[1].tone} for each in rows],
+        "rows": [{"cells": _row(s, kind), "href": hrefs.get(s.name, ""), "tone": s.health.tone} for s in rows],
         "alerts": alerts[:MAX_ALERTS],
         "names_runs": len(statuses) > 1,
-        "age": max(0.0, now - max((s.facts.updated or s.written for s in statuses), default=now)),
+        "age": max(0.0, now - max((s.updated or s.written for s in statuses), default=now)),
     }
 
 
-def _states_rate(status: Status) -> bool:
-    """Return whether the rate of false alarms can be stated: the alerts were checked."""
-    return status.facts.kind in WATCHED and status.facts.n_rows >= tuning.MIN_SPIKE_VALUES
-
-
-def _of_one(status: Status, of: Health) -> tuple[str, str, str]:
+def _of_one(status: Status) -> tuple[str, str, str]:
     """Return the answer on one run: a word, its tone, and what follows it."""
-    if of.reason:
-        return f"{of.word}.", of.tone, of.reason
-    facts, loss = status.facts, status.last_loss
-    if facts.step is None:
-        return f"{of.word}.", of.tone, "The run has started; nothing is logged yet."
-    if facts.status != TRAINING:
-        ended = f"Ended at {loss_words(loss)}, {status.loss_name}." if loss is not None else f"Step {facts.step:,}."
-        if turned := past_best(facts):
-            ended = f"{ended[:-1]}; its best, {loss_words(turned[1])}, was at step {turned[0]:,}."
-        return f"{of.word}.", of.tone, ended
-    if status.forecast is not None:
-        return f"{of.word}.", of.tone, f"Ends at {range_words(status.forecast)}, {status.target}."
-    return f"{of.word}.", of.tone, f"{status.loss_name.capitalize()} {loss_words(loss)} at step {facts.step:,}."
+    of, loss = status.health, status.last_loss
+    if of.word == FINISHED:
+        ended = f"Ended at {loss_words(loss)}, {status.loss_name}." if loss is not None else ""
+        rest = f"{of.reason} {ended}".strip()
+    elif of.reason:
+        rest = of.reason
+    elif status.step is None:
+        rest = "The run has started; nothing is logged yet."
+    elif status.forecast is not None:
+        borrowed = f"; {status.borrowed}" if status.borrowed else ""
+        rest = f"Ends at {range_words(status.forecast)}, {status.target}{borrowed}."
+    else:
+        rest = f"{status.loss_name.capitalize()} {loss_words(loss)} at step {status.step:,}."
+    return f"{of.words}.", of.tone, rest
 
 
-def _support(status: Status, of: Health, now: float) -> list[str]:
+def _support(status: Status, now: float) -> list[str]:
     """Return the sentences under the answer on one run."""
-    facts = status.facts
+    of = status.health
     sentences = [_progress(status, now), of.detail]
-    if of.is_healthy or of.word == "Finished":
-        last = facts.alerts[0]["step"] if facts.alerts else 0
-        n = f"{counted(facts.n_alerts, 'alert')}, the last at step {last:,}; none since."
-        stands = "stands" if of.is_healthy else "stood"
-        is_unchecked = past_best(facts) is not None or facts.kind not in WATCHED
-        nothing = "" if is_unchecked else f"Nothing {stands} out in {facts.step:,} steps."
-        sentences.append(n if facts.n_alerts else nothing)
-    elif of.reason and status.forecast is not None:
+    if status.n_alerts:
+        sentences.append(f"{counted(status.n_alerts, 'alert')}, the last at step {status.alerts[0]['step']:,}.")
+    elif of.is_healthy and status.kind == MONITORED:
+        sentences.append(f"No alert in {status.step or 0:,} steps.")
+    if of.reason and status.forecast is not None:
         sentences.append(f"Forecast: {range_words(status.forecast)}, {status.target}.")
     if of.is_healthy:
         advice = status.forecast["advice"] if status.forecast is not None else ""
-        sentences.append(sentence(advice) or _best_behind(facts) or "No reason to stop.")
-    if facts.status == TRAINING:
+        sentences.append(sentence(advice) or "No reason to stop.")
+    if status.is_training:
         sentences.append(status.cool_down)
-    if facts.kind in WATCHED and facts.status == TRAINING and not (status.forecast or facts.diverged):
-        sentences.append(sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
+        if status.kind in (MONITORED, LOG) and status.forecast is None:
+            sentences.append(sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
     return [sentence for sentence in sentences if sentence]
-
-
-def _best_behind(facts: Facts) -> str:
-    """Say where the best validation loss lies, if the last evaluations are above it."""
-    if (n := since_best(facts)) < MIN_SINCE_BEST:
-        return ""
-    best = min(facts.validation, key=lambda row: row.value)
-    ago = "" if facts.step is None else f", {facts.step - best.step:,} steps ago"
-    where = f"Best validation loss {loss_words(best.value)} at step {best.step:,}{ago}"
-    return f"{where}; {n:,} evaluations since are above it."
 
 
 def _progress(status: Status, now: float) -> str:
     """Return how far a run is, and how long it still takes."""
-    facts = status.facts
-    if facts.status != TRAINING or not facts.last_step or not facts.step or facts.step >= facts.last_step:
+    if not status.is_training or not status.last_step or not status.step or status.step >= status.last_step:
         return ""
-    percent = int(100 * facts.step / facts.last_step)
+    percent = int(100 * status.step / status.last_step)
     done = f"{percent}% done" if percent else "Less than 1% done"
-    if status.seconds_left is None or silence(facts, now) is not None or facts.diverged:
+    if status.seconds_left is None or status.health.word in (SILENT, DIVERGED):
         return f"{done}."
-    left = status.seconds_left - (now - facts.updated if facts.updated else 0.0)
+    left = status.seconds_left - (now - status.updated if status.updated else 0.0)
     return f"{done}, about {duration(max(1.0, left))} left."
 
 
 def _fleet_support(statuses: Sequence[Status], alerts: Sequence[Mapping[str, Any]]) -> list[str]:
-    sentences = []
-    n = sum(s.facts.n_alerts for s in statuses)
-    if n:
+    if not statuses:
+        return []
+    sentences = [f"{sum(s.is_training for s in statuses) or 'None'} in training."]
+    if n := sum(s.n_alerts for s in statuses):
         latest = f"{'' if n == 1 else 'the latest '}in {alerts[0]['run']} at step {alerts[0]['step']:,}"
         sentences.append(f"{counted(n, 'alert')}, {latest}.")
-    elif any(s.facts.kind in WATCHED for s in statuses):
+    elif any(s.kind == MONITORED for s in statuses):
         sentences.append("No alerts.")
-    training = sum(s.facts.status == TRAINING for s in statuses)
-    return [f"{training or 'None'} in training.", *sentences] if statuses else []
+    return [*sentences, *([lacking] if (lacking := unranked(statuses)) else [])]
 
 
 def _skipped(statuses: Sequence[Status]) -> str:
     """Say what the monitor did not measure at the last measured step."""
-    skipped = [text.partition(": ")[::2] for s in statuses if s.facts.status == TRAINING for text in s.skipped]
+    skipped = [text.partition(": ")[::2] for s in statuses if s.is_training for text in s.skipped]
     if not skipped:
         return ""
     probes, reasons = (list(dict.fromkeys(column)) for column in zip(*skipped, strict=True))
@@ -179,15 +163,15 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
         return []
     chips = []
     if len(statuses) == 1:
-        facts = statuses[0].facts
-        if facts.step is not None:
-            until = f"of {facts.last_step:,} steps" if facts.last_step and facts.last_step > facts.step else "steps"
-            chips.append(_chip(f"{facts.step:,}", until))
-        if facts.validation:
-            best = min(facts.validation, key=lambda row: row.low)
+        (status,) = statuses
+        if status.step is not None:
+            until = f"of {status.last_step:,} steps" if (status.last_step or 0) > status.step else "steps"
+            chips.append(_chip(f"{status.step:,}", until))
+        if status.validation:
+            best = min(status.validation, key=lambda row: row.low)
             chips.append(_chip(loss_words(best.low), f"best validation loss, step {best.step:,}"))
-    n = sum(s.facts.n_alerts for s in statuses)
-    if n or any(s.facts.kind in WATCHED for s in statuses):
+    n = sum(s.n_alerts for s in statuses)
+    if n or any(s.kind == MONITORED for s in statuses):
         chips.append(_chip(f"{n:,}", "alert" if n == 1 else "alerts", "bad" if n else "good"))
     measured, skipped = sum(s.n_measured for s in statuses), sum(s.n_skipped for s in statuses)
     for count, what in ((measured, "measured step"), (skipped, "skipped measurement")):
@@ -201,16 +185,20 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
     return chips
 
 
-def _row(status: Status, of: Health) -> list[tuple[str, str]]:
-    """Return the cells of a run: a value, and small print below it."""
-    facts, forecast = status.facts, status.forecast
-    until = f"of {facts.last_step:,}" if facts.last_step and facts.step and facts.last_step > facts.step else ""
+def _row(status: Status, kind: str) -> list[tuple[str, str]]:
+    """Return the cells of a run: a value, and small print below it, which names a loss that is not ranked by."""
+    forecast = status.forecast
+    until = f"of {status.last_step:,}" if status.last_step and status.last_step > (status.step or 0) > 0 else ""
+    other = "" if status.target == kind else f", {status.target.removesuffix(' loss')}"
+    loss = status.last_loss
     return [
-        (status.name, of.word),
-        ("–" if facts.step is None else f"{facts.step:,}", until),
-        (loss_words(status.last_loss), status.loss_name.removesuffix(" loss")) if facts.is_finite else ("NaN", ""),
-        (loss_words(forecast["loss"]), interval_words(forecast)) if forecast else ("–", ""),
-        (f"{facts.n_alerts:,}", ""),
+        (status.name, status.health.words),
+        ("–" if status.step is None else f"{status.step:,}", until),
+        ("NaN", "")
+        if loss is not None and loss != loss
+        else (loss_words(loss), status.loss_name.removesuffix(" loss")),
+        (loss_words(forecast["loss"]), f"{interval_words(forecast)}{other}") if forecast else ("–", ""),
+        (f"{status.n_alerts:,}" if status.kind == MONITORED else "–", ""),
     ]
 
 

@@ -18,7 +18,7 @@ for (const name of live.charts) sources[name] = () => {
     return closer ? [...rows.filter((row) => row.step < near[name].from), ...closer, ...rows.filter((row) => row.step > near[name].to)] : rows;
   });
   if (name !== "explore-loss") return lines;
-  const validated = got["explore-validation"], named = lines.map((row) => (validated[row.run]?.length ? { ...row, series: "training" } : row));
+  const validated = Object.values(got["explore-validation"]).some((rows) => rows.length), named = validated ? lines.map((row) => ({ ...row, series: "training" })) : lines;
   const all = [...named, ...sources["explore-validation"]().map((row) => ({ ...row, series: "validation" })), ...forecasts];
   return all.map(({ run, step, value, series, low = null, high = null, forecast = null }) => ({ run, step, value, series, low, high, forecast }));
 };
