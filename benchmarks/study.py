@@ -32,7 +32,7 @@ from bench import Column, command, interleaved, ratio, show, write
 from published_shapes import make_family
 from result_files import Spread
 from toposcope.analysis.table import association_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.engine.pool import Workers
 from toposcope.probes import Feature

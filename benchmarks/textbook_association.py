@@ -15,7 +15,7 @@ from scipy.stats import t as student
 
 from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.ranks import block_length, effective_size
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.probes import Feature
 
 Vector = NDArray[np.float64]

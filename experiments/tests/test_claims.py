@@ -11,7 +11,7 @@ from scipy.stats import permutation_test, rankdata, spearmanr
 
 from toposcope.analysis.permutations import sign_flip
 from toposcope.analysis.table import association_table
-from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 from toposcope.extend import UNDETERMINED
 from toposcope.study.kinds import feature_named
 from toposcope_experiments.published_study.case import EXPLAINED, FALLS, STANDS, p_of_rho

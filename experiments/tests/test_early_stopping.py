@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from named_features import by_feature
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw
 from toposcope.logs import Run

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from named_features import by_feature
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope_experiments.early_stopping.chart import SHORT, early_stopping_charts
 from toposcope_experiments.early_stopping.early_stopping import EarlyStopping, early_stopping

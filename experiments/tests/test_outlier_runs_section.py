@@ -8,7 +8,7 @@ from made_studies import study as small_study
 from made_up_replicates import LOSS, family, runs_frame, trajectories
 from section_tools import section_of, with_tables
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.family import FamilyRun
 from toposcope.report.sections import report_sections
 from toposcope.report.study_data import StudyData

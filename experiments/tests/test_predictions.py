@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from named_features import by_feature
 from property_examples import examples
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.study.kinds import feature_named
 from toposcope_experiments.published_study.predictions import (

@@ -12,7 +12,7 @@ from experiment_material import material, with_states
 from named_features import by_feature
 from section_tools import with_tables
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.states import representation_charts
 from toposcope_experiments.published_study.charts import (

@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from small_family import small_family
 
-from toposcope.analysis.trajectories import trajectories
+from toposcope.analysis.trajectory import trajectories
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.held_out import known_schedule

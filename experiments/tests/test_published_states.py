@@ -12,7 +12,7 @@ from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.matched import matched_table
 from toposcope.analysis.phases import phase_table
 from toposcope.analysis.table import association_table, comparison_table
-from toposcope.analysis.trajectories import Trajectory, trajectories
+from toposcope.analysis.trajectory import Trajectory, trajectories
 from toposcope.probes.point_clouds import kind_of_cloud
 from toposcope_experiments.published_study.feature_file import read_features
 

@@ -11,7 +11,7 @@ from named_features import by_feature, by_group
 from property_examples import examples
 from sklearn.isotonic import isotonic_regression
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope_experiments.published_study.feature_file import read_features
 from toposcope_experiments.representation_phases.alternating import alternating_errors, alternating_places

@@ -11,7 +11,7 @@ from named_features import by_feature
 from scipy.stats import spearmanr
 
 from toposcope.analysis.table import association_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.extend import UNDETERMINED
 from toposcope.study.kinds import feature_named
 from toposcope_experiments import shipped_study

@@ -10,7 +10,7 @@ from made_up_material import material
 from made_up_states import LAYERS, STEPS, with_states
 from section_tools import charts_of, section_of
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.report.study_data import StudyData
 from toposcope_experiments.similarity.section import (

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from small_runs import small_corpus, some_text
 from small_studies import TRAINING, assert_same_study, frame, measurement_ids
 
-from toposcope.analysis.trajectories import trajectories
+from toposcope.analysis.trajectory import trajectories
 from toposcope.family import ModelSize, TrainingOptions
 from toposcope.models.texts import Text
 from toposcope.study import Declaration, Study, run_study

@@ -13,7 +13,7 @@ from diagram_damage import change_diagrams
 from named_features import by_feature, by_group
 from small_family import small_family
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.study import Study

@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from toposcope.analysis.ranks import mid_ranks, two_sided
     from toposcope.analysis.scaling import rank_correlation
     from toposcope.analysis.smooth_trend import ColouredNoise
-    from toposcope.analysis.trajectories import (
+    from toposcope.analysis.trajectory import (
         PSEUDO_LAYERS,
         STATES,
         TEXT_LOSS,

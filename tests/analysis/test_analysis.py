@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 from made_studies import trajectory
 
-from toposcope.analysis import association_table, scaling_table, table
-from toposcope.analysis.trajectories import trajectories
+from toposcope.analysis import association_table, scaling_table, table, trajectories
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
 

@@ -18,7 +18,7 @@ from toposcope.analysis.between_runs import SCHEMA
 from toposcope.analysis.permutations import correlate_across_runs, correlate_at_steps, draw_permutations, exceedances
 from toposcope.analysis.power import detectable_correlation
 from toposcope.analysis.run_population import run_population
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.study.kinds import feature_named
 

@@ -13,7 +13,7 @@ from property_examples import examples
 from scipy.stats import rankdata
 
 from toposcope.analysis.matched import MATCHED, collapse_table, matched_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 
 Vector = NDArray[np.float64]
 STEPS = np.array([0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000])

@@ -27,7 +27,7 @@ from toposcope.analysis.nested_models.tables import (
 )
 from toposcope.analysis.nested_models.verdicts import detectable_gain, nested_verdicts
 from toposcope.analysis.permutations import sign_flip
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import BEYOND, LEVEL, TREND, UNDETERMINED
 from toposcope.analysis.verdict import NONE as NOTHING
 

@@ -12,7 +12,7 @@ from synthetic_runs import INFORMED, OWN_SCHEDULES, SPACING, UNINFORMED, Schedul
 
 from toposcope.analysis.association_verdict import MIN_POWER, PLANTED, POWER
 from toposcope.analysis.table import association_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, UNDETERMINED
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from toposcope.analysis.groups import layer_groups
 from toposcope.analysis.logged import Logged
-from toposcope.analysis.trajectories import SCALE, Trajectory, trajectories
+from toposcope.analysis.trajectory import SCALE, Trajectory, trajectories
 from toposcope.probes import make_probes
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.study.kinds import feature_named, kind_of

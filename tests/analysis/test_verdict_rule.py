@@ -13,7 +13,7 @@ from toposcope.analysis.association import COLUMNS
 from toposcope.analysis.association_verdict import FEATURE, GAPS, LOSS, RUNS, with_verdicts
 from toposcope.analysis.ranks import dependent_p
 from toposcope.analysis.table import association_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import (
     BEYOND,
     GLOSSES,

@@ -15,7 +15,7 @@ from section_tools import with_tables
 from toposcope.analysis.association_verdict import LOSS, POWER
 from toposcope.analysis.association_verdict import RUNS as RUNS_GAP
 from toposcope.analysis.table import association_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.charts.chart import Chart
 from toposcope.report.charts.headlines import headline_chart

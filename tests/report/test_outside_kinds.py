@@ -13,8 +13,7 @@ from outside_package import install
 from section_tools import summary, with_tables
 from small_studies import NEURAL_PERSISTENCE, frame, series_study, write_series
 
-from toposcope.analysis import association_table
-from toposcope.analysis.trajectories import trajectories
+from toposcope.analysis import association_table, trajectories
 from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
 from toposcope.models import Origin

@@ -11,7 +11,7 @@ from section_tools import summary, with_tables
 from toposcope.analysis.association_verdict import POWER
 from toposcope.analysis.association_verdict import RUNS as RUNS_GAP
 from toposcope.analysis.table import association_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.report.association_tables import primary
 from toposcope.report.study_data import StudyData

@@ -29,7 +29,7 @@ from small_studies import (
     write_weights,
 )
 
-from toposcope.analysis.trajectories import trajectories
+from toposcope.analysis.trajectory import trajectories
 from toposcope.engine.pool import Workers
 from toposcope.probes.rips import RipsProbe
 from toposcope.report import study_data, write_report
@@ -302,7 +302,7 @@ def test_a_frame_in_parts_has_the_rows_of_the_whole(tmp_path: Path, monkeypatch:
 
 MANY_MEASUREMENTS = """
 import sys
-from toposcope.analysis.trajectories import trajectories
+from toposcope.analysis.trajectory import trajectories
 from toposcope.probes import Measurement, make_probes
 from toposcope.study import Declaration, Study
 from toposcope.study.declaration import DeclaredSeries

@@ -6,7 +6,7 @@ from named_features import by_feature
 from section_tools import all_tables, with_tables
 
 from toposcope.analysis.table import association_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.report.study_data import StudyData
 from toposcope.study.declaration import Declaration
 from toposcope.study.study import FRAME_SCHEMA

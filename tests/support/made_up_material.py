@@ -13,7 +13,7 @@ from toposcope.analysis.between_runs import SCHEMA as BETWEEN_RUNS
 from toposcope.analysis.layers import onset_table
 from toposcope.analysis.matched import COLLAPSE, MATCHED
 from toposcope.analysis.phases import NP_MEAN, move_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.report.study_data import StudyData

@@ -7,7 +7,7 @@ import polars as pl
 from named_features import by_feature
 from numpy.typing import NDArray
 
-from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 
 Array = NDArray[np.float64]
 Features = Callable[[np.random.Generator, Array, Array, Array], dict[str, Array]]

@@ -8,7 +8,7 @@ import polars as pl
 from named_features import by_feature, by_group
 from section_tools import with_tables
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.homology import Diagram
 from toposcope.report.study_data import StudyData
 from toposcope.study.kinds import kind_of

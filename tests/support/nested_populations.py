@@ -7,7 +7,7 @@ import polars as pl
 from made_up_populations import Array, population, wandering
 
 from toposcope.analysis.nested_models.population import NestedPopulation, nested_population
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 
 Carried = Literal["nothing", "the known", "the hidden"]
 """What features carry: noise; loss, rate and noise, bent; or what moves the final loss and the loss does not show."""

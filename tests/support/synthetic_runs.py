@@ -7,7 +7,7 @@ from named_features import by_feature
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 
 Truth = Literal[
     "clock", "nothing", "shared cause", "random walk", "rate", "clock and rate", "cumulative rate", "weight norm",

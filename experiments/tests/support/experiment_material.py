@@ -8,7 +8,7 @@ import polars as pl
 from made_up_states import LABEL, STEPS, TURNS
 from section_tools import with_tables
 
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.report.study_data import StudyData
 from toposcope_experiments.published_study.claims import SCHEMA as CLAIMS
 from toposcope_experiments.published_study.predictions import SCHEMA as PREDICTIONS

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from toposcope.analysis.phases import change_point_table, phase_table
     from toposcope.analysis.scaling import scaling_table
     from toposcope.analysis.table import association_table, comparison_table
-    from toposcope.analysis.trajectories import Trajectory
+    from toposcope.analysis.trajectory import Trajectory, trajectories
 
 __all__ = [
     "Trajectory",
@@ -25,6 +25,7 @@ __all__ = [
     "phase_table",
     "reference_table",
     "scaling_table",
+    "trajectories",
 ]
 
 # So that `toposcope.analysis.health` is quick to import.

@@ -17,7 +17,7 @@ from toposcope.analysis.permutations import (
 )
 from toposcope.analysis.power import detectable_correlation
 from toposcope.analysis.run_population import RunPopulation, is_enough, run_population
-from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED
 from toposcope.probes.feature import Feature
 from toposcope.typing import Indices, Vector

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis import tuning
-from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 from toposcope.homology.matrix_controls import ENSEMBLES
 from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.typing import Vector

@@ -12,7 +12,7 @@ from toposcope.analysis import tuning
 from toposcope.analysis.association import MIN_CHECKPOINTS
 from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, RELATIVE_TOLERANCE, drawn_orders, orders
 from toposcope.analysis.ranks import ranks
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.probes import Feature
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector

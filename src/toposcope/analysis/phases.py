@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from toposcope.analysis import tuning
 from toposcope.analysis.change_points import change_points, noise_level
-from toposcope.analysis.trajectories import Trajectory, cloud_feature
+from toposcope.analysis.trajectory import Trajectory, cloud_feature
 from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed

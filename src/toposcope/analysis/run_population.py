@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis import tuning
-from toposcope.analysis.trajectories import TEXT_LOSS, Trajectory
+from toposcope.analysis.trajectory import TEXT_LOSS, Trajectory
 from toposcope.logs import final_training_loss
 from toposcope.typing import Indices, Matrix, Steps, Vector
 from toposcope.wording import counted

@@ -9,7 +9,7 @@ import polars as pl
 from toposcope.analysis import tuning
 from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, orders
 from toposcope.analysis.ranks import correlate, ranks, two_sided
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 

@@ -13,7 +13,7 @@ from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, Assoc
 from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.comparison import against
 from toposcope.analysis.power import with_power
-from toposcope.analysis.trajectories import Features, SeriesByName, Trajectory, cloud_feature
+from toposcope.analysis.trajectory import Features, SeriesByName, Trajectory, cloud_feature
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.probes.point_clouds import SPECTRAL
 from toposcope.progress import Progress, silent

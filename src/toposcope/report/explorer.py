@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.association import PARTIALLED
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.report.association_tables import measured, primary

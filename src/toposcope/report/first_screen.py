@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.association_verdict import GAPS, POWER
-from toposcope.analysis.trajectories import WEIGHT_NORM
+from toposcope.analysis.trajectory import WEIGHT_NORM
 from toposcope.analysis.verdict import BEYOND, LEVEL, MARKS, NONE, UNDETERMINED, VERDICTS, strongest, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from toposcope.analysis.trajectories import SCALE, STATES, WEIGHT_NORM, Trajectory, cloud_feature
+from toposcope.analysis.trajectory import SCALE, STATES, WEIGHT_NORM, Trajectory, cloud_feature
 from toposcope.analysis.verdict import LEVEL
 from toposcope.probes.feature import TOPOLOGY, Feature, options_of, split_label
 from toposcope.study.kinds import PUBLISHED, feature_named

@@ -12,7 +12,7 @@ import numpy as np
 from toposcope.analysis.association_verdict import MIN_PERFECT_CORRELATION
 from toposcope.analysis.health import Health, health
 from toposcope.analysis.health.check import EARLY
-from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import ForecastReport, forecast

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
-from toposcope.analysis.trajectories import Trajectory, trajectories
+from toposcope.analysis.trajectory import Trajectory, trajectories
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.logs import Run, read_log

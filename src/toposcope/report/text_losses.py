@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from toposcope.analysis.trajectories import TEXT
+from toposcope.analysis.trajectory import TEXT
 from toposcope.probes.feature import NETWORK
 from toposcope.report.formats import plain
 from toposcope.report.study_data import StudyData

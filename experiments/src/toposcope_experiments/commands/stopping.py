@@ -30,7 +30,7 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
     Example:
       toposcope stopping paper --out stopping
     """
-    from toposcope.extend import trajectories
+    from toposcope.analysis import trajectories
     from toposcope.study import Study
     from toposcope_experiments.early_stopping.early_stopping import early_stopping
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import polars as pl
 
+from toposcope.analysis import trajectories
 from toposcope.extend import (
     Block,
     LoggedRun,
@@ -24,7 +25,6 @@ from toposcope.extend import (
     siblings_in_split,
     table,
     text_of,
-    trajectories,
     whole,
 )
 from toposcope.study import Study

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis import Trajectory
+from toposcope.analysis import Trajectory, trajectories
 from toposcope.extend import (
     GRADIENT_NORM_MEAN,
     GRADIENT_NORM_STD,
@@ -17,7 +17,6 @@ from toposcope.extend import (
     TOPOLOGY,
     Matrix,
     Vector,
-    trajectories,
 )
 from toposcope.homology import Diagram, landscape, persistence_image
 from toposcope.study import Study

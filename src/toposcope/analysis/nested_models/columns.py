@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from toposcope.analysis import tuning
 from toposcope.analysis.nested_models.population import GAP, Losses, NestedPopulation
 from toposcope.analysis.run_population import FINAL_LOSSES
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.probes.probe import NOISE
 from toposcope.typing import Indices, Matrix, Steps, Vector

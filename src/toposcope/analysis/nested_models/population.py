@@ -9,7 +9,7 @@ import polars as pl
 
 from toposcope.analysis import tuning
 from toposcope.analysis.run_population import FINAL_LOSSES, known_final_losses
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.family.run import learning_rate
 from toposcope.typing import Indices, Steps, Vector
 

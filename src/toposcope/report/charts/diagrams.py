@@ -7,7 +7,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.trajectories import STATES, WEIGHT_NORM, Trajectory, cloud_feature
+from toposcope.analysis.trajectory import STATES, WEIGHT_NORM, Trajectory, cloud_feature
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, betti_curve

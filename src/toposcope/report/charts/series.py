@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.phases import Move
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.checkpoints.roles import block_of

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.phases import move
-from toposcope.analysis.trajectories import CLOUD_ROLES, Trajectory, cloud_feature
+from toposcope.analysis.trajectory import CLOUD_ROLES, Trajectory, cloud_feature
 from toposcope.charts.chart import Chart
 from toposcope.probes.feature import Feature
 from toposcope.probes.hidden_states import count_blocks, hidden

@@ -7,7 +7,7 @@ import polars as pl
 
 from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
-from toposcope.analysis.trajectories import SCALE as SCALE_STATISTIC
+from toposcope.analysis.trajectory import SCALE as SCALE_STATISTIC
 from toposcope.analysis.verdict import VERDICTS, verdict_sentence
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour

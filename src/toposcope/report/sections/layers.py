@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.layers import onset_table, reference_table
-from toposcope.analysis.trajectories import WEIGHT_NORM, Trajectory
+from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
 from toposcope.charts.chart import Chart
 from toposcope.probes.feature import NETWORK

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.phases import move, move_table
-from toposcope.analysis.trajectories import Trajectory
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
 from toposcope.probes.feature import Feature

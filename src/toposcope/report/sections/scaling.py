@@ -9,7 +9,7 @@ import polars as pl
 
 from toposcope.analysis.matched import collapse_table, matched_table
 from toposcope.analysis.scaling import scaling_table, sizes_of_complete
-from toposcope.analysis.trajectories import TEXT_LOSS, Trajectory
+from toposcope.analysis.trajectory import TEXT_LOSS, Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.probes.feature import NETWORK
