@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,9 +84,11 @@ def ends_alike(one: Run, other: Run) -> bool:
 def _agree(one: Run, other: Run, shift: int, max_chance: float) -> bool:
     """Return whether two logs agree, the steps of the second less `shift` being those of the first."""
     steps = other.steps - shift
-    common, i, j = np.intersect1d(one.steps, steps, assume_unique=True, return_indices=True)
-    if len(common) >= 5 or len(common) in (len(one.steps), len(other.steps)):
-        few = _evenly(len(common))
+    place = np.minimum(np.searchsorted(steps, one.steps), len(steps) - 1)
+    i = np.flatnonzero(steps[place] == one.steps)  # rows of steps in common
+    j = place[i]
+    if len(i) >= 5 or len(i) in (len(one.steps), len(other.steps)):
+        few = _evenly(len(i))
         agree = _same_losses(one.loss[i[few]], other.loss[j[few]], max_chance)
     else:
         agree = _interpolates(one.steps, one, steps, other, max_chance) or _interpolates(
@@ -175,6 +178,7 @@ def _last_digit(losses: Vector) -> Vector:
     return size
 
 
+@lru_cache(maxsize=64)
 def _evenly(n: int) -> Steps:
     if n <= MAX_ROWS:
         return np.arange(n)
