@@ -59,8 +59,8 @@ def test_broken_runs_are_no_siblings_however_declared() -> None:
 def test_what_is_borrowed_stands_in_the_first_sentence() -> None:
     siblings = complete_runs([run(k) for k in range(1, 7)])
     line = forecast(replace(MINE, learning_rate=np.full(40, np.nan)), siblings=siblings).headline()
-    assert "at step 1,200 (its end, learning rate and coefficients are taken from 6 siblings); the run" in line
+    assert "at step 1,200 (its end, learning rate and coefficients are taken from 6 siblings)." in line
     few = complete_runs([run(1)])
     line = forecast(MINE, siblings=few).headline()
-    assert "at step 1,200 (its end and coefficients are taken from 1 sibling); the run" in line
+    assert "at step 1,200 (its end and coefficients are taken from 1 sibling)." in line
     assert "taken from" not in forecast(replace(MINE, last_step=1200)).headline()
