@@ -41,6 +41,30 @@ class Measured:
 
 
 @dataclass(frozen=True)
+class Looked:
+    """What a look at the parameters saw, besides what is measured.
+
+    Attributes
+    ----------
+    step : int
+    gradients : mapping of str to bool
+        Of each parameter in training, whether its gradient is there and not 0.
+    dead_units : mapping of str to float
+        Of each matrix with a gradient, the share of its units whose gradient is 0.
+    changed : mapping of str to float
+        Of each matrix, the share of some weights that the step changed.
+    cosines : mapping of str to float
+        Of each matrix, between the step and the gradient, of these weights; below 0 where the loss is to fall.
+    """
+
+    step: int
+    gradients: Mapping[str, bool]
+    dead_units: Mapping[str, float]
+    changed: Mapping[str, float]
+    cosines: Mapping[str, float]
+
+
+@dataclass(frozen=True)
 class Note:
     """A change of the training that was made on purpose: layers were frozen, thawed, or given to the optimizer.
 

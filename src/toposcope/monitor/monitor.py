@@ -334,6 +334,8 @@ class Monitor:
         if run is None and ranks is None:
             return
         try:
+            if run is not None:
+                run.begin_look(self.step + 1)
             if not self._due(self.step + 1):
                 return
             if run is not None:
@@ -349,8 +351,9 @@ class Monitor:
         run = self._run
         if run is None:
             return
-        began = run.meter.own()
         try:
+            run.end_look(self.step)
+            began = run.meter.own()
             is_due = self._due(self.step)
             run.count_step(is_due=is_due)
             run.meter.add_since(began)

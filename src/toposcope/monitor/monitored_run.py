@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
+from toposcope.monitor import tuning
 from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import START_SECONDS, Budget, Clock, Meter, Plan, Planner
 from toposcope.monitor.events import Note
+from toposcope.monitor.looks import interval
 from toposcope.monitor.measuring import Compilation
 from toposcope.monitor.parameters import watched
 from toposcope.monitor.quantities import PendingQuantities
@@ -79,6 +81,8 @@ class MonitoredRun:
         dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
         self._compilation = Compilation(probes, dtype)
         self._is_measured, self._is_changed, self._started = False, False, 0.0
+        self._next_look, self._last_step = step + 1, run.last_step
+        self._look_began = self._look_seconds = self._look_spent = 0.0
         self._complete_at = self._saved_at = -1  # the last steps at which nothing was skipped, or a checkpoint saved
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
@@ -128,6 +132,38 @@ class MonitoredRun:
                 self.ranks.before()
             self._notice_changes()
 
+    def begin_look(self, step: int) -> None:
+        """Prepare a look at the parameters before the optimizer's step, if it is due and affordable."""
+        looks = self.ranks.looks
+        if step < self._next_look or looks is None:
+            return
+        every = interval(step, self._last_step)
+        if not self._affords_look():
+            self._next_look = step + max(1, every // 8)
+            return
+        self._next_look = step + every
+        with self.meter.during("blocked"):
+            began = self.meter.own()
+            looks.before()
+            self._look_began = self.meter.own() - began
+
+    def _affords_look(self) -> bool:
+        """Return whether a look is paid for, by a share of the budget that nothing else can spend."""
+        allowed = tuning.LOOK_SHARE * self._budget.share * self._budget.trained
+        needed = self._look_spent + self._session.look_seconds + self._look_seconds
+        return needed <= allowed and self._worker.is_running and not _is_captured()
+
+    def end_look(self, step: int) -> None:
+        """Look after the optimizer's step, if that was prepared."""
+        if self.ranks.looks is None or not self.ranks.looks.is_prepared:
+            return
+        with self.meter.during("blocked"):
+            began = self.meter.own() - self._look_began
+            self._session.logged.append((step, self.ranks.looks.after(step)))
+            seconds = self.meter.own() - began
+        self._look_spent += seconds
+        self._look_seconds = max(seconds, tuning.MIN_COST_RATIO * self._look_seconds)
+
     def _notice_changes(self) -> None:
         """Warn once if the model has new parameters, which are not measured; the budget may skip all other work."""
         if not self._is_changed and (new := self.ranks.new_parameters()):
@@ -137,8 +173,18 @@ class MonitoredRun:
     def measure_at_end(self, step: int, *, is_extra: bool = False) -> None:
         """Measure before the first step or after the last, and wait for the result."""
         with self.meter.during("blocked"):
+            self._estimate_look()
             self._measure_at_end(step, is_extra=is_extra)
         self._budget.begin()
+
+    def _estimate_look(self) -> None:
+        """Look twice before training, without gradients: the first warms up, and the second is timed."""
+        if self.ranks.looks is not None and not self._look_seconds:
+            for _ in range(2):
+                began = self.meter.own()
+                self.ranks.looks.before()
+                self.ranks.looks.after(self._step)
+                self._look_seconds = self.meter.own() - began
 
     def resume(self) -> None:
         """Go on where the run was interrupted, if it was, once the first measurement is complete."""

@@ -63,7 +63,7 @@ class Quantities:
         self._slots = {k: Slots(self._parameters[k], units) for k, units in self._units.items()}
         self._updated = updated
         self._trained, self._groups = list[int](), list[list[int]]()
-        self._training = self._training_now()
+        self._training = self.training_now()
         self.turn = 0
         """Number of steps whose updates were measured: it chooses the next group."""
         self._before: dict[int, Tensor] = {}
@@ -85,7 +85,7 @@ class Quantities:
         except Exception as error:  # noqa: BLE001 - raised by `after`, once the other ranks have been told
             self._error = error
 
-    def _training_now(self) -> list[tuple[bool, bool]]:
+    def training_now(self) -> list[tuple[bool, bool]]:
         """Return of each parameter whether it requires a gradient, and whether the optimizer has it."""
         ids = None if self._updated is None else self._updated()
         return [(p.requires_grad, ids is None or id(p) in ids) for p in self._parameters]
@@ -98,7 +98,7 @@ class Quantities:
         before = self._training
         if not is_due and all(p.requires_grad is was for p, (was, _) in zip(self._parameters, before, strict=True)):
             return {}
-        self._training = self._training_now()
+        self._training = self.training_now()
         changes: dict[str, list[str]] = {}
         for name, old, new in zip(self._names, before, self._training, strict=True):
             if old != new and (new[0] or old[0]):
@@ -107,7 +107,7 @@ class Quantities:
 
     def _regroup(self) -> None:
         """Group the parameters that are trained now; some may have been frozen, or added to the optimizer, since."""
-        trained = [k for k, now in enumerate(self._training_now()) if all(now)]
+        trained = [k for k, now in enumerate(self.training_now()) if all(now)]
         if trained != self._trained:
             self._trained, self._groups = trained, _groups(self._parameters, trained)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
 from toposcope.monitor.budget import Clock, Meter
+from toposcope.monitor.looks import Looks
 from toposcope.monitor.parameters import choose, layout, watched
 from toposcope.monitor.quantities import PendingQuantities, Quantities
 from toposcope.monitor.shards import Copy, all_arrive, data_parallel, gather
@@ -39,8 +40,11 @@ class RankGroup:
         # A model without matrices still has norms and a log.
         self.layers = {layer.name: layer for layer in choose(layout(model), layers)}
         self._quantities = Quantities(self.parameters, list(self.layers.values()), data_parallel(model), optimized)
+        training = self._quantities.training_now
         self.is_leader, self.is_sharded = self._quantities.is_leader, self._quantities.is_sharded
         self.training_changes = self._quantities.training_changes
+        # Each rank would see its own shards alone.
+        self.looks = None if self.is_sharded else Looks(self.parameters, list(self.layers.values()), training)
         self._number = next(_numbers)
         self._has_left = False
 
@@ -167,6 +171,12 @@ class Follower:
 
     def count_step(self, *, is_due: bool) -> None:
         """Do nothing: the leader counts."""
+
+    def begin_look(self, step: int) -> None:
+        """Do nothing: the leader looks."""
+
+    def end_look(self, step: int) -> None:
+        """Do nothing: the leader looks."""
 
     def before_step(self) -> None:
         """Take part in preparing the measurement of a due step."""

@@ -51,11 +51,12 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class Earlier:
-    """What was done of a run before it was interrupted: seconds of training and monitoring, and updates measured."""
+    """What was done of a run before it was interrupted: seconds of training and monitoring, updates measured, looks."""
 
     trained_seconds: float = 0.0
     cost_seconds: float = 0.0
     n_updates: int = 0
+    looks: Mapping[str, Any] | None = None
 
 
 class Recording:
@@ -228,7 +229,9 @@ class Recording:
         """Return what is stored of the run before it was interrupted."""
         facts = json.loads(self._store.meta(f"monitor {self.run}") or "{}")
         n_updates = self._store.n_measured_updates(self.run)
-        return Earlier(float(facts.get("trained_seconds", 0)), float(facts.get("cost_seconds", 0)), n_updates)
+        return Earlier(
+            float(facts.get("trained_seconds", 0)), float(facts.get("cost_seconds", 0)), n_updates, facts.get("looks")
+        )
 
     def close(self, status: str, last_step: int) -> None:
         """Store the final status of the run, and close the study."""

@@ -17,6 +17,7 @@ from toposcope.monitor.activations import Activations
 from toposcope.monitor.alerts import Alerts
 from toposcope.monitor.budget import Budget, Thinning
 from toposcope.monitor.events import DIVERGED, Alert, Event, Logged, Measured, Note
+from toposcope.monitor.looks import PendingLook
 from toposcope.monitor.measuring import Measurer, StepMeasurements
 from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.recording import Earlier, Recording, RunInfo, WriteQueue, stored_names
@@ -63,11 +64,12 @@ class Session:
         self._writes = WriteQueue(self._open)
         self._current: StepMeasurements | None = None
         self._stored_diagrams: dict[tuple[str, str], dict[str, dict[str, Diagram]]] = {}
-        self.logged: deque[tuple[int, Mapping[str, Any] | Note]] = deque()
-        """Logged values and notes that are not written yet, in order."""
+        self.logged: deque[tuple[int, Mapping[str, Any] | Note | PendingLook]] = deque()
+        """Logged values, notes and looks that are not written yet, in order."""
+        self.look_seconds = 0.0  # of CPU time that checking them took
         self.pending: deque[tuple[int, float]] = deque()
         """Steps of unfinished measurements, and until when events from there on wait: alerts say what moved before."""
-        self._held: deque[Logged | Note] = deque()  # stored, and not dispatched yet
+        self._held: deque[Logged | Note | PendingLook] = deque()  # stored, and not dispatched yet
         self._next_write = 0.0
         self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
         self._other_seconds = 0.0  # spent by a write on anything but the log
@@ -220,7 +222,7 @@ class Session:
         rows: dict[int, dict[str, float]] = {}
         for _ in range(len(self.logged)):
             step, values = self.logged.popleft()
-            if isinstance(values, Note):
+            if not isinstance(values, Mapping):
                 self._held.append(values)
                 continue
             numbers = _numbers(values)
@@ -236,6 +238,10 @@ class Session:
             event = self._held.popleft()
             if isinstance(event, Note):
                 self._store_and_dispatch([event])
+            elif isinstance(event, PendingLook):
+                began = time.thread_time()
+                self._store_and_dispatch(self._alerts.looked(event.event()))
+                self.look_seconds += time.thread_time() - began
             else:
                 self._dispatch(event)
         self._row_seconds = time.thread_time() - started
@@ -280,7 +286,22 @@ class Session:
             "log_left_out": self._thinning.n_dropped,
             "skipped": self._skipped,
             "last_skipped": list(self._last_skipped),
+            "looks": self._looks(),
             "resumed": None if cut_at is None else [self._first, cut_at],
+        }
+
+    def _looks(self) -> Mapping[str, Any] | None:
+        """Return what the looks at the layers saw, those before the run was interrupted included."""
+        seen, earlier = self._alerts.looks, self.earlier.looks
+        if not seen.n_looks:
+            return earlier
+        return {
+            "n_layers": seen.n_layers,
+            "n_updated": seen.n_updated,
+            "idle": sorted(seen.idle),
+            "n_looks": seen.n_looks + (earlier["n_looks"] if earlier else 0),
+            "first": earlier["first"] if earlier else seen.first,
+            "last": seen.last,
         }
 
     def finish(self, status: str, step: int) -> None:

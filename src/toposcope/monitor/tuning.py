@@ -63,6 +63,16 @@ MAX_TRANSIENTS = 2  # transient zeros after which zeros must last twice as long 
 MAX_NORMAL_FALL = 6.0  # deepest transient fall, in units of noise, with which a single 0 is an alert
 MIN_NOISE_VALUES = 16  # values from which the noise of a layer is known well enough for that
 
+# Looks at the parameters: exact zeros and signs, which have no noise; chosen so that what passes by itself is learnt
+# first, of blocks dropped at random and experts without tokens (``tests/monitor/test_looks.py``).
+MIN_FAULTY_LOOKS, MIN_UPHILL_LOOKS = 2, 4  # looks in a row that show a fault
+MIN_LOOKS = 6  # looks from which on that many suffice, and of what was zero from the beginning
+PASSED_LOOKS = 3  # times as many looks as a fault lasted that passed by itself, and one more
+MIN_DEAD_JUMP, MIN_DEAD_RANGES = 0.25, 2.0  # rise of the share of dead units over its highest; in ranges of it so far
+MIN_MOVED = 0.5  # share of the weights of the median matrix that a step changes, where one that changes none is frozen
+MIN_UPHILL = 0.2  # least cosine between step and gradient of a step uphill: three deviations of random directions
+LOOK_SHARE = 0.2  # share of the budget that looks may take
+
 MIN_GROWTH = 5.0  # growth over the highest level of the first half; updates add up to 4 under a linear warm-up
 MIN_ACCELERATION = 1.5  # that growth relative to the range over the second quarter of the run, in logarithms
 MIN_GROWTH_NOISE = 0.001  # floor of the noise estimate of slowly growing norms, relative to the level

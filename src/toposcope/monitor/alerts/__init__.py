@@ -10,6 +10,7 @@ from toposcope.logs.table import sources
 from toposcope.logs.tuning import FALSE_ALARM_RATE
 from toposcope.monitor import tuning
 from toposcope.monitor.alerts.first_movers import FirstMovers
+from toposcope.monitor.alerts.lasting import LookChecks
 from toposcope.monitor.alerts.layers import Outliers, SlowGrowth, Stopped
 from toposcope.monitor.alerts.logged import (
     NotFinite,
@@ -19,7 +20,7 @@ from toposcope.monitor.alerts.logged import (
     SpikeDetector,
     WorseForecasts,
 )
-from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Measured, Note
+from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Looked, Measured, Note
 from toposcope.probes.feature import NETWORK
 
 __all__ = ["FALSE_ALARM_RATE", "Alerts"]
@@ -77,6 +78,7 @@ class Alerts:
             Stopped("frozen layer", ("update_ratio", "update_norm")),
             Outliers("dead units", "training", "dead_units", tuning.MIN_DEAD_RISE, share=True),
         )
+        self.looks = LookChecks()
         shared = (self._gradients, self._stopped[1], self._norms, self._stable_ranks)
         self._movers = FirstMovers(*(check.history for check in shared))
         self._measured_at = 0
@@ -125,13 +127,20 @@ class Alerts:
         self._movers.raised(event.step, [alert for alert in alerts if not _is_of_loss(alert)])
         return alerts
 
+    def looked(self, event: Looked) -> list[Alert]:
+        """Check a look at the parameters; return the alerts that it raises."""
+        alerts = self.looks.looked(event, set[str]().union(*(check.faulty for check in self._stopped)))
+        self._movers.raised(event.step, alerts)
+        return alerts
+
     def measured(self, event: Measured) -> list[Alert]:
         """Check the measurements of a step; return the alerts that they raise."""
         last, self._measured_at = self._measured_at, event.step
         self._movers.measured(event, last)
         alerts = self._finite.measured(event, last)
         for check in self._stopped:
-            reported = set[str]().union(*(other.faulty for other in self._stopped if other is not check))
+            others = (other.faulty for other in self._stopped if other is not check)
+            reported = self.looks.faulty.union(*others)
             alerts += check.measured(event, last, reported)
         spikes = self._gradients.measured(event, last)
         if not last < self._spiked_at.get("gradient spike", -1) <= event.step:  # the log already showed it
