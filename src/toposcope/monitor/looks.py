@@ -68,10 +68,11 @@ class Looks:
             }
             known = {name: torch.ones(()) for name in gradients.keys() - dense.keys()}
             names = (*self._matrices, *self._others)
-            counts = [active.get(n, known.get(n, torch.zeros(()))).to(before.device, torch.float32) for n in names]
+            none = torch.zeros(1, device=before.device)
+            counts = [active.get(n, known.get(n, none)).to(none.device, none.dtype).reshape(1) for n in names]
             moved, slopes = self._samples(self._parameters) - before, self._samples(dense)
             sizes = moved.norm(dim=1) * slopes.norm(dim=1)
-            table = torch.cat([torch.stack(counts), (moved != 0).sum(1), (moved * slopes).sum(1), sizes])
+            table = torch.cat([none[:0], *counts, (moved != 0).sum(1), (moved * slopes).sum(1), sizes])
         units = [self._parameters[name].shape[self._units[name]] for name in self._matrices]
         return PendingLook(step, names, units, Copy(table))
 
