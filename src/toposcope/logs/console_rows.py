@@ -63,6 +63,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
     has_program = any(map(_PROGRAM.match, lines))
     parsed = _without_prose(parsed, has_program=has_program)
     first = next((i for i, line in enumerate(parsed) if _is_row(line, usual)), len(parsed))
+    start = parsed[first].at if first < len(parsed) else 0
     facts: dict[str, object] = {}
     evidence: dict[str, str] = {}
     if not has_program:  # of a configuration that was printed before the log
@@ -72,7 +73,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
                 if kind == "last_step" or (kind == "parameters" and "param" in name.lower()):
                     facts[name] = value
                     evidence[kind] = f"its line {one_line(lines[line.at].strip(), MAX_QUOTED)!r}"
-        if first < len(parsed) and len(found := _epochs_of_plan(lines[: parsed[first].at])) == 1:
+        if len(found := _epochs_of_plan(lines[:start])) == 1:
             facts["num_epochs"] = found.pop()
             evidence["last_epoch"] = "a line before its rows"
     for line in parsed:
@@ -84,7 +85,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
     parsed = _with_unnamed_steps(parsed, usual, remarks)
     _write_steps(parsed, usual, evidence, remarks)
     rows = _rows(parsed, first, usual, facts, remarks)
-    axis = _place(rows, facts, evidence, remarks, lines)
+    axis = _place(rows, facts, evidence, remarks, lines[: start + 1])
     _without_stale(rows, remarks)
     if not any(STEP in row for row in rows) and len(ranks := dict.fromkeys(row.get("rank") for row in rows)) > 1:
         rows = [row for row in rows if row.get("rank") == next(iter(ranks))]
@@ -263,6 +264,7 @@ def _rows(
     early: list[Row] = []
     before: Row = {}  # the times of the last row
     ahead = False
+    doubled = sum(a.said == b.said for a, b in pairwise(parsed)) > tuning.MIN_DOUBLED * len(parsed)
     for i, (template, said, n_alike, rank, *_) in enumerate(parsed):
         if template.is_of_epoch:
             if said[BATCH] != said[BATCH + ALL]:
@@ -303,7 +305,10 @@ def _rows(
             rows += [{**(_times(row) if ahead else {STEP: "0"}), **one} for one in early]
             before, early = _times(rows[-1]), []
         now = _times(row)
-        if now and now == before and all(rows[-1].get(n, v) == v for n, v in row.items()):
+        is_again = (
+            not doubled and set(row) == set(rows[-1] if rows else ()) and STEP not in row
+        )  # a batch as the last one
+        if now and now == before and not is_again and all(rows[-1].get(n, v) == v for n, v in row.items()):
             rows[-1] |= row
         else:
             rows.append(row)

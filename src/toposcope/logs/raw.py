@@ -31,6 +31,7 @@ _NO_GROUP = r"^[+-]?(?:\d+,(?:\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+|\d+,\d+[eE][+-
 """A comma that can only stand before decimals."""
 MULTIPLES = {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _WITH_MULTIPLE = r"^([+-]?\d+(?:\.\d+)?)\s?([kKMBT])$"
+_GROUPS = re.compile(r"(?<=\d)[,_'’](?=\d{3}(?!\d))")
 _SIZE = re.compile(r"([\d.]+)\s*([KMBT]?)", re.IGNORECASE)
 _OF_ALL = r"^(\d+)\s?/\s?\d+$"  # step 100 of 20,000: 100/20000
 MAX_NAME_LENGTH = 200  # characters of a name from outside in a message; the rest is cut off
@@ -183,7 +184,7 @@ def join_names(names: list[str], max_names: int = 12) -> str:
 
 def size_of(fact: object) -> float:
     """Return a positive number, also one written as ``160M``; NaN for anything else."""
-    match = _SIZE.fullmatch(str(fact).strip()) if isinstance(fact, str) else None
+    match = _SIZE.fullmatch(_GROUPS.sub("", fact.strip())) if isinstance(fact, str) else None
     try:
         if match:
             return float(match.group(1)) * MULTIPLES.get(match.group(2).upper(), 1)

@@ -67,6 +67,7 @@ MANY_TEMPLATES, MAX_TEMPLATES = 1000, 20_000  # kinds of lines that are looked a
 MIN_MOVES = 0.3  # share of the rows with a loss at which the bar of the training has moved; several may be of one step
 BARS_PER_ROW = 1.5  # progress bars for each row with a loss, from which on a bar is drawn anew below the row
 MIN_UNREAD, MAX_UNREAD_SHARE = 5, 0.1  # lines with the word loss that are not read, from which on that is said
+MIN_DOUBLED = 0.4  # share of lines that say what the one before said, where a tool prints every line twice
 MIN_STALE = 0.5  # share of the rows of a validation loss that only repeat the one before, where it is shown again
 MIN_NUMBERS = 0.5  # share of the cells of a row of a table that are numbers
 MIN_LOSSES = 5  # rows with a loss; with fewer in sentences, there may be more in a table
