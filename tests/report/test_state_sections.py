@@ -15,7 +15,8 @@ from section_tools import section_of, summary, with_tables
 
 from toposcope.analysis.table import association_table
 from toposcope.analysis.table import comparison_table as compared
-from toposcope.report.association_tables import full_table, has_scales, legend, short_table
+from toposcope.analysis.topology_verdict import has_scales
+from toposcope.report.association_tables import full_table, legend, short_table
 from toposcope.report.document import Details, Paragraph, Section
 from toposcope.report.sections.association import against_spectra
 from toposcope.report.study_data import StudyData

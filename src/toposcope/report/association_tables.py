@@ -6,14 +6,13 @@ from dataclasses import dataclass
 import polars as pl
 
 from toposcope.analysis.association import STEP
+from toposcope.analysis.topology_verdict import SCALED, has_scales
 from toposcope.analysis.verdict import LEVEL
 from toposcope.probes.feature import TOPOLOGY
 from toposcope.report.document import Terms
 from toposcope.report.headline import headline_features
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Spec, Table, feature_of, headline_rows, interval_of, numbers, table, text_of
-
-SCALED = "rho_top_eigenvalue"  # this column has a number for features of hidden states only
 
 LEGEND = Terms(
     (
@@ -137,11 +136,6 @@ def primary(data: StudyData) -> pl.DataFrame:
 def measured(rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows where a correlation is defined."""
     return rows.filter(pl.col("rho").is_finite())
-
-
-def has_scales(rows: pl.DataFrame) -> bool:
-    """Return whether any row is of a feature of hidden states, whose scale is a covariate of its own."""
-    return SCALED in rows.columns and bool(rows.get_column(SCALED).is_finite().any())
 
 
 def legend(rows: pl.DataFrame) -> Terms:

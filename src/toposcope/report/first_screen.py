@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.association_verdict import GAPS, POWER
+from toposcope.analysis.topology_verdict import BETWEEN, NESTED, features_of, topology_verdict
 from toposcope.analysis.trajectory import WEIGHT_NORM
 from toposcope.analysis.verdict import BEYOND, LEVEL, MARKS, NONE, UNDETERMINED, VERDICTS, strongest, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
@@ -20,7 +21,7 @@ from toposcope.report.document import Cell, Chip, FirstScreen, HeadlineRow, Head
 from toposcope.report.formats import UNDEFINED, interval, share, signed
 from toposcope.report.headline import H0, H1, NP, headline_features, named
 from toposcope.report.study_data import StudyData
-from toposcope.report.verdict import StudyVerdict, features_of, study_verdict
+from toposcope.report.verdict import StudyVerdict, study_verdict
 from toposcope.wording import counted, examples
 
 QUANTITIES = (NP.key, H0.key, H1.key, "rips H0.entropy", str(WEIGHT_NORM), "controls stable_rank")
@@ -33,17 +34,20 @@ STEP = "Training step"
 def first_screen(data: StudyData) -> FirstScreen:
     """Return the verdict of a study: of nested models where it has one, else between runs at equal step, or within."""
     within, between = study_verdict(data), _tested_between_runs(data)
-    sentences = _of_nested_models(data.tables["nested_verdicts"], between)
-    if sentences is None:
-        sentences = _between_runs(between, within) if len(between) else (within.sentence, within.details)
+    nested = data.tables["nested_verdicts"]
+    row: dict[str, Any] = nested.row(0, named=True) if len(nested) else {"verdict": UNDETERMINED}
+    of_runs = set(between.get_column("verdict")) if len(between) else set()
+    verdict, question = topology_verdict(row["verdict"], of_runs, within.verdict)
+    sentences = within.sentence, within.details
+    if question == NESTED:
+        sentences = _of_nested_models(row, between)
+    elif question == BETWEEN:
+        sentences = _between_runs(verdict, between, within)
     return FirstScreen(*sentences, tuple(_chips(within, between, data)))
 
 
-def _of_nested_models(verdicts: pl.DataFrame, between: pl.DataFrame) -> tuple[str, str] | None:
-    """Say what topology adds to a forecast of the final loss; None where that cannot be told."""
-    row: dict[str, Any] = verdicts.row(0, named=True) if len(verdicts) else {"verdict": UNDETERMINED}
-    if row["verdict"] == UNDETERMINED:
-        return None
+def _of_nested_models(row: dict[str, Any], between: pl.DataFrame) -> tuple[str, str]:
+    """Say what topology adds to a forecast of the final loss."""
     first = verdict_sentence(row["verdict"], what="the final loss", known="the loss so far, schedule and norms")
     seen = f"Over {row['n_runs']} runs and {counted(row['n_fractions'], 'fraction')}"
     if row["verdict"] == NONE:
@@ -62,8 +66,7 @@ def _tested_between_runs(data: StudyData) -> pl.DataFrame:
     return table.filter(pl.col("kind") == TOPOLOGY, pl.col("verdict") != UNDETERMINED) if len(table) else table
 
 
-def _between_runs(tested: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
-    verdict = strongest(set(tested.get_column("verdict")))
+def _between_runs(verdict: str, tested: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
     first = verdict_sentence(verdict, what="the final loss", known="the loss at the same step")
     beyond = features_of(tested.filter(verdict=BEYOND))
     total, n_runs = counted(len(tested), "topological feature"), max(tested.get_column("n_runs"))

@@ -10,9 +10,18 @@ from toposcope.analysis import association_verdict as rule
 from toposcope.analysis.adjustment import MIN_RUNS
 from toposcope.analysis.association import MIN_CHECKPOINTS
 from toposcope.analysis.power import SIZES
-from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
+from toposcope.analysis.topology_verdict import (
+    KEEPS_ONE,
+    NO_TEST,
+    explained_by_scale,
+    features_of,
+    is_below,
+    missing,
+    within_runs,
+)
+from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.report.association_tables import SCALED, SpectralComparisonCounts, has_scales, measured, primary
+from toposcope.report.association_tables import SpectralComparisonCounts, measured, primary
 from toposcope.report.formats import signed
 from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
 from toposcope.report.study_data import StudyData
@@ -67,33 +76,30 @@ def study_verdict(data: StudyData) -> StudyVerdict:
     n_runs = rows.get_column("run").n_unique()
     where = "" if n_runs == 1 else f" in at least one of {n_runs} runs"
     total = counted(rows.get_column("feature").n_unique(), "topological feature")
-    if beyond := features_of(rows.filter(verdict=BEYOND)):
-        does = f"{len(beyond)} of {total} {_verb(beyond, 'does', 'do')} so{where}"
-        return StudyVerdict(BEYOND, "", rows, f"{does}: {_named(beyond)}.")
-    if passing := features_of(_missing(rows, rule.RUNS.untested)):
-        passes = f"{len(passing)} of {total} {_verb(passing, 'passes', 'pass')} every test{where}"
-        details = f"{passes} but the last, against other runs, which needs {MIN_RUNS} of them: {_named(passing)}."
-        return StudyVerdict(UNDETERMINED, rule.RUNS.reason, rows, details)
-    tested = rows.filter(pl.col("verdict") != UNDETERMINED)
-    if not len(tested):
-        weak = _missing(rows, rule.POWER.untested)
-        if not len(weak):
-            return StudyVerdict(UNDETERMINED, "no test is defined", rows, untested_sentence(rows))
-        words, help_ = _power_words(weak), rule.POWER.needs
+    found = within_runs(rows)
+    features, n = found.features, len(found.features)
+    if found.case == BEYOND:
+        details = f"{n} of {total} {_verb(features, 'does', 'do')} so{where}: {_named(features)}."
+    elif found.case == rule.RUNS.untested:
+        passes = f"{n} of {total} {_verb(features, 'passes', 'pass')} every test{where}"
+        details = f"{passes} but the last, against other runs, which needs {MIN_RUNS} of them: {_named(features)}."
+    elif found.case == NO_TEST:
+        details = untested_sentence(rows)
+    elif found.case == rule.POWER.untested:
+        words, help_ = _power_words(missing(rows, rule.POWER.untested)), rule.POWER.needs
         details = f"{words[0].upper()}{words[1:]}. {help_[0].upper()}{help_[1:]} would help."
-        return StudyVerdict(UNDETERMINED, rule.POWER.reason, rows, details)
-    failing = rows.filter(pl.col("verdict").is_in([TREND, NONE]), ~_explained_by_scale(rows))
-    if partial := features_of(failing.filter(_below("p_given_all_adjusted"))):  # significant given every covariate
-        keep = f"{len(partial)} of {total} {_verb(partial, 'keeps', 'keep')} a correlation given {covariates_of(rows)}"
-        fail = _verb(partial, "fails", "fail")
-        return StudyVerdict(TREND, "", rows, f"{keep}{where}, but {fail} another test: {_named(partial)}.")
-    drifting, n_tested = features_of(rows.filter(verdict=TREND)), len(features_of(tested))
-    none = "none" if n_tested == len(features_of(rows)) else f"none of the {n_tested} that can be tested"
-    drift = f"{len(drifting) or 'None'} of {total} {'drift' if len(drifting) > 1 else 'drifts'} with the loss"
-    untested_runs = n_runs - tested.get_column("run").n_unique()
-    gap = f" In {untested_runs} of {n_runs} runs nothing can be told." if untested_runs else ""
-    details = f"{drift}; {none} is significant given {covariates_of(rows)}.{gap}"
-    return StudyVerdict(TREND if drifting else NONE, "", rows, details)
+    elif found.case == KEEPS_ONE:
+        keep = f"{n} of {total} {_verb(features, 'keeps', 'keep')} a correlation given {covariates_of(rows)}"
+        details = f"{keep}{where}, but {_verb(features, 'fails', 'fail')} another test: {_named(features)}."
+    else:
+        tested = rows.filter(pl.col("verdict") != UNDETERMINED)
+        n_tested = len(features_of(tested))
+        none = "none" if n_tested == len(features_of(rows)) else f"none of the {n_tested} that can be tested"
+        drift = f"{n or 'None'} of {total} {'drift' if n > 1 else 'drifts'} with the loss"
+        untested_runs = n_runs - tested.get_column("run").n_unique()
+        gap = f" In {untested_runs} of {n_runs} runs nothing can be told." if untested_runs else ""
+        details = f"{drift}; {none} is significant given {covariates_of(rows)}.{gap}"
+    return StudyVerdict(found.verdict, found.reason, rows, details)
 
 
 def association_sentences(data: StudyData) -> list[str]:
@@ -118,11 +124,6 @@ def association_sentences(data: StudyData) -> list[str]:
     return [*sentences, *_control_sentences(controls)]
 
 
-def features_of(rows: pl.DataFrame) -> list[str]:
-    """Return the features of some rows, each once."""
-    return list(rows.get_column("feature").unique(maintain_order=True))
-
-
 def covariates_of(rows: pl.DataFrame) -> str:
     """Name the covariates that were known in every row."""
     known = [name for column, name in COVARIATE_COLUMNS.items() if rows.get_column(column).is_finite().all()]
@@ -135,7 +136,7 @@ def untested_sentence(rows: pl.DataFrame, untested: pl.DataFrame | None = None) 
     which = counted(len(untested), "feature")
     if rows.get_column("run").n_unique() != 1:
         which = f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
-    weak, needs = _missing(untested, rule.POWER.untested), untested.get_column("needs").value_counts(sort=True)
+    weak, needs = missing(untested, rule.POWER.untested), untested.get_column("needs").value_counts(sort=True)
     helps = " or ".join(dict.fromkeys(part for need in needs.get_column("needs") for part in need.split(", or ")))
     power = f" ({_power_words(weak)})" if len(weak) else ""
     return f"{which} cannot be told: {_reasons(untested)}{power}. {helps[:1].upper()}{helps[1:]} would help."
@@ -145,11 +146,6 @@ def _reasons(rows: pl.DataFrame) -> str:
     """Say why rows have no verdict, the most frequent reason first."""
     causes = rows.get_column("untested").value_counts(sort=True).get_column("untested")
     return " or ".join(rule.GAPS[cause].reason for cause in causes)
-
-
-def _missing(rows: pl.DataFrame, untested: str) -> pl.DataFrame:
-    """Return the rows that have no verdict because of one gap."""
-    return rows.filter(verdict=UNDETERMINED, untested=untested)
 
 
 def _named(features: Sequence[str]) -> str:
@@ -166,20 +162,9 @@ def _power_words(rows: pl.DataFrame) -> str:
     return f"{first}, {which} in {rule.MIN_POWER:.0%}"
 
 
-def _below(column: str) -> pl.Expr:
-    return pl.col(column).fill_nan(1.0) < LEVEL
-
-
-def _explained_by_scale(rows: pl.DataFrame) -> pl.Expr:
-    """Select rows of hidden states that are not significant given the step and their top eigenvalue."""
-    if not has_scales(rows):
-        return pl.lit(value=False)
-    return pl.col(SCALED).is_finite() & ~_below("p_given_scale_adjusted")
-
-
 def _correlation_sentence(topology: pl.DataFrame) -> str:
     """Count the correlations that hold although checkpoints depend on each other and many features were tested."""
-    correlated = features_of(topology.filter(_below("p_adjusted")))
+    correlated = features_of(topology.filter(is_below("p_adjusted")))
     n, n_eff = (np.median(topology.get_column(name).to_numpy()) for name in ("n", "n_eff"))
     return (
         f"{len(correlated) or 'None'} of {counted(topology.get_column('feature').n_unique(), 'topological feature')} "
@@ -219,11 +204,11 @@ def _feature_sentence(headline: Headline, topology: pl.DataFrame) -> str:
         .then(pl.col("untested").replace({gap.untested: gap.reason for gap in rule.GAPS.values()}))
         .when(verdict=BEYOND)
         .then(pl.lit(""))
-        .when(_below("p_given_all_adjusted") & _explained_by_scale(rows))
+        .when(is_below("p_given_all_adjusted") & explained_by_scale(rows))
         .then(pl.lit("significant given the covariates, but not given the step and the states' top eigenvalue"))
-        .when(_below("p_given_all_adjusted"))
+        .when(is_below("p_given_all_adjusted"))
         .then(pl.lit(f"significant given {covariates_of(rows)}, but another test fails"))
-        .when(_below("p_given_step_adjusted"))
+        .when(is_below("p_given_step_adjusted"))
         .then(pl.lit(f"significant given the step, but not given {covariates_of(rows)}"))
         .otherwise(pl.lit(""))
     )

@@ -7,6 +7,7 @@ import polars as pl
 
 from toposcope.analysis.association import STEP
 from toposcope.analysis.table import association_table, comparison_table
+from toposcope.analysis.topology_verdict import SCALED, has_scales
 from toposcope.analysis.trajectory import SCALE as SCALE_STATISTIC
 from toposcope.analysis.verdict import VERDICTS, verdict_sentence
 from toposcope.charts.chart import Chart
@@ -63,7 +64,7 @@ def association_heat_map(data: StudyData) -> Chart | None:
     if not names:
         return None
     shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_PANELS)
-    columns = COLUMNS | (SCALE if tables.has_scales(rows) else {})
+    columns = COLUMNS | (SCALE if has_scales(rows) else {})
     in_shown = pl.col("run").is_in([t.run for t in shown])
     cells = _cells(rows.filter(in_shown), names, columns)
     title = _heat_map_title(rows.filter(pl.col("kind") == TOPOLOGY))
@@ -85,7 +86,7 @@ def _cells(rows: pl.DataFrame, names: dict[str, str], columns: dict[str, str]) -
     """Return ``run, feature, given, rho``; rho is null where a correlation is not defined."""
     of_scale = pl.col("given").is_in(list(SCALE))
     has_scale = pl.col("scaled") & ~pl.col("feature").str.ends_with(f" {SCALE_STATISTIC}")
-    scaled = pl.col(tables.SCALED).is_finite() if tables.SCALED in rows.columns else pl.lit(value=False)
+    scaled = pl.col(SCALED).is_finite() if SCALED in rows.columns else pl.lit(value=False)
     return (
         rows.filter(pl.col("feature").is_in(list(names)))
         .select("run", "feature", *columns, scaled=scaled)

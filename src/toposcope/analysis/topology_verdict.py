@@ -1,0 +1,94 @@
+"""What topology adds to what is known of a loss: one verdict on a study, decided from the tables of its tests."""
+
+from typing import NamedTuple
+
+import polars as pl
+
+from toposcope.analysis import association_verdict as rule
+from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, strongest
+
+NESTED, BETWEEN, WITHIN = "nested models", "between runs", "within runs"
+"""The questions, from the strongest evidence to the weakest: what a forecast of the final loss gains, what goes with
+the final loss across runs, what goes with the loss along each run."""
+NO_TEST, KEEPS_ONE = "no test is defined", "keeps one correlation"
+SCALED = "rho_top_eigenvalue"  # this column has a number for features of hidden states only
+
+
+class WithinRuns(NamedTuple):
+    """The verdict of the features of the whole network along each run.
+
+    Attributes
+    ----------
+    verdict, reason : str
+        One of `VERDICTS`, and in a few words why it cannot be told.
+    case : str
+        Which of the tests decided it: a verdict, the name of a gap, `NO_TEST`, or `KEEPS_ONE`: of a feature that is
+        significant given every covariate and fails another test.
+    features : list of str
+        Those that it rests on.
+    """
+
+    verdict: str
+    reason: str
+    case: str
+    features: list[str]
+
+
+def within_runs(rows: pl.DataFrame) -> WithinRuns:
+    """Return the verdict of association rows, one at least, of topological features with a defined correlation."""
+    if beyond := features_of(rows.filter(verdict=BEYOND)):
+        return WithinRuns(BEYOND, "", BEYOND, beyond)
+    if passing := features_of(missing(rows, rule.RUNS.untested)):
+        return WithinRuns(UNDETERMINED, rule.RUNS.reason, rule.RUNS.untested, passing)
+    if not len(rows.filter(pl.col("verdict") != UNDETERMINED)):
+        if not len(missing(rows, rule.POWER.untested)):
+            return WithinRuns(UNDETERMINED, NO_TEST, NO_TEST, [])
+        return WithinRuns(UNDETERMINED, rule.POWER.reason, rule.POWER.untested, [])
+    failing = rows.filter(pl.col("verdict").is_in([TREND, NONE]), ~explained_by_scale(rows))
+    if partial := features_of(failing.filter(is_below("p_given_all_adjusted"))):
+        return WithinRuns(TREND, "", KEEPS_ONE, partial)
+    drifting = features_of(rows.filter(verdict=TREND))
+    verdict = TREND if drifting else NONE
+    return WithinRuns(verdict, "", verdict, drifting)
+
+
+def topology_verdict(nested: str, between: set[str], within: str) -> tuple[str, str]:
+    """Return the verdict on a study and the question that it answers: the strongest evidence that can be told.
+
+    Parameters
+    ----------
+    nested, within : str
+        Verdicts of nested models and within runs.
+    between : set of str
+        Those of the features that could be tested between runs.
+    """
+    if nested != UNDETERMINED:
+        return nested, NESTED
+    return (strongest(between), BETWEEN) if between else (within, WITHIN)
+
+
+def features_of(rows: pl.DataFrame) -> list[str]:
+    """Return the features of some rows, each once."""
+    return list(rows.get_column("feature").unique(maintain_order=True))
+
+
+def missing(rows: pl.DataFrame, untested: str) -> pl.DataFrame:
+    """Return the rows that have no verdict because of one gap."""
+    return rows.filter(verdict=UNDETERMINED, untested=untested)
+
+
+def is_below(column: str) -> pl.Expr:
+    """Select the rows whose p-value is significant; one that is not defined is not."""
+    return pl.col(column).fill_nan(1.0) < LEVEL
+
+
+def has_scales(rows: pl.DataFrame) -> bool:
+    """Return whether any row is of a feature of hidden states, whose scale is a covariate of its own."""
+    return SCALED in rows.columns and bool(rows.get_column(SCALED).is_finite().any())
+
+
+def explained_by_scale(rows: pl.DataFrame) -> pl.Expr:
+    """Select rows of hidden states that are not significant given the step and their top eigenvalue."""
+    if not has_scales(rows):
+        return pl.lit(value=False)
+    return pl.col(SCALED).is_finite() & ~is_below("p_given_scale_adjusted")
