@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -373,13 +373,19 @@ def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], 
         if template.is_bar and rank == ranks[0] and said[BATCH].isdigit() and BATCH + ALL in said:
             by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
     for length, bars in sorted(by_length.items(), key=lambda item: -len({n for _, n in item[1]})):
-        places, steps = zip(*bars, strict=True)
-        below = len(places) > tuning.BARS_PER_ROW * len(with_loss)
-        at = [bisect_left(places, i) if below else bisect_right(places, i) - 1 for i in range(len(parsed))]
-        found = [steps[min(max(place, 0), len(steps) - 1)] for place in at]
-        if len({found[i] for i in with_loss}) > tuning.MIN_MOVES * len(with_loss):
-            return [str(step) for step in found], length
+        if len({step for _, step in bars}) <= tuning.MIN_MOVES * len(with_loss):
+            break  # nor do those move enough that follow
+        below = len(bars) > tuning.BARS_PER_ROW * len(with_loss)
+        if len(set(_shown_by(bars, with_loss, below=below))) > tuning.MIN_MOVES * len(with_loss):
+            return [str(step) for step in _shown_by(bars, range(len(parsed)), below=below)], length
     return [], ""
+
+
+def _shown_by(bars: list[tuple[int, int]], lines: Iterable[int], *, below: bool) -> list[int]:
+    """Return the step that a progress bar shows at each of some lines: the first below it, or the last until there."""
+    places, steps = zip(*bars, strict=True)
+    at = (bisect_left(places, i) if below else bisect_right(places, i) - 1 for i in lines)
+    return [steps[min(max(place, 0), len(steps) - 1)] for place in at]
 
 
 def _place(
@@ -537,18 +543,18 @@ def _fill_epochs(rows: list[Row], name: str, epoch: str, length: int) -> bool:
 
 
 def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, int]]:
-    """Return the numbers of a name that stand next to one of a likelier name, and those; ascending."""
+    """Return the numbers of a name that stand next to one of a likelier name, and those; nothing if all are equal."""
     found = {}
     for row in rows:
         best = next((other for other in likelier if row.get(other, "").isdigit()), name)
         if best != name and row.get(name, "").isdigit():
             found[int(row[name])] = int(row[best])
-    return sorted(found.items())
+    return [] if all(number == step for number, step in found.items()) else sorted(found.items())
 
 
 def _translated(number: int, pairs: list[tuple[int, int]]) -> int:
     """Return the step that a number of another name stands for: iteration 40 is step 10 where batches are gathered."""
-    if len(pairs) < tuning.MIN_REPEATS or all(a == b for a, b in pairs):
+    if len(pairs) < tuning.MIN_REPEATS:
         return number
     place = bisect_right(pairs, (number, 2**62)) - 1
     return pairs[max(place, 0)][1]
