@@ -70,7 +70,7 @@ def test_what_moves_is_said_and_noise_is_not(tmp_path: Path) -> None:
 def test_a_run_that_falls_silent_wakes_the_page(
     tmp_path: Path, assets: Assets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = live_study(tmp_path / "mine", steps=100, every=50)
+    study = live_study(tmp_path / "mine", steps=400, every=100)
     facts = {"step_seconds": 0.1, "updated": time.time(), "last_step": 2000}
     study.store.set_meta("monitor mine", json.dumps(facts))
     page = LivePage(study.directory, assets, None)

@@ -7,6 +7,7 @@ server of the page exits for any reason. What it makes lies in a folder of its o
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import sys
@@ -36,7 +37,7 @@ MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every 
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
 PRIORITY = 5  # of the process: training comes first
 MAYBE_LOGS = (".txt", ".err", ".json")  # endings of files most of which are no log
-UNREAD = "cannot be read as a training log: "  # with which most reasons begin
+REASON = re.compile(r"(?:cannot be read as [^:]*: )?(.*?)\.?(?:[;:(]|, as in |$)")  # without advice and examples
 N_NAMED = 2  # refused logs that are named
 BUSY = "reading"  # file that names the log being read, by which a log is known on which the process died
 
@@ -195,11 +196,8 @@ class Mirror:
         """Return path and reason of what has the name of a log in a folder, and holds none that can be shown."""
         reads = sorted(self._known.values(), key=lambda read: not read.source.is_text)
         faults = {str(read.source.path): read.fault for read in reads if read.is_refused} | self._found.faults
-        brief = {
-            path: fault.removeprefix(f"{path}: ").removeprefix(UNREAD).partition(";")[0].rstrip(".")
-            for path, fault in faults.items()
-        }
-        return [(path, f"{Path(path).name}: {one_line(reason, 90)}") for path, reason in brief.items()]
+        reasons = {path: REASON.match(fault.removeprefix(f"{path}: ")) for path, fault in faults.items()}
+        return [(path, f"{Path(path).name}: {one_line(found[1], 70)}") for path, found in reasons.items() if found]
 
     def _refusal(self) -> str:
         """Return why a file that was named cannot be shown, now or later; empty if it can."""

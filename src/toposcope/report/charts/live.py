@@ -11,7 +11,7 @@ from toposcope.report.charts.explorer import ONE_VALUE, ROWS, lines, specificati
 LOSS_HEIGHT, SMALL_HEIGHT = 250, 90
 _DIGITS = "format(datum.{0}, abs(datum.value) >= 0.01 && abs(datum.value) < 1000 ? '.3f' : '.3~g')"
 INTERVAL = "{} + ' (' + {} + ' to ' + {} + ')'".format(*(_DIGITS.format(name) for name in ("value", "low", "high")))
-BEHIND = "datum.series === 'training'"  # the training loss where a validation loss is drawn before it
+BEHIND = "datum.series && indexof(datum.series, 'in grey') > 0"  # the kind of loss that runs are not ranked by
 SHORT = f"datum.value && (abs(datum.value) >= 1e5 || abs(datum.value) < 1e-4) ? format(datum.value, '~e') : {ONE_VALUE}"
 SMALL = ("live-rate", "live-gradient", "live-ratio")
 
@@ -34,7 +34,7 @@ def _small() -> Any:
 
 
 def _losses() -> Any:
-    """Draw validation losses, the training losses behind them, and each forecast as a dashed path to its end."""
+    """Draw the losses of one kind, those of the other behind them, and each forecast as a dashed path to its end."""
     chart = lines([], False, LOSS_HEIGHT)
     forecast = (
         alt.Chart(ROWS)

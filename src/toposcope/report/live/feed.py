@@ -17,7 +17,7 @@ from toposcope.report.live.mirror import LogMirror, MirroredLogs
 from toposcope.report.live.moves import Move, moves
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.naming import LOG, MEASURED, feature_words, layer_labels
-from toposcope.report.tuning import MAX_CELLS, MIN_RUN_ROWS
+from toposcope.report.tuning import MAX_CELLS
 
 LOSS = f"{LOG} loss"
 LOGGED_CHARTS = {
@@ -164,7 +164,7 @@ class StudyFeed:
         log = known.get("log")
         is_continued = log is not None and db.log_is_continued(c, run, log)
         after, lines = log[0] if log is not None and is_continued else -1, []
-        for chart, column in self._logs_of(run, view, is_crowded=at_most <= MIN_RUN_ROWS):
+        for chart, column in self._logs_of(run, view):
             most, end = _rows_in(chart, at_most), position[0]
             new = db.logged(c, run, column, after, end, most) if is_continued else None
             rows = self._whole(c, run, column, position, most) if new is None else new
@@ -179,11 +179,10 @@ class StudyFeed:
                 lines += self._measured(c, run, shown, view, first, at_most)
         return [line | {"run": shown} for line in lines], {"log": list(position), "measured": measured}
 
-    def _logs_of(self, run: str, view: View, *, is_crowded: bool) -> Iterator[tuple[str, str]]:
+    def _logs_of(self, run: str, view: View) -> Iterator[tuple[str, str]]:
         logged = self._columns[run]
         for chart, column in LOGGED_CHARTS.items():
-            # Of many runs, no training losses are drawn behind the validation losses.
-            if column in logged and not (is_crowded and column == "loss" and "validation_loss" in logged):
+            if column in logged:
                 yield chart, column
         quantity = self._quantities.get(view.feature)
         if quantity is not None and quantity.probe == LOG:

@@ -75,7 +75,10 @@ def _where(health: words.Health) -> str:
     if not health.reason:
         return "."
     reason = f"{health.reason[0].lower()}{health.reason[1:]}"
-    return f" {reason.partition(':')[0]}." if health.word == words.DIVERGED else f": {reason}"
+    if health.word == words.DIVERGED:
+        return f" {reason.partition(':')[0]}."
+    first, more, _ = reason.partition("; and ")  # other checks that failed
+    return f": {first}{'.' if more and not first.endswith('?') else ''}"
 
 
 def fleet_kind(statuses: Sequence[Status]) -> str:

@@ -27,6 +27,7 @@ from toposcope.report.live import database as db
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
 from toposcope.report.live.feed import LOGGED_CHARTS, MEASURED_CHARTS, Feed, Position, View
+from toposcope.report.live.fleet import fleet_kind
 from toposcope.report.live.mirror import LogMirror
 from toposcope.report.live.security import Guard
 from toposcope.report.live.words import forecast_rows, loss_key, words
@@ -175,6 +176,7 @@ class LivePage:
             **content,
             "shape": hashlib.sha256(to_json(chosen).encode()).hexdigest()[:16],
             "forecasts": forecast_rows(statuses),
+            "main": fleet_kind(statuses).partition(" ")[0],
             "age": said["age"],
             "html": parts,
             "version": self.analyses.version(name),

@@ -40,9 +40,9 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
 
 def loss_key(statuses: Sequence[Status]) -> str:
     """Say which lines the chart of the loss has."""
-    n_validated = sum(bool(s.validation) for s in statuses)
-    behind = ["training in grey"] if len(statuses) <= MAX_PATHS or n_validated < len(statuses) else []
-    lines = ["validation", *behind] if n_validated else ["training"]
+    kinds = ("validation", "training") if any(s.validation for s in statuses) else ("training",)
+    main = fleet_kind(statuses).partition(" ")[0]
+    lines = [main, *(f"{kind} in grey" for kind in kinds if kind != main and len(statuses) <= MAX_PATHS)]
     return ", ".join([*lines, *(["forecast dashed"] if forecast_rows(statuses) else [])])
 
 

@@ -4,7 +4,7 @@ const live = page.live, got = parsed("{}"), near = {}, looks = {}, pending = new
 const query = (more) => `${new URLSearchParams({ study: live.study, ...fromEntries(["feature", "run", "quantity", "layer"].map((key) => [key, get(key)])), ...more })}`;
 const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? { ...row, label: labelOf(run, row.layer) } : { run, ...row }));
 const labelOf = (run, layer) => explorer.layers[run]?.labels[explorer.layers[run].names.indexOf(layer)] ?? layer;
-let source, shownView, waits, heard, written, forecasts, touched = Date.now();
+let source, shownView, waits, heard, written, forecasts, main, touched = Date.now();
 
 for (const name of [...live.charts, ...live.axes]) got[name] = Object.create(null);
 known = (run, axis) => {
@@ -18,8 +18,8 @@ for (const name of live.charts) sources[name] = () => {
     return closer ? [...rows.filter((row) => row.step < near[name].from), ...closer, ...rows.filter((row) => row.step > near[name].to)] : rows;
   });
   if (name !== "explore-loss") return lines;
-  const validated = Object.values(got["explore-validation"]).some((rows) => rows.length), named = validated ? lines.map((row) => ({ ...row, series: "training" })) : lines;
-  const all = [...named, ...sources["explore-validation"]().map((row) => ({ ...row, series: "validation" })), ...forecasts];
+  const ofKind = (kind, rows) => (kind === main ? rows.map((row) => ({ ...row, series: kind })) : explorer.runs.length > 6 ? [] : rows.map((row) => ({ ...row, series: `${kind}, in grey` })));
+  const all = [...ofKind("training", lines), ...ofKind("validation", sources["explore-validation"]()), ...forecasts];
   return all.map(({ run, step, value, series, low = null, high = null, forecast = null }) => ({ run, step, value, series, low, high, forecast }));
 };
 function take(message) {
@@ -31,7 +31,7 @@ function take(message) {
     pending.add(chart === "explore-validation" ? "explore-loss" : chart);
     if (got[chart][run].length > live.most && message !== live) connect(); // reconnect to get them thinned
   }
-  forecasts = message.forecasts;
+  ({ forecasts, main } = message);
   written = Date.now() - 1000 * message.age;
   for (const [id, html] of entries(message.html)) {
     if (byId(id).dataset.html !== html) byId(id).replaceChildren(document.createRange().createContextualFragment(html));
