@@ -26,8 +26,9 @@ class Course(NamedTuple):
     before: float
     after: float
     error: float  # standard error of their difference
-    moved: float  # change over the last stretch, of about a fifth of the steps
-    steps: int  # of that stretch
+    late_fall: float  # from the third quarter to the last
+    late_error: float  # standard error of that
+    middle: int  # step in the middle, since which that is the fall
     n: int
     first: int
     last: int
@@ -57,15 +58,13 @@ def course(steps: Steps, losses: Vector, min_rows: int = MIN_ROWS) -> Course | N
     if min(len(before), len(after)) < 2:
         return None
     (a, error_a), (b, error_b) = _level(before), _level(after)
-    late = share >= 0.9
-    early = (share >= 0.7) & (share < 0.8)
-    if not early.any():
-        early = np.arange(len(steps)) == int(np.argmax(late)) - 1
-    moved = float(losses[late].mean() - losses[early].mean())
-    stretch = round(float(steps[late].mean() - steps[early].mean()))
+    half = (share >= 0.5) & (share < 0.75)
+    c, error_c = _level(losses[half]) if half.any() else (b, error_b)
+    middle = int(steps[int(np.argmax(share >= 0.5))])
     ends = int(steps[0]), int(steps[-1])
     rounded = _rounding(losses)
-    return Course(a, b, max(math.hypot(error_a, error_b), rounded), moved, stretch, len(losses), *ends)
+    error, late_error = (max(math.hypot(each, error_b), rounded) for each in (error_a, error_c))
+    return Course(a, b, error, c - b, late_error, middle, len(losses), *ends)
 
 
 def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> int | None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from toposcope.analysis.health import check as words
 from toposcope.analysis.health.check import BAD, GOOD, OPEN, WORDS, Check, Health
-from toposcope.analysis.health.course import FALLS, MIN_ROWS, RISES, STALLS, course, stalled_since
+from toposcope.analysis.health.course import FALLS, MIN_FALL_ERRORS, MIN_ROWS, RISES, STALLS, course, stalled_since
 from toposcope.analysis.health.evaluations import evaluations
 from toposcope.analysis.health.levels import Levels, Rise, levels, thinned
 from toposcope.analysis.health.monitored import monitored_checks, silence
@@ -154,14 +154,15 @@ def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) 
     elif run.keeps_its_rate and (since := stalled_since(*thinned(*rows))) is not None:
         yield check(BAD, f"the {name} no longer falls since about step {since:,}", words.STALLED, STOP)
     elif found.word != FALLS:
-        yield check(OPEN, f"Whether the {name} falls is hidden by its noise: by less than {found.power:.2g}", HIDDEN)
-    elif -found.moved > found.error:
         yield check(
-            GOOD, f"The {name} still falls: {loss_words(-found.moved)} in the last {found.steps:,} steps", FALLS
+            OPEN, f"Whether the {name} falls is not seen: its noise hides one of less than {found.power:.2g}", HIDDEN
         )
+    elif found.late_fall > MIN_FALL_ERRORS * found.late_error:
+        fall = f"{loss_words(found.late_fall)} in the second half of the steps"
+        yield check(GOOD, f"The {name} still falls: {fall}", FALLS)
     else:
-        lately = f"in the last {found.steps:,} steps by less than its noise"
-        yield check(GOOD, f"The {name} fell, {lately}", FALLS)
+        text = f"The {name} fell, but is not seen to fall since about step {found.middle:,}; its noise may hide it"
+        yield check(OPEN, text, HIDDEN)
 
 
 def _rate_check(run: Run) -> Iterator[Check]:
