@@ -20,7 +20,6 @@ from bench import RESULTS, Column, milliseconds, ratio, show, write
 from result_files import Spread
 from small_families import POWER_LAWS, TRAINED
 from toposcope.engine.pool import TaskFailure, Workers
-from toposcope.forecasting.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest, scores, skills
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.intervals import (
@@ -37,6 +36,7 @@ from toposcope.forecasting.siblings import complete_runs
 from toposcope.forecasting.tuning import LATE_SHARE
 from toposcope.logs import Run, read_logs
 from toposcope.logs.schedules.schedule import planned
+from toposcope_experiments.backtest.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest, scores, skills
 
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
 SHIPPED_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9)

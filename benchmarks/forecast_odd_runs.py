@@ -15,11 +15,11 @@ import click
 import numpy as np
 
 from bench import RESULTS, Column, show, write
-from toposcope.forecasting.backtesting import backtest
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.siblings import CompleteRuns, complete_runs
 from toposcope.logs import Run, read_logs
+from toposcope_experiments.backtest.backtesting import backtest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from made_up_runs import Truth, made_up_run

@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from toposcope.forecasting.backtesting import SCORES
+from toposcope_experiments.backtest.backtesting import SCORES
 from toposcope_experiments.backtest.page import backtest_charts
 from toposcope_experiments.backtest.result import BacktestData, BacktestResult
 

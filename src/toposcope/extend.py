@@ -42,10 +42,10 @@ __all__ += ["Advice", "advice_options", "calibration_of", "continued", "scaled",
 __all__ += ["NORMAL_WIDTH", "ForecastReport"]
 # a forecaster, and what compares forecasters
 __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "LoggedRun", "RefusedError", "Schedule"]
-__all__ += ["window", "usable_siblings", "cached", "complete_runs", "siblings_in_split", "run_forecasters", "planned"]
-__all__ += ["known_schedule", "skills", "SKILLS", "fit_ridge", "Median", "COOLDOWN", "STACKED_LAWS", "stack_features"]
+__all__ += ["window", "usable_siblings", "cached", "complete_runs", "CompleteRuns", "run_forecasters", "planned"]
+__all__ += ["known_schedule", "fit_ridge", "Median", "COOLDOWN", "STACKED_LAWS", "stack_features"]
 __all__ += ["fit_power_law", "MIN_POINTS", "LATE_SHARE", "SIBLING_SHARE", "least_squares", "huber_weights"]
-__all__ += ["HUBER", "NORMAL", "runs_to_score", "scores", "Split"]
+__all__ += ["HUBER", "NORMAL", "forecasters", "DEFAULT", "COVERAGE", "remarks_on_runs"]
 # a sink, and the noise model of the alerts
 __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted", "Tail", "FALSE_ALARM_RATE"]
 # an analysis of a study
@@ -146,18 +146,18 @@ if TYPE_CHECKING:
     from toposcope.csv_file import to_csv
     from toposcope.errors import ToposcopeError, choices, message_of
     from toposcope.files import refuse_link, write_bytes
-    from toposcope.forecasting.backtesting import SKILLS, Split, scores, siblings_in_split, skills
     from toposcope.forecasting.decision.advice import Advice
     from toposcope.forecasting.decision.calibration import calibration_of
     from toposcope.forecasting.decision.decision import continued, scaled
     from toposcope.forecasting.forecast_report import ForecastReport
     from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
-    from toposcope.forecasting.forecaster_set import run_forecasters
+    from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
+    from toposcope.forecasting.forecasters import forecasters
     from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
     from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, Median
     from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
     from toposcope.forecasting.forecasters.stack import STACKED_LAWS, fit_ridge, stack_features
-    from toposcope.forecasting.held_out import NORMAL_WIDTH, Fold, known_schedule
+    from toposcope.forecasting.held_out import COVERAGE, NORMAL_WIDTH, Fold, known_schedule
     from toposcope.forecasting.scaling.points import Points
     from toposcope.forecasting.scaling.scaling_law import (
         MIN_INDEPENDENT_SPREAD,
@@ -165,7 +165,7 @@ if TYPE_CHECKING:
         ScalingLaw,
         scaling_law,
     )
-    from toposcope.forecasting.siblings import complete_runs, runs_to_score, usable_siblings
+    from toposcope.forecasting.siblings import CompleteRuns, complete_runs, remarks_on_runs, usable_siblings
     from toposcope.forecasting.tuning import EXPONENT_PRIOR, LATE_SHARE, SIBLING_SHARE
     from toposcope.homology.arrays import as_count, as_float_matrix, as_number, as_positive, as_scaled_matrix, shown
     from toposcope.homology.diagram import Diagram

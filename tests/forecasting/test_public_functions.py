@@ -31,7 +31,7 @@ def points() -> Points:
 
 
 def test_each_name_is_a_function() -> None:
-    assert forecasting.__all__ == ["backtest", "decide", "forecast", "plan", "scaling_law"]
+    assert forecasting.__all__ == ["decide", "forecast", "plan", "scaling_law"]
     assert dir(forecasting) == forecasting.__all__
     assert all(callable(getattr(forecasting, name)) for name in forecasting.__all__)
     assert toposcope.forecast is forecasting.forecast
@@ -52,15 +52,6 @@ def test_a_forecast_from_a_path_is_that_of_its_log(tmp_path: Path) -> None:
     assert len(report.siblings) == 3
     assert repr(report) == f"<ForecastReport of now: {report.headline()}>"
     assert report.to_dict()["default"] == report.chosen
-
-
-def test_a_backtest_reads_a_folder(tmp_path: Path) -> None:
-    for i in range(2):
-        write_log(tmp_path / f"run-{i}.csv", 2 + 0.1 * i)
-    rows = forecasting.backtest(tmp_path, fractions=[0.5], workers=1)
-    assert rows.filter(forecaster="power_law")["predicted"].to_list() == pytest.approx(
-        rows.filter(forecaster="power_law")["final"].to_list(), rel=1e-3
-    )
 
 
 def test_law_plan_and_decision_are_of_one_fit(points: Points, tmp_path: Path) -> None:

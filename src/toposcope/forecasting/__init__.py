@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING
 
 from toposcope.lazy import lazy_imports
 
-__all__ = ["backtest", "decide", "forecast", "plan", "scaling_law"]
+__all__ = ["decide", "forecast", "plan", "scaling_law"]
 
 if TYPE_CHECKING:
-    from toposcope.forecasting.backtesting import backtest
     from toposcope.forecasting.decision.advice import decide
     from toposcope.forecasting.forecast_report import forecast
     from toposcope.forecasting.scaling.planner import plan

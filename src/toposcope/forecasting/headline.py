@@ -4,7 +4,7 @@ import numpy as np
 
 from toposcope.analysis.health import Health
 from toposcope.forecasting.forecaster import Forecast
-from toposcope.forecasting.held_out import LEVEL
+from toposcope.forecasting.held_out import COVERAGE
 from toposcope.logs import Run
 from toposcope.logs.run import FINAL_SHARE
 from toposcope.logs.schedules.schedule import Schedule
@@ -26,7 +26,7 @@ def headline(
     end = ", an estimated end" if schedule.end == "learning rate" else ""
     return (
         f"{said} {capitalised(kind_of(run))} loss ends at {default.loss:.{digits}f}{_unit(run)} "
-        f"({LEVEL:.0%}: {low} to {high}) at {_at(run, last_step)}{end}{borrowed}."
+        f"({COVERAGE:.0%}: {low} to {high}) at {_at(run, last_step)}{end}{borrowed}."
     )
 
 

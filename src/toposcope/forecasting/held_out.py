@@ -16,7 +16,7 @@ from toposcope.typing import Indices, Vector
 
 Mask = NDArray[np.bool_]
 
-LEVEL = 0.9  # of all intervals of forecasts
+COVERAGE = 0.9  # of all intervals of forecasts
 NORMAL_WIDTH = 1.645
 """Half the width of a 90% interval of a normal distribution: no interval is narrower in its standard deviations."""
 
@@ -90,7 +90,7 @@ def runs_held_out(runs: tuple[LoggedRun, ...], fraction: float, assumed: bool) -
     return tuple(cases)
 
 
-def quantile(errors: Vector, level: float = LEVEL) -> float:
+def quantile(errors: Vector, level: float = COVERAGE) -> float:
     """Return the ceil((n + 1) level)-th smallest of n absolute errors, or the largest (Vovk et al. 2005)."""
     k = min(int(np.ceil((len(errors) + 1) * level)), len(errors))
     return float(np.sort(errors)[k - 1])

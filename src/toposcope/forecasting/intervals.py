@@ -14,7 +14,7 @@ from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
-from toposcope.forecasting.held_out import LEVEL, quantile
+from toposcope.forecasting.held_out import COVERAGE, quantile
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.logs.caching import cached
@@ -64,7 +64,7 @@ def with_interval(
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     if len(relatives) >= MIN_ERRORS:
         width, source = quantile(relatives), f"interval: errors on {len(relatives)} runs of the family"
-        if np.ceil((len(relatives) + 1) * LEVEL) > len(relatives):
+        if np.ceil((len(relatives) + 1) * COVERAGE) > len(relatives):
             source += ", too few for 90%: the largest of them"
     else:
         width, source = width_alone(forecast, log, schedule, own_errors, spread, jump)

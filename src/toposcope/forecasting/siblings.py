@@ -1,4 +1,4 @@
-"""The complete runs that a forecast may borrow from or a backtest scores; whether two logs are of one run."""
+"""The complete runs that a forecast may borrow from; whether two logs are of one run."""
 
 import math
 from collections.abc import Sequence
@@ -219,29 +219,12 @@ def complete_runs(logs: Sequence[Run]) -> CompleteRuns:
     return CompleteRuns(tuple(runs), tuple(remarks))
 
 
-def runs_to_score(logs: Logs) -> CompleteRuns:
-    """Return the complete runs of a collection for a backtest."""
-    units = sorted({log.unit for log in logs.logs})
-    if len(units) > 1:
-        parts = ", ".join(f"{unit} in {sum(log.unit == unit for log in logs.logs)} runs" for unit in units)
-        raise ToposcopeError(
-            f"units differ ({parts}): errors in different units have no mean; give the runs of one unit"
-        )
-    complete = complete_runs(logs.logs)
-    remarks = _remarks(logs, complete)
-    if len(complete.runs) < 2:
-        raise ToposcopeError(
-            "; ".join([f"a backtest needs at least two complete runs, not {len(complete.runs)}", *remarks])
-        )
-    return CompleteRuns(complete.runs, tuple(remarks))
-
-
 def siblings_among(log: Run, logs: Logs, unit: str | None = None) -> CompleteRuns:
     """Return the complete runs that a forecast of a log may borrow from."""
     others = [replace(other, unit=unit) if unit and other.target == log.target else other for other in logs.logs]
     in_other_units = [other for other in others if other.unit != log.unit]
     complete = complete_runs([other for other in others if other.unit == log.unit])
-    remarks = _remarks(logs, complete)
+    remarks = remarks_on_runs(logs, complete)
     if in_other_units:
         units = ", ".join(sorted({other.unit for other in in_other_units}))
         remarks.append(f"{counted(len(in_other_units), 'sibling')} left out: in {units}, the log in {log.unit}")
@@ -328,7 +311,7 @@ def usable_siblings(log: Run, siblings: Sequence[LoggedRun]) -> list[LoggedRun]:
     return relatives if len(relatives) >= 4 else same_unit
 
 
-def _remarks(logs: Logs, complete: CompleteRuns) -> list[str]:
+def remarks_on_runs(logs: Logs, complete: CompleteRuns) -> list[str]:
     """Return the remarks of reading, the first few on runs that are ignored, and one on runs of unknown size."""
     ignored = list(complete.remarks)
     if len(ignored) > MAX_REMARKS + 1:

@@ -1,1 +1,1 @@
-"""How well the forecasters predict runs whose end is known: the page of a backtest."""
+"""How well the forecasters predict runs whose end is known: a backtest, its scores and its page."""

@@ -10,6 +10,8 @@ import numpy as np
 import polars as pl
 
 from toposcope.extend import (
+    COVERAGE,
+    DEFAULT,
     LEVEL,
     MUTED,
     Block,
@@ -19,7 +21,6 @@ from toposcope.extend import (
     Progress,
     ReportSection,
     Spec,
-    Split,
     apart,
     decade_ticks,
     fixed,
@@ -37,12 +38,11 @@ from toposcope.extend import (
     whole,
 )
 from toposcope.study import Study
+from toposcope_experiments.backtest.backtesting import Split
 from toposcope_experiments.backtest.result import BacktestData, BacktestResult
 from toposcope_experiments.published_study import backtest_section as published_rules
 from toposcope_experiments.topology_gain import backtest_section as topology_gain
 
-DEFAULT = "default"  # the forecaster that is used where none is named
-COVERAGE = 0.9  # of the intervals of forecasts
 STUDY_FILES = ("study.toml", "study.db")
 HELD_OUT: dict[Split, str] = {
     "size": "all runs of its family and size",

@@ -6,20 +6,21 @@ from typing import Any
 
 import polars as pl
 
-from toposcope.extend import Progress, ReportData, ReportSection, Split, scores, silent, skills
+from toposcope.extend import Progress, ReportData, ReportSection, silent
 from toposcope.study import Study
+from toposcope_experiments.backtest.backtesting import Split, scores, skills
 
 
 @dataclass(frozen=True, eq=False)
 class BacktestResult:
     """The forecasts of a backtest and their scores."""
 
-    rows: pl.DataFrame  # from `toposcope.forecasting.backtest`
+    rows: pl.DataFrame  # from `backtest`
     split: Split
     unit: str  # of the losses
     remarks: tuple[str, ...]  # of the runs that were read
-    scores: pl.DataFrame  # from `toposcope.forecasting.backtesting`, over all runs
-    skills: pl.DataFrame  # from there, over all runs
+    scores: pl.DataFrame  # from `scores`, over all runs
+    skills: pl.DataFrame  # from `skills`, over all runs
     families: pl.DataFrame  # the scores of each family, with ``family``
 
     @classmethod

@@ -12,7 +12,7 @@ from toposcope.extend import EXISTING, json_option, log_options, page_option, wo
 if TYPE_CHECKING:
     import polars as pl
 
-    from toposcope.extend import Split
+    from toposcope_experiments.backtest.backtesting import Split
     from toposcope_experiments.backtest.result import BacktestResult
 
 DEFAULT_FRACTIONS = "0.1,0.2,0.3,0.5,0.7"
@@ -59,9 +59,10 @@ def backtest(
       toposcope backtest runs
       toposcope backtest curves.parquet --split family --out backtest
     """
-    from toposcope.extend import bad_use, print_json, print_lines, print_notes, progress_bars, runs_to_score, write_page
-    from toposcope.forecasting import backtest as forecast_all
+    from toposcope.extend import bad_use, print_json, print_lines, print_notes, progress_bars, write_page
     from toposcope.logs import read_logs
+    from toposcope_experiments.backtest.backtesting import backtest as forecast_all
+    from toposcope_experiments.backtest.backtesting import runs_to_score
     from toposcope_experiments.backtest.page import backtest_page
     from toposcope_experiments.backtest.result import BacktestResult
 

@@ -7,6 +7,7 @@ import polars as pl
 
 from toposcope.analysis import trajectories
 from toposcope.extend import (
+    DEFAULT,
     Block,
     LoggedRun,
     Picture,
@@ -22,16 +23,15 @@ from toposcope.extend import (
     percent_of,
     plain,
     run_forecasters,
-    siblings_in_split,
     table,
     text_of,
     whole,
 )
 from toposcope.study import Study
+from toposcope_experiments.backtest.backtesting import siblings_in_split
 from toposcope_experiments.backtest.result import BacktestData
 from toposcope_experiments.published_study.predictions import predictions
 
-DEFAULT = "default"  # the forecaster that is used where none is named
 TABLE = {"protocol": pl.String, "fraction": pl.Float64, "forecaster": pl.String, "n": pl.Int64}
 TABLE |= dict.fromkeys(("mae", "worst"), pl.Float64)
 ERRORS = ("run", "protocol", "fraction", "forecaster", "error")

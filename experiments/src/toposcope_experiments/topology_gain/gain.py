@@ -18,7 +18,6 @@ from toposcope.extend import (
     COOLDOWN,
     LEVEL,
     NONE,
-    SKILLS,
     STACKED_LAWS,
     TREND,
     UNDETERMINED,
@@ -33,10 +32,10 @@ from toposcope.extend import (
     derive_seed,
     fit_ridge,
     silent,
-    skills,
     verdict_sentence,
 )
 from toposcope.study import Study
+from toposcope_experiments.backtest.backtesting import SKILLS, skills
 from toposcope_experiments.topology_gain.held_out import Fold, HeldOut, hold_out_each
 from toposcope_experiments.topology_gain.study_features import FeatureBlocks, study_features
 

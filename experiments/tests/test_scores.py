@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from scipy.stats import permutation_test, spearmanr
 
 from toposcope.analysis.adjustment import adjusted
-from toposcope.forecasting.backtesting import SCHEMA, SCORES, SKILLS, scores, skills
+from toposcope_experiments.backtest.backtesting import SCHEMA, SCORES, SKILLS, scores, skills
 
 Vector = NDArray[np.float64]
 

@@ -12,13 +12,13 @@ from polars.testing import assert_frame_equal
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import forecast
-from toposcope.forecasting.backtesting import SCHEMA, SPLITS, backtest, scores, siblings_in_split
 from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.siblings import MIN_COMPLETE_SHARE, CompleteRuns, complete_runs
 from toposcope.logs import read_logs
 from toposcope.logs.schedules.schedule import Schedule
+from toposcope_experiments.backtest.backtesting import SCHEMA, SPLITS, backtest, scores, siblings_in_split
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
 NAMES = {forecaster.name for forecaster in forecasters()}

@@ -8,16 +8,26 @@ from typing import Literal, get_args
 import numpy as np
 import polars as pl
 
-from toposcope.engine.pool import TaskFailure, Workers, shared
-from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
-from toposcope.forecasting.forecasters import forecasters
-from toposcope.forecasting.held_out import LEVEL, known_schedule
-from toposcope.forecasting.siblings import runs_to_score
-from toposcope.logs import read_logs
-from toposcope.progress import Progress, silent
-from toposcope.seeds import derive_seed
+from toposcope.engine import TaskFailure, Workers, shared
+from toposcope.extend import (
+    COVERAGE,
+    DEFAULT,
+    CompleteRuns,
+    LoggedRun,
+    Progress,
+    RefusedError,
+    ToposcopeError,
+    adjusted,
+    complete_runs,
+    derive_seed,
+    forecasters,
+    known_schedule,
+    remarks_on_runs,
+    run_forecasters,
+    sign_flip,
+    silent,
+)
+from toposcope.logs import Logs, read_logs
 
 Split = Literal["size", "group", "family"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -42,6 +52,23 @@ SKILLS = {
     **dict.fromkeys(("n", "n_groups"), pl.Int64),
     **dict.fromkeys(("skill", "skill_low", "skill_high", "p", "p_adjusted"), pl.Float64),
 }
+
+
+def runs_to_score(logs: Logs) -> CompleteRuns:
+    """Return the complete runs of a collection for a backtest."""
+    units = sorted({log.unit for log in logs.logs})
+    if len(units) > 1:
+        parts = ", ".join(f"{unit} in {sum(log.unit == unit for log in logs.logs)} runs" for unit in units)
+        raise ToposcopeError(
+            f"units differ ({parts}): errors in different units have no mean; give the runs of one unit"
+        )
+    complete = complete_runs(logs.logs)
+    remarks = remarks_on_runs(logs, complete)
+    if len(complete.runs) < 2:
+        raise ToposcopeError(
+            "; ".join([f"a backtest needs at least two complete runs, not {len(complete.runs)}", *remarks])
+        )
+    return CompleteRuns(complete.runs, tuple(remarks))
 
 
 def siblings_in_split(run: LoggedRun, runs: Sequence[LoggedRun], split: Split) -> tuple[LoggedRun, ...]:
@@ -91,7 +118,7 @@ def backtest(
     --------
     >>> import numpy as np
     >>> from toposcope.logs import Run
-    >>> from toposcope.forecasting.siblings import complete_runs
+    >>> from toposcope.extend import complete_runs
     >>> steps = np.arange(20, 2001, 20)
     >>> logs = [Run(f"run {k}", steps, k + 3 * steps**-0.3, np.full(100, 1e-3), 2000, k * 1e8) for k in (1, 2)]
     >>> rows = backtest(complete_runs(logs).runs, fractions=[0.5], workers=1)
@@ -179,8 +206,6 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = ("last", "power_
         mean differences) and ``p_adjusted`` (Holm, over the forecasters at a fraction and baseline). Groups are the
         runs of one family and size. NaN with fewer than two groups.
     """
-    from toposcope.analysis.adjustment import adjusted
-
     error = (pl.col("predicted") - pl.col("final")).abs()
     known = backtested.filter(pl.col("predicted").is_not_null()).with_columns(error=error)
     rows: list[tuple[object, ...]] = []
@@ -200,21 +225,17 @@ def skills(backtested: pl.DataFrame, baselines: Sequence[str] = ("last", "power_
 
 def _errors(known: pl.DataFrame) -> tuple[float, ...]:
     """Return mae to rank_correlation."""
-    from toposcope.analysis.ranks import correlate, ranks
-
     predicted, final, low, high = (known[name].to_numpy() for name in ("predicted", "final", "low", "high"))
     error, relative = predicted - final, np.abs(predicted / final - 1)
     outside = np.maximum(low - final, 0) + np.maximum(final - high, 0)
-    score = (high - low + 2 / (1 - LEVEL) * outside) / final
-    rho = correlate(ranks(predicted)[None], ranks(final))[0]  # NaN where all are equal
+    score = (high - low + 2 / (1 - COVERAGE) * outside) / final
+    rho = known.select(pl.corr("predicted", "final", method="spearman")).item()  # NaN where all are equal
     of_errors = np.abs(error).mean(), np.median(relative), np.quantile(relative, 0.9), error.mean(), relative.max()
     return tuple(map(float, (*of_errors, (outside == 0).mean(), ((high - low) / final).mean(), score.mean(), rho)))
 
 
 def _skill(both: pl.DataFrame) -> tuple[float, ...]:
     """Return n_groups, skill, its interval and p."""
-    from toposcope.analysis.permutations import sign_flip
-
     groups = both.group_by("family", "size", maintain_order=True).agg(
         pl.col("error").sum(), pl.col("base").sum(), difference=(pl.col("error") - pl.col("base")).mean()
     )
