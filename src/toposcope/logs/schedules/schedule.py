@@ -12,7 +12,7 @@ from toposcope.logs.run import Run
 from toposcope.logs.schedules.declared import MAX_DIFFERENCE, plan_of, read_declared
 from toposcope.logs.schedules.logged import LoggedRates, logged_rates
 from toposcope.logs.schedules.recognised import CONSTANT, WARMED_UP, Plan, Recognised, estimated_end, recognise
-from toposcope.logs.schedules.sibling_schedules import Continuation, ScheduledRun, continued_by_siblings
+from toposcope.logs.schedules.siblings import Continuation, ScheduledRun, continued_by_siblings
 from toposcope.typing import Steps, Vector
 
 N_SHAPE_STEPS = 64

@@ -1,10 +1,10 @@
 """How a schedule goes on by those siblings whose learning rate has been that of the run so far."""
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,27 +27,16 @@ MAX_TAIL_SHARE = 0.98  # share of the steps after warm-up that they may be
 SAME_LENGTH = 0.01  # relative difference of two numbers of steps that count as one
 
 
-class FollowedSchedule(Hashable, Protocol):
-    """The learning rate at every step of a sibling."""
-
-    rates: Vector
-    peak: float
-
-    @property
-    def last_step(self) -> int:
-        """The last step of the plan."""
-
-
 class ScheduledRun(Protocol):
-    """A run and the schedule that it follows."""
+    """A run and the `Schedule` that it follows, to its end."""
 
     @property
     def log(self) -> Run:
         """What was logged."""
 
     @property
-    def schedule(self) -> FollowedSchedule:
-        """The schedule, to the end of the run."""
+    def schedule(self) -> Any:
+        """The schedule, of a class that is made here."""
 
 
 class Continuation(NamedTuple):
@@ -180,7 +169,7 @@ def _sibling(run: ScheduledRun) -> _Sibling | None:
 
 def _to_the_end(run: ScheduledRun, logged: LoggedRates) -> Vector:
     """Return the rates of a sibling to its last planned step: beyond its log along the line of its last rows."""
-    rates = run.schedule.rates
+    rates: Vector = run.schedule.rates
     missing = (run.log.last_step or 0) - run.schedule.last_step
     if missing <= 0 or len(logged.rates) < 2:
         return rates
