@@ -1,6 +1,7 @@
 """Tables with known truths, as people's trainings write them: which runs, which plan, and where that comes from."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +79,18 @@ def test_a_resumed_run_is_one_run(
     assert run.steps.tolist() == [10 * k for k in range(1, n + 1)]
 
 
-@given(n=st.integers(20, 60), epochs=st.integers(2, 6), named=st.booleans(), constant=st.booleans())
+@given(
+    n=st.integers(20, 60),
+    epochs=st.integers(4, 6),
+    named=st.booleans(),
+    rate=st.sampled_from([lambda row, i: row["lr"], lambda row, i: 1e-3, lambda row, i: 1e-3 * (1 - i)]),
+)
 def test_epochs_are_counted_through(
-    tmp_path_factory: pytest.TempPathFactory, n: int, epochs: int, named: bool, constant: bool
+    tmp_path_factory: pytest.TempPathFactory, n: int, epochs: int, named: bool, rate: Callable[[Row, float], float]
 ) -> None:
     rows = rows_of(n * epochs, 4.4, 2.0, every=1)
     for i, row in enumerate(rows):
-        row |= {"step": f"{i % n + 1}/{n}", "epoch": i // n, "lr": 1e-3 if constant else row["lr"]}
+        row |= {"step": f"{i % n + 1}/{n}", "epoch": i // n, "lr": rate(row, i % n / n)}
     columns = ("epoch", "step", "loss", "lr") if named else ("step", "loss", "lr")
     (run,) = read(tmp_path_factory.mktemp("log"), rows, columns, "csv").logs
     assert run.steps.tolist() == list(range(1, n * epochs + 1))

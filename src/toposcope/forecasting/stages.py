@@ -155,21 +155,19 @@ def check_plateau(log: Run) -> None:
 
 def check_course(log: Run, schedule: Schedule, found: Stage | Stairs | None) -> None:
     """Refuse (`RefusedError`) a loss above its first value, or one that goes up and down where the rate does not."""
-    if len(log.loss) < MIN_FEW_ROWS:
-        return
-    blocks, _, noise = _blocks(log)
-    first = max(blocks[0], np.log(log.loss[0]))
-    above = float((blocks > first + max(tuning.MIN_RISE, tuning.RISE_NOISE * noise)).mean())
-    if above >= tuning.MIN_SHARE_ABOVE:
-        raise RefusedError(
-            f"{log.name}: {log.target!r} was above its first value, {log.loss[0]:.4g}, for {above:.0%} of what was "
-            "seen: no law describes where it ends"
-        )
-    part = log.since(found.step) if isinstance(found, Stage) else log
+    part, since = (log.since(found.step), f" since step {found.step:,}") if isinstance(found, Stage) else (log, "")
     if len(part.loss) < MIN_FEW_ROWS:
         return
     blocks, _, noise = _blocks(part)
-    rises = _rises(blocks, max(tuning.MIN_RISE, tuning.RISE_NOISE * noise))
+    limit = max(tuning.MIN_RISE, tuning.RISE_NOISE * noise)
+    above = float((blocks > blocks[0] + limit).mean())
+    if above >= tuning.MIN_SHARE_ABOVE:
+        first = f"{np.exp(blocks[0]):.4g}, the median of its first {-(-len(part.loss) // len(blocks))} rows{since}"
+        raise RefusedError(
+            f"{log.name}: {log.target!r} was above {first}, for {above:.0%} of what was seen: no law describes where "
+            "it ends"
+        )
+    rises = _rises(blocks, limit)
     rates = schedule.rates[: int(log.steps[-1]) + 1]
     cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > tuning.MAX_RATE_JUMP * schedule.peak
     if rises >= tuning.MIN_RISES and not cycles:

@@ -107,6 +107,8 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers, rate: Vector
     gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
     begin = steps.min()
     to_start = [int(i) for i in back if max(steps[i], steps[0]) - begin < gap]
+    # a rate that begins again as often, at even distances, is that of a schedule with restarts
+    cycles = len(to_start) > 2 and bool(np.ptp(np.diff([0, *to_start])) <= 1)
     begins: dict[int, list[str]] = {0: []}
     for i, after in pairwise([*to_start, len(steps)]):
         change = 0.0 if epoch is None else epoch[usable[i]] - epoch[usable[i - 1]]
@@ -116,7 +118,7 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers, rate: Vector
         signs = {
             "epoch": change < 0 and after - i > 1,
             "loss": _loss_begins_again(losses[before], losses[i:after], is_sure=change < 0),
-            "learning rate": _rate_begins_again(rates[before], rates[i:after]),
+            "learning rate": not cycles and _rate_begins_again(rates[before], rates[i:after]),
         }
         if any(signs.values()) and not _are_copies(steps[before], losses[before], steps[i:after], losses[i:after]):
             begins[i] = [sign for sign, is_there in signs.items() if is_there]

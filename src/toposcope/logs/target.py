@@ -24,7 +24,7 @@ TEST_WORDS = frozenset({"test", "heldout"})
 
 MIN_SUMMED, MIN_SUM_ROWS, INCREMENTS = 0.9, 10, (0.05, 3.0)
 """Share of the rows that grow; of a loss that is not named as a sum, rows of a part, and increments over its first."""
-SUM_WORDS = frozenset({"total", "sum", "cumulative", "cum", "accumulated", "running"})
+SUM_WORDS = frozenset({"total", "sum", "cumulative", "cum", "accumulated", "accum", "running"})
 
 
 class Candidate(NamedTuple):
