@@ -45,6 +45,7 @@ _CLOSED, _OPENED = re.compile(r"[)\]]\s*[:=]\s*$"), re.compile(r"\s*[(\[][^(\[]*
 _LOCATION = re.compile(r"[\w>.](?:\.\w{1,4}|:<?([A-Za-z_]\w*)>?):$")
 _BRACKETS = re.compile(r"[\s\[\]()|:]+")
 _STEPS_BEHIND = re.compile(r" (?:steps|iterations|iters|updates)\b")
+_BEFORE_SIZE = re.compile(r"(?:^|\bmodel\b(?: has| with|:)?)[\s:~]*$", re.IGNORECASE)
 _SIZE_AFTER = re.compile(r" ?[KMB]?(?:illion)? +(?:[Tt]otal |[Tt]rainable |model )?(param(?:eter)?s)\b")
 _NAMED_AFTER = re.compile(r" ?[:|,-]? ?[A-Za-z]")
 _CODE = re.compile(r"[=(){}\"'#]")
@@ -256,7 +257,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             name = STEP  # After 100 steps
         elif not fields and not name and before[-1:] in ("", " ") and _NAMED_AFTER.match(after) and _is_named(after):
             name = STEP  # 100 train 3.2
-        elif not fields and kind_of(name) in ("", "run") and (size := _SIZE_AFTER.match(after)):
+        elif not fields and _BEFORE_SIZE.search(before) and (size := _SIZE_AFTER.match(after)):
             name = size[1]  # 124 M params
         elif name.lower() in PARTS and after.lstrip()[:1] in ("[", "("):
             name = EPOCH  # Train: 3 [ 50/1251 (4%)]

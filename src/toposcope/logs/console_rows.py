@@ -34,8 +34,8 @@ _EPOCHS = re.compile(
 _END = re.compile(
     r"\bend of training\b|\btraining (?:is |has |was )?(?:now )?(?:completed?|finished|done|ended)\b"
     r"|\b(?:finished|completed|done) training\b|\bstopping[ _]early|\bearly[ _-]?stopped\b|epoch \d+: early.stopping"
-    r"|\bearly[ _-]?stopping (?:is |was )?(?:triggered|at|after)\b|\bTrainOutput\(|\bmax_(?:epochs|steps)=\d+. reached"
-    r"|\b(?:total )?training (?:time|took)\b[ :]*\d|\bexiting program at iteration",
+    r"|\bearly[ _-]?stopping(?: is| was)?(?: triggered| at| after|: no|!)|\bmax_(?:epochs|steps)=\d+. reached"
+    r"|\bTrainOutput\(|\b(?:total )?training (?:time|took)\b[ :]*\d|\bexiting program at iteration",
     re.IGNORECASE,
 )
 """What tools print when a run ends, in time or before."""
@@ -70,9 +70,10 @@ def read_lines(lines: Sequence[str]) -> Reading:
         for line in parsed[:first]:
             for name, value in line.said.items():
                 kind = kind_of(name) if len(name) > 1 else ""
-                if kind == "last_step" or (kind == "parameters" and "param" in name.lower()):
-                    facts[name] = value
-                    evidence[kind] = f"its line {one_line(lines[line.at].strip(), MAX_QUOTED)!r}"
+                key = kind if kind == "parameters" and "param" in name.lower() else name if kind == "last_step" else ""
+                # of the numbers of all parameters, of those that are trained and of a layer's, the first is the largest
+                if key and not (kind == "parameters" and size_of(facts.get(key)) >= size_of(value)):
+                    facts[key], evidence[kind] = value, f"its line {one_line(lines[line.at].strip(), MAX_QUOTED)!r}"
         if len(found := _epochs_of_plan(lines[:start])) == 1:
             facts["num_epochs"] = found.pop()
             evidence["last_epoch"] = "a line before its rows"
@@ -305,10 +306,9 @@ def _rows(
             rows += [{**(_times(row) if ahead else {STEP: "0"}), **one} for one in early]
             before, early = _times(rows[-1]), []
         now = _times(row)
-        is_again = (
-            not doubled and set(row) == set(rows[-1] if rows else ()) and STEP not in row
-        )  # a batch as the last one
-        if now and now == before and not is_again and all(rows[-1].get(n, v) == v for n, v in row.items()):
+        # another batch of the epoch, that says the same
+        is_next = not (doubled or template.is_of_epoch or STEP in row) and rows[-1:] != [] and set(row) == set(rows[-1])
+        if now and now == before and not is_next and all(rows[-1].get(n, v) == v for n, v in row.items()):
             rows[-1] |= row
         else:
             rows.append(row)
@@ -464,7 +464,9 @@ def _place_by_epochs(
         return ""
     _drop_plan(facts, evidence)  # in steps
     n_epochs = size_of(facts.get("num_epochs"))
-    sizes = list(Counter(row[epoch] for row in rows if any(_is_some_loss(name) for name in row)).values())
+    first = next((row.get("rank") for row in rows), None)  # of several processes, each states all epochs
+    own = [row for row in rows if row.get("rank") == first and any(map(_is_some_loss, row))]
+    sizes = list(Counter(row[epoch] for row in own).values())
     if max(sizes) < tuning.MIN_REPEATS:
         remarks.append("no line states a step: epochs are the steps, and --steps counts epochs too")
         for row in rows:
