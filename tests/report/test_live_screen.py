@@ -1,4 +1,4 @@
-"""The first live screen of a study on disk: its charts, what moves, and that it notices a run that falls silent."""
+"""The first live screen of a study on disk: its charts, and that it notices a run that falls silent."""
 
 import json
 import time
@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from live_studies import LiveStudy, live_study
+from live_studies import live_study
 
 from toposcope.report.live.assets import Assets
-from toposcope.report.live.database import Database, Quantity
 from toposcope.report.live.feed import View
 from toposcope.report.live.making import assets_without_vega
-from toposcope.report.live.moves import moves
 from toposcope.report.live.server import LivePage
 
 
@@ -43,28 +41,6 @@ def test_the_four_charts_need_no_choice(tmp_path: Path, assets: Assets) -> None:
     assert names[:2] == ["Neural persistence, mean", "H0 total"]
     assert {each["group"] for each in message["features"]} >= {"main", "log"}
     assert message["layers"]["mine"]["labels"] == [f"layers.{i}.mlp" for i in range(4)]
-
-
-def test_what_moves_is_said_and_noise_is_not(tmp_path: Path) -> None:
-    study = live_study(tmp_path / "mine", steps=600, every=50)
-    still = LiveStudy(tmp_path / "still", last_step=600)
-    still.measure(10**6)
-    for step in range(10**6, 10**6 + 1200, 50):  # long after everything has settled
-        still.measure(step)
-    found = {}
-    for directory in (study.directory, still.directory):
-        database = Database(directory / "study.db")
-        with database.reading() as c:
-            (options,) = c.execute("SELECT DISTINCT options FROM measurements WHERE probe = 'controls'").fetchone()
-            known = {"controls stable_rank": Quantity("controls", options, "stable_rank")}
-            found[directory.name] = moves(c, directory.name, known, known)
-        database.close()
-    assert found["still"] == []
-    assert len(found["mine"]) == 2
-    move = found["mine"][0]
-    assert move.layer == f"{move.label}.weight"
-    assert move.text.startswith("stable rank 0.")
-    assert "since step 300, rising in" in move.text
 
 
 def test_a_run_that_falls_silent_wakes_the_page(

@@ -12,28 +12,20 @@ import numpy as np
 from toposcope.analysis.association_verdict import MIN_PERFECT_CORRELATION
 from toposcope.analysis.health import Health, health
 from toposcope.analysis.health.check import EARLY
-from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import ForecastReport, forecast
 from toposcope.forecasting.headline import kind_of
 from toposcope.logs import Run
-from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
+from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report import first_screen
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.charts.headlines import headline_chart
-from toposcope.report.charts.series import first_last, in_order, in_words, short_names
 from toposcope.report.document import Chip, FirstScreen, Opening, Picture, Terms
-from toposcope.report.formats import percent
-from toposcope.report.headline import NP, TARGETS, uncapitalised
+from toposcope.report.headline import TARGETS, uncapitalised
 from toposcope.report.study_data import StudyData
 from toposcope.report.verdict import study_verdict
-from toposcope.wording import counted, joined, loss_words, sentence
-
-MAX_MOVED = 3  # layers that are named
-TRAINING_NORM = Feature("training", "", "weight_norm", "norm")
-MOVES = {TRAINING_NORM: "weight norm", WEIGHT_NORM: "weight norm", NP.feature: uncapitalised(NP.name)}
-"""Quantities of a layer whose change says how far it moved, the first that is known, and their names."""
+from toposcope.wording import counted, loss_words, sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +144,6 @@ def _facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Iterator[tupl
     if run.log is not None:
         yield "Checked", "; ".join(check.text for check in run.health.checks)
     yield "Checkpoints", _checkpoints(data)
-    if moved := _moved(data):
-        yield "Layers that move most", moved
     yield "Topology", topology.first
 
 
@@ -172,27 +162,6 @@ def _checkpoints(data: StudyData) -> str:
     if data.examined:
         return f"The doctor finds no fault in {counted(n, 'checkpoint')}"
     return f"{counted(n, 'measured step')}; no saved checkpoint was examined"
-
-
-def _moved(data: StudyData) -> str:
-    """Name the layers that changed most, relative to their first value."""
-    for run in data.trajectories:
-        for feature, name in MOVES.items():
-            if changes := _changes(run, feature):
-                most = sorted(changes, key=lambda layer: -abs(changes[layer]))[:MAX_MOVED]
-                labels = dict(zip(layers := in_order(run), short_names(layers, run.roles), strict=True))
-                named = joined([f"{in_words(labels[layer])} ({percent(changes[layer])})" for layer in most])
-                return f"by {name}: {named}"
-    return ""
-
-
-def _changes(run: Trajectory, feature: Feature) -> dict[str, float]:
-    found = {}
-    for layer, values in run.layers.items():
-        known = values.get(feature.of_group(layer))
-        if known is not None and (ends := first_last(known)) is not None and ends[0]:
-            found[layer] = ends[1] / ends[0] - 1
-    return found
 
 
 def _topology_screen(data: StudyData, screen: FirstScreen) -> FirstScreen:

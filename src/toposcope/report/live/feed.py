@@ -14,7 +14,6 @@ from toposcope.report.live.database import Row, columns, rows_a_run, thinned
 from toposcope.report.live.judge import Judge
 from toposcope.report.live.layer_map import LayerTable, layer_map
 from toposcope.report.live.mirror import LogMirror, MirroredLogs
-from toposcope.report.live.moves import Move, moves
 from toposcope.report.live.status import Status, status_of
 from toposcope.report.naming import LOG, MEASURED, feature_words, layer_labels
 from toposcope.report.tuning import MAX_CELLS
@@ -61,7 +60,6 @@ class Part:
     catalogue: dict[str, Any]
     lines: list[dict[str, Any]]
     position: Position
-    moves: list[Move]
 
 
 class StudyFeed:
@@ -81,7 +79,6 @@ class StudyFeed:
         self._quantities: dict[str, db.Quantity] = {}
         self._by_run: dict[str, list[str]] = {}
         self._columns: dict[str, list[str]] = {}
-        self._moves: tuple[tuple[str, int], list[Move]] = (("", -1), [])
         self.seen: Part | None = None  # what the last message had of this study
 
     def has_changed(self) -> bool:
@@ -196,13 +193,6 @@ class StudyFeed:
             whole = self._whole(c, row.run, column, position, at_most)
             validation = whole + db.logged(c, row.run, column, position[0], 1 << 62, at_most)
         return status_of(c, row, shown, self.database.written(), validation, self.judge.health(c, row))
-
-    def moves(self, c: sqlite3.Connection, run: str) -> list[Move]:
-        """Return the quantities of layers of a run that changed most."""
-        n = db.n_measured(c, run)
-        if self._moves[0] != (run, n):
-            self._moves = (run, n), moves(c, run, self._quantities, self._by_run.get(f"layers {run}", ()))
-        return self._moves[1]
 
     def _whole(self, c: sqlite3.Connection, run: str, column: str, now: tuple[int, int], at_most: int) -> list[Row]:
         """Return a whole log: the cached rows, and new ones."""
@@ -362,7 +352,6 @@ class Feed:
             **self._ordered(catalogue),
             "lines": [line for part in parts.values() for line in part.lines],
             "statuses": statuses,
-            "moves": [move for part in parts.values() for move in part.moves] if len(statuses) == 1 else [],
             "faults": faults,
             "not_shown": "" if view.study else self._mirrored.not_shown,
         }, {name: part.position for name, part in parts.items()}
@@ -388,9 +377,8 @@ class Feed:
             statuses = [study.status(c, row, names[row.run], at_most) for row in rows]
             if len(rows) == n_studies == 1:
                 statuses = [study.with_cool_down(c, rows[0], statuses[0])]
-            moved = study.moves(c, rows[0].run) if len(rows) == n_studies == 1 else []
         catalogue = {**found, "layers": {names[run]: of for run, of in found["layers"].items()}}
-        study.seen = Part(version, statuses, catalogue, lines, position, moved)
+        study.seen = Part(version, statuses, catalogue, lines, position)
         return study.seen
 
     def detail(self, view: View, chart: str, between: tuple[int, int]) -> list[dict[str, Any]]:

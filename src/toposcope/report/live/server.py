@@ -162,10 +162,10 @@ class LivePage:
         content, position = self.feed.message(view, known)
         name, now = self.analysed(view), time.time()
         chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
-        taken = ("statuses", "faults", "moves", "studies", "not_shown")
-        statuses, faults, moves, studies, not_shown = (content.pop(key) for key in taken)
+        taken = ("statuses", "faults", "studies", "not_shown")
+        statuses, faults, studies, not_shown = (content.pop(key) for key in taken)
         pages = self._pages(view, studies)
-        said = words(statuses, faults, self.feed.left_out, now, pages, not_shown) | {"moves": moves}
+        said = words(statuses, faults, self.feed.left_out, now, pages, not_shown)
         notes = [line.pop("note") for line in content["lines"] if line.get("note")]
         is_thinned = any("low" in line["rows"] for line in content["lines"])
         parts = {**live_parts(said), "analysis": str(escape(self._analysis(name)))}
