@@ -56,6 +56,8 @@ LOST = Health("Back at its start", "The loss is back at its first level: were th
          "Finished, past its best. Best validation loss 1.900 at step 600. Ended at 2.160, validation loss."),
         (DIVERGED, "Diverged. At step 900: the loss is NaN."),
         (of(LOST), "Back at its start. The loss is back at its first level: were the weights loaded?"),
+        (of(forecast=None, axis="row", unit="bits"),
+         "Healthy. Training loss 2.500 bits at row 1,000. Rows are counted, since no steps are logged."),
         (of(loss=1e-7, forecast=None), "Healthy. Training loss 1e-07 at step 1,000."),
     ],
 )  # fmt: skip
@@ -129,6 +131,9 @@ def test_losses_of_two_kinds_are_not_ranked_or_drawn_as_one() -> None:
     assert first(*fleet) == "Both runs are healthy; the best, a, is at 2.160, validation loss."
     assert "Ranked by validation loss, which is not logged by b." in said(*fleet)["second"]
     assert [row["cells"][0][0] for row in said(*fleet)["rows"]] == ["a", "b"]
+    bits = [of(name="a"), of(name="b"), of(name="c", loss=0.1, forecast=None, unit="bits")]
+    assert "the best, a," in first(*bits)
+    assert "Ranked by training loss in nats, which is not logged by c." in said(*bits)["second"]
     assert loss_key(fleet) == "validation, training in grey"
     several = [of(name="a", forecast={**FORECAST, "target": "validation loss"}, validation=VALIDATED), of(name="b")]
     assert {row["run"] for row in forecast_rows(several)} == {"a"}

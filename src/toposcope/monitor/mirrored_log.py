@@ -174,6 +174,8 @@ class MirroredLog:
             "last_step": run.last_step,
             "no_forecast": run.no_forecast,
             "borrowed": run.borrowed,
+            "axis": run.log.axis,
+            "unit": run.log.unit,
             "step_seconds": run.step_seconds(),
             "updated": round(self.written, 1),
         }

@@ -50,7 +50,7 @@ def fleet_answer(statuses: Sequence[Status]) -> tuple[str, str, str]:
             parts.append(f"The {what[:-1]} {one}" if n == 1 else f"{'Both' if n == 2 else f'All {n}'} {what} {several}")
         else:
             parts.append(f"{n}{'' if parts else f' of {len(others)} {what}'} {one if n == 1 else several}")
-    best = _best(others, fleet_kind(statuses))
+    best = _best(others, statuses)
     found = f"{', '.join(parts)}{';' if best else '.'}" if parts else ""
     rest = f"{best}." if best else ""
     return (first, tone, f"{found} {rest}".strip()) if first else (found, tone, rest)
@@ -86,25 +86,38 @@ def fleet_kind(statuses: Sequence[Status]) -> str:
     return VALIDATION_LOSS if 2 * sum(bool(s.validation) for s in statuses) >= len(statuses) else TRAINING_LOSS
 
 
+def ends(statuses: Sequence[Status]) -> dict[str, float]:
+    """Return where runs end, or are, by name: of those that log the loss that runs are ranked by, in one unit."""
+    kind, unit = fleet_kind(statuses), _unit(statuses)
+    found = {s.name: s.end_of(kind) for s in statuses if s.unit == unit}
+    return {name: end for name, end in found.items() if end is not None}
+
+
+def _unit(statuses: Sequence[Status]) -> str:
+    return Counter(status.unit for status in statuses).most_common(1)[0][0] if statuses else ""
+
+
 def unranked(statuses: Sequence[Status]) -> str:
-    """Name the runs that do not log the kind of loss that runs are ranked by."""
-    kind = fleet_kind(statuses)
-    lacking = [status.name for status in statuses if status.loss_of(kind) is None and status.step is not None]
-    return f"Ranked by {kind}, which is not logged by {examples(lacking)}." if lacking else ""
-
-
-def _best(statuses: Sequence[Status], kind: str) -> str:
-    """Return which run ends lowest, of those that are sound."""
-    sound = [s for s in statuses if s.health.word in (words.HEALTHY, words.FINISHED)]
-    ends = [(end, i) for i, s in enumerate(sound) if (end := s.end_of(kind)) is not None]
-    if not ends:
+    """Name the runs that do not log the loss that runs are ranked by."""
+    ranked = ends(statuses)
+    lacking = [status.name for status in statuses if status.name not in ranked and status.step is not None]
+    if not lacking:
         return ""
-    value, place = min(ends)
-    best = sound[place]
-    who = "it" if len(statuses) == 1 else f"the best, {best.name},"
+    unit = f" in {_unit(statuses)}" if len({status.unit for status in statuses}) > 1 else ""
+    return f"Ranked by {fleet_kind(statuses)}{unit}, which is not logged by {examples(lacking)}."
+
+
+def _best(others: Sequence[Status], statuses: Sequence[Status]) -> str:
+    """Return which of the other runs ends lowest, of those that are sound."""
+    kind, ranked = fleet_kind(statuses), ends(statuses)
+    sound = [s for s in others if s.health.word in (words.HEALTHY, words.FINISHED) and s.name in ranked]
+    if not sound:
+        return ""
+    best = min(sound, key=lambda status: ranked[status.name])
+    who = "it" if len(others) == 1 else f"the best, {best.name},"
     if best.forecast is not None and best.target == kind:
         return f"{who} ends at {range_words(best.forecast)}, {kind}"
-    return f"{who} {'is at' if best.is_training else 'ended at'} {loss_words(value)}, {kind}"
+    return f"{who} {'is at' if best.is_training else 'ended at'} {loss_words(ranked[best.name])}, {kind}"
 
 
 def range_words(forecast: Mapping[str, Any]) -> str:

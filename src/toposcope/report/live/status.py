@@ -29,6 +29,8 @@ class Status:
     status: str = TRAINING
     step: int | None = None  # the last one
     last_step: int | None = None  # the planned one
+    axis: str = "step"  # what both count
+    unit: str = "nats"  # of losses
     loss: float | None = None  # mean of the last logged training losses; NaN if the last one is
     validation: Sequence[db.Row] = ()
     alerts: Sequence[Mapping[str, Any]] = ()  # newest first: ``step``, ``since``, ``check``, ``place``, ``message``
@@ -121,6 +123,8 @@ def status_of(
         status=row.status,
         step=step,
         last_step=last_step,
+        axis=str(monitor.get("axis") or "step"),
+        unit=str(monitor.get("unit") or "nats"),
         loss=(sum(finite) / len(finite) if math.isfinite(losses[0]) else math.nan) if losses else None,
         validation=validation,
         alerts=alerts,

@@ -5,7 +5,7 @@ from typing import Any
 
 from toposcope.analysis.health.check import DIVERGED, FINISHED, SILENT
 from toposcope.logs import tuning
-from toposcope.report.live.fleet import fleet_answer, fleet_kind, interval_words, range_words, unranked
+from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
 from toposcope.report.live.judge import LOG
 from toposcope.report.live.status import MONITORED, Status
 from toposcope.wording import counted, duration, loss_words, sentence
@@ -64,9 +64,8 @@ def words(
     sentences += [sentence(fault) for fault in faults.values()]
     if left_out:
         sentences.append(f"{left_out} more studies in this folder are not shown; serve them one by one.")
-    kind = fleet_kind(statuses)
-    ends = {s.name: s.end_of(kind) for s in statuses}
-    rows = sorted(statuses, key=lambda s: (s.health.rank, ends[s.name] is None, ends[s.name] or 0.0, s.name))
+    kind, ranked = fleet_kind(statuses), ends(statuses)
+    rows = sorted(statuses, key=lambda s: (s.health.rank, ranked.get(s.name, float("inf")), s.name))
     return {
         "answer": answer,
         "tone": tone,
@@ -88,9 +87,9 @@ def words(
 
 def _of_one(status: Status) -> tuple[str, str, str]:
     """Return the answer on one run: a word, its tone, and what follows it."""
-    of, loss = status.health, status.last_loss
+    of, loss, unit = status.health, status.last_loss, "" if status.unit == "nats" else f" {status.unit}"
     if of.word == FINISHED:
-        ended = f"Ended at {loss_words(loss)}, {status.loss_name}." if loss is not None else ""
+        ended = f"Ended at {loss_words(loss)}{unit}, {status.loss_name}." if loss is not None else ""
         rest = f"{of.reason} {ended}".strip()
     elif of.reason:
         rest = of.reason
@@ -100,7 +99,9 @@ def _of_one(status: Status) -> tuple[str, str, str]:
         borrowed = f"; {status.borrowed}" if status.borrowed else ""
         rest = f"Ends at {range_words(status.forecast)}, {status.target}{borrowed}."
     else:
-        rest = f"{status.loss_name.capitalize()} {loss_words(loss)} at step {status.step:,}."
+        rest = f"{status.loss_name.capitalize()} {loss_words(loss)}{unit} at {status.axis} {status.step:,}."
+    if status.axis == "row":
+        rest = f"{rest} Rows are counted, since no steps are logged."
     return f"{of.words}.", of.tone, rest
 
 
@@ -165,7 +166,11 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
     if len(statuses) == 1:
         (status,) = statuses
         if status.step is not None:
-            until = f"of {status.last_step:,} steps" if (status.last_step or 0) > status.step else "steps"
+            until = (
+                f"of {status.last_step:,} {status.axis}s"
+                if (status.last_step or 0) > status.step
+                else f"{status.axis}s"
+            )
             chips.append(_chip(f"{status.step:,}", until))
         if status.validation:
             best = min(status.validation, key=lambda row: row.low)
@@ -189,14 +194,15 @@ def _row(status: Status, kind: str) -> list[tuple[str, str]]:
     """Return the cells of a run: a value, and small print below it, which names a loss that is not ranked by."""
     forecast = status.forecast
     until = f"of {status.last_step:,}" if status.last_step and status.last_step > (status.step or 0) > 0 else ""
+    until += "" if status.axis == "step" else f" {status.axis}s"
     other = "" if status.target == kind else f", {status.target.removesuffix(' loss')}"
-    loss = status.last_loss
+    loss, unit = status.last_loss, "" if status.unit == "nats" else f", {status.unit}"
     return [
         (status.name, status.health.words),
         ("–" if status.step is None else f"{status.step:,}", until),
         ("NaN", "")
         if loss is not None and loss != loss
-        else (loss_words(loss), status.loss_name.removesuffix(" loss")),
+        else (loss_words(loss), f"{status.loss_name.removesuffix(' loss')}{unit}"),
         (loss_words(forecast["loss"]), f"{interval_words(forecast)}{other}") if forecast else ("–", ""),
         (f"{status.n_alerts:,}" if status.kind == MONITORED else "–", ""),
     ]
