@@ -35,6 +35,8 @@ BARE = {"parameters": np.nan, "tokens_per_step": np.nan, "learning_rate": np.ful
         ({"tokens_per_step": 2**18}, False),
         ({"learning_rate": 2 * run().learning_rate}, False),
         ({"parameters": np.nan, "learning_rate": run().learning_rate}, True),
+        ({"parameters": np.nan, "tokens_per_step": np.nan}, True),  # by their rates
+        ({"parameters": np.nan, "tokens_per_step": np.nan, "learning_rate": 3e-4 * np.ones(len(T))}, False),
         (BARE, False),
         ({"loss": 2 * run().loss}, False),
         ({"unit": "bits"}, False),

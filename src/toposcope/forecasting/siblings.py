@@ -233,7 +233,7 @@ def siblings_among(log: Run, logs: Logs, unit: str | None = None) -> CompleteRun
     return CompleteRuns(complete.runs, tuple(remarks))
 
 
-def siblings_nearby(log: Run, logs: Sequence[Run], *, of_any_size: bool = False) -> CompleteRuns:
+def siblings_nearby(log: Run, logs: Sequence[Run]) -> CompleteRuns:
     """Return the runs of a log's folder that its forecast may borrow from.
 
     Nobody declared them siblings: they are those of `is_sibling`.
@@ -249,19 +249,26 @@ def is_sibling(log: Run, other: Run, *, of_any_size: bool = False) -> bool:
     """Return whether a run of a log's folder is a sibling: it came to its end, and what both log of it is equal.
 
     That is sizes and configuration: parameters, tokens per step, family, the name and the peak of the learning rate.
-    Runs that log nothing comparable are strangers, and so are runs whose losses at the same steps are plainly others,
-    as of another text or tokenizer.
+    Where no size and no family is logged by both, the rates of both are the same at every step: a peak alone is often
+    the default of a tool. Runs that log nothing comparable are strangers, and so are runs whose losses at the same
+    steps are plainly others, as of another text or tokenizer.
     """
     if not other.is_complete or other.diverged is not None:
         return False
     if (log.unit, log.is_validation) != (other.unit, other.is_validation):
         return False
-    numbers = [(log.tokens_per_step, other.tokens_per_step), (_peak(log), _peak(other))]
-    numbers += [] if of_any_size else [(log.parameters, other.parameters)]
-    names = [(log.family, other.family), (log.schedule, other.schedule)]
-    equal = [abs(one - two) <= MAX_SIZE_DIFFERENCE * max(one, two) for one, two in numbers if one > 0 and two > 0]
-    equal += [one.lower() == two.lower() for one, two in names if one and two]
-    return bool(equal) and all(equal) and (of_any_size or _alike(log, other))
+    pairs = [(log.tokens_per_step, other.tokens_per_step)]
+    pairs += [] if of_any_size else [(log.parameters, other.parameters)]
+    sizes = [(one, two) for one, two in pairs if one > 0 and two > 0]
+    peaks = [(one, two) for one, two in [(_peak(log), _peak(other))] if one > 0 and two > 0]
+    names = [(one, two) for one, two in [(log.family, other.family), (log.schedule, other.schedule)] if one and two]
+    if any(abs(one - two) > MAX_SIZE_DIFFERENCE * max(one, two) for one, two in (*sizes, *peaks)):
+        return False
+    if any(one.lower() != two.lower() for one, two in names):
+        return False
+    if not sizes and not (log.family and other.family) and not (peaks and _same_rates(log, other, 0)):
+        return False
+    return of_any_size or _alike(log, other)
 
 
 def _peak(log: Run) -> float:
