@@ -114,7 +114,7 @@ class StudyFeed:
             for column in self._columns[row.run]:
                 key = f"{LOG} {column}"
                 self._quantities[key] = db.Quantity(LOG, "", column)
-                features.setdefault(key, {"key": key, "name": feature_words(key), "kind": LOG})
+                features.setdefault(key, {"key": key, "name": feature_words(key) or column, "kind": LOG})
         return {"features": features, "layers": layers}
 
     def _look_at(self, c: sqlite3.Connection, run: str) -> None:

@@ -196,13 +196,14 @@ def _row(status: Status, kind: str) -> list[tuple[str, str]]:
     until = f"of {status.last_step:,}" if status.last_step and status.last_step > (status.step or 0) > 0 else ""
     until += "" if status.axis == "step" else f" {status.axis}s"
     other = "" if status.target == kind else f", {status.target.removesuffix(' loss')}"
-    loss, unit = status.last_loss, "" if status.unit == "nats" else f", {status.unit}"
+    loss, name = status.loss_of(kind), kind
+    if loss is None:
+        loss, name = status.last_loss, status.loss_name
+    unit = "" if status.unit == "nats" else f", {status.unit}"
     return [
         (status.name, status.health.words),
         ("–" if status.step is None else f"{status.step:,}", until),
-        ("NaN", "")
-        if loss is not None and loss != loss
-        else (loss_words(loss), f"{status.loss_name.removesuffix(' loss')}{unit}"),
+        ("NaN", "") if loss is not None and loss != loss else (loss_words(loss), f"{name.removesuffix(' loss')}{unit}"),
         (loss_words(forecast["loss"]), f"{interval_words(forecast)}{other}") if forecast else ("–", ""),
         (f"{status.n_alerts:,}" if status.kind == MONITORED else "–", ""),
     ]
