@@ -17,6 +17,8 @@ STALL_SHARES, STALL_ROWS = (
     20,
 )  # last shares of the rows that may stand still, and their rows
 MAX_STALL_SLOPE = 0.15  # of the slope before, from which on a loss falls
+START_ROWS, START_GAPS = 32, 3  # rows, and usual intervals before the first, of a log that begins with its run
+MIN_LEARNED_FALL = 0.03  # fall of ln(loss) since the start; the least of 490 sound runs at any cut was .038
 FALLS, RISES, STALLS, UNCLEAR = "falls", "rises", "stalls", "unclear"
 
 
@@ -85,6 +87,18 @@ def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> i
         if max(-late, 0) + 2 * error < MAX_STALL_SLOPE * -early and 2 * max(error * span, rounded) < MAX_STALL:
             return int(steps[known][-n])
     return None
+
+
+def fall_since_start(steps: Steps, losses: Vector) -> float | None:
+    """Return the most that ln(loss) may have fallen from the first quarter to the last; None if its start is missing.
+
+    A log that begins later, or a short one, may hold no more of a fall than that.
+    """
+    if len(losses) < START_ROWS or steps[0] > START_GAPS * float(np.median(np.diff(steps))):
+        return None
+    n = len(losses) // 4
+    (a, error_a), (b, error_b) = (_level(np.log(part)) for part in (losses[:n], losses[-n:]))
+    return a - b + MIN_FALL_ERRORS * math.hypot(error_a, error_b)
 
 
 def _rounding(losses: Vector) -> float:

@@ -17,7 +17,9 @@ losses that fall to a plateau, looked at after each of up to 60 evaluations, 1 i
 MIN_TRAINING_FALL = 0.05  # share by which the training loss fell since the best evaluation, where a model may overfit
 MIN_RISE = 0.01  # share of the best loss that is a rise
 FEW = 14.0  # the noise is raised by this over the number of evaluations to the power 1.5: of few it is hardly known
-POWER_WIDTH = 1.28  # standard errors between what is named half the time, and what is with 90% probability
+POWER_WIDTH = (
+    3.0  # standard errors between what is named half the time, and 90% of the time: the level is uncertain too
+)
 
 
 class Evaluations(NamedTuple):
@@ -27,7 +29,7 @@ class Evaluations(NamedTuple):
     best: float
     rise: float  # of the last ones above the lowest level; 0 if they do not lie above it beyond noise
     noise: float  # standard deviation of one evaluation
-    power: float  # the smallest rise that would have been seen
+    power: float  # the smallest rise above the best, of four evaluations, that would have been seen
     since: int  # evaluations since the best
 
 
@@ -39,17 +41,21 @@ def evaluations(steps: Steps, losses: Vector, training: ByStep | None = None) ->
         return None
     noise = evaluation_noise(losses) * (1 + FEW / n**1.5)
     sums = np.concatenate([[0.0], np.cumsum(losses)])
-    rise, power = 0.0, np.inf
+    rise, named = 0.0, np.inf
     width_of_rise = OVERFIT_WIDTH if _training_fell(training, int(steps[lowest])) else RISE_WIDTH
     for last in range(MIN_LAST, min(MAX_LAST, n - MIN_LEVEL) + 1):
         late = (sums[n] - sums[n - last]) / last
         for width in range(MIN_LEVEL, min(2 * MAX_LAST, n - last) + 1):
             level = float(((sums[width : n - last + 1] - sums[: n - last + 1 - width]) / width).min())
             error = noise * (1 / last + 1 / width) ** 0.5
-            least = max(width_of_rise * error, MIN_RISE * level)
-            power = min(power, least + POWER_WIDTH * error)
-            if late - level > least and losses[n - last :].min() > losses[lowest]:
+            if (
+                late - level > max(width_of_rise * error, MIN_RISE * level)
+                and losses[n - last :].min() > losses[lowest]
+            ):
                 rise = max(rise, late - level)
+            if last == MIN_LAST:
+                named = min(named, level + max(RISE_WIDTH * error, MIN_RISE * level) + POWER_WIDTH * error)
+    power = named - float(losses[: n - MIN_LAST].min())
     return Evaluations(int(steps[lowest]), float(losses[lowest]), rise, noise, power, n - 1 - lowest)
 
 

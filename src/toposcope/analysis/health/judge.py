@@ -7,9 +7,19 @@ import numpy as np
 
 from toposcope.analysis.health import check as words
 from toposcope.analysis.health.check import BAD, GOOD, OPEN, WORDS, Check, Health
-from toposcope.analysis.health.course import FALLS, MIN_FALL_ERRORS, MIN_ROWS, RISES, STALLS, course, stalled_since
+from toposcope.analysis.health.course import (
+    FALLS,
+    MIN_FALL_ERRORS,
+    MIN_LEARNED_FALL,
+    MIN_ROWS,
+    RISES,
+    STALLS,
+    course,
+    fall_since_start,
+    stalled_since,
+)
 from toposcope.analysis.health.evaluations import evaluations
-from toposcope.analysis.health.levels import Levels, Rise, levels, thinned
+from toposcope.analysis.health.levels import POWER_ROWS, Levels, Rise, levels, thinned
 from toposcope.analysis.health.monitored import monitored_checks, silence
 from toposcope.logs import Run
 from toposcope.logs.schedules.departures import departures
@@ -80,7 +90,7 @@ def _loss_checks(run: Run) -> Iterator[Check]:
     is_past_best = past_best is not None and past_best.mark == BAD
     if rows is not None and not (is_past_best and rows is validation):
         found = levels(*rows, _rates(run, rows))
-        yield from () if found is None else (_level_check(found),)
+        yield from () if found is None else (_level_check(found, run),)
     if past_best is not None:
         yield past_best
     if not is_past_best and run.diverged is None and not run.is_warming_up:
@@ -93,10 +103,11 @@ def _rates(run: Run, rows: ByStep) -> Vector | None:
     return np.interp(rows.steps, run.steps[known], run.learning_rate[known]) if known.any() else None
 
 
-def _level_check(found: Levels) -> Check:
+def _level_check(found: Levels, run: Run) -> Check:
     """Return the worst rise that stands, else that there is none that would have been seen."""
     check = partial(Check, power=found.power, first=found.first, last=found.last, looks=found.n)
-    standing = [rise for rise in found.rises if found.standing(rise)]
+    n_planned = found.n * (run.last_step or 0) / max(run.last_seen, 1)
+    standing = [rise for rise in found.rises if found.standing(rise, n_planned)]
     if standing:
         worst = max(standing, key=lambda rise: (rise.from_start, not rise.is_back, rise.level / rise.before))
         word, text = _rise_words(worst)
@@ -104,7 +115,8 @@ def _level_check(found: Levels) -> Check:
     if found.rises:
         last, n = found.rises[-1], counted(len(found.rises), "sudden rise")
         return check(OPEN, f"{n} of the loss, the last to {loss_words(last.peak)} at step {last.step:,}; over")
-    return check(GOOD, f"No sudden rise of the loss above {found.power:.2g} in {found.n:,} losses")
+    none = f"No spike of the loss above {found.spike_power:.2g}, none above {found.power:.2g} for {POWER_ROWS} rows"
+    return check(GOOD, f"{none}, in {found.n:,} losses")
 
 
 def _rise_words(rise: Rise) -> tuple[str, str]:
@@ -153,10 +165,11 @@ def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) 
         yield check(BAD, f"the {name} no longer falls: {both}", words.STALLED, STOP)
     elif run.keeps_its_rate and (since := stalled_since(*thinned(*rows))) is not None:
         yield check(BAD, f"the {name} no longer falls since about step {since:,}", words.STALLED, STOP)
+    elif rows is training and (least := fall_since_start(*thinned(*rows))) is not None and least < MIN_LEARNED_FALL:
+        yield check(BAD, f"the {name} has not fallen since its start", words.STALLED, STOP)
     elif found.word != FALLS:
-        yield check(
-            OPEN, f"Whether the {name} falls is not seen: its noise hides one of less than {found.power:.2g}", HIDDEN
-        )
+        text = f"Whether the {name} falls is not seen: its noise hides a fall of less than {found.power:.2g}"
+        yield check(OPEN, text, HIDDEN)
     elif found.late_fall > MIN_FALL_ERRORS * found.late_error:
         fall = f"{loss_words(found.late_fall)} in the second half of the steps"
         yield check(GOOD, f"The {name} still falls: {fall}", FALLS)

@@ -18,7 +18,8 @@ SPIKE_WIDTH = 10.0  # the same of single rows, whose tails are heavier: those of
 MAX_TAIL = 4  # single rows at least half as high as one, among which it is no spike
 NEAR = 10  # widths before a place by whose rows its noise is known
 MAX_RATE_RISE = 1.02  # factor by which the learning rate may rise where a rise of the loss is not explained by it
-NOISE_WIDTH = 8.0  # robust standard deviations of the differences of medians: none of 384 sound runs reached them
+NOISE_WIDTH = 7.0  # robust standard deviations of the differences of medians, which 3 of 641 sound runs reached
+POWER_ROWS = 6  # rows of the rise whose power is stated
 POWER_WIDTH = 1.28  # standard deviations between what is named half the time, and what is with 90% probability
 MEDIAN_NOISE = 1.77  # standard deviation of the difference of two medians over that of a mean, of normal numbers
 MIN_ANEW_ROWS = 5  # rows that a loss takes to fall again; one that is back sooner only spiked
@@ -27,8 +28,8 @@ MAX_REST = 0.25  # share of a rise that may be left of one that is over
 RETURNED = 0.6  # share of what was learned that is lost where a run is back at its start
 MIN_LEARNED = 0.15  # fall of ln(loss) before that, for a start to be told from noise
 ABOVE_START = 0.15  # by which ln(loss) may exceed its first level there
-STRETCH, STRETCH_ROWS = 0.1, 20
-"""A rise that is over still stands for this share of the rows so far, at least for so many."""
+STRETCH, PLANNED_STRETCH, STRETCH_ROWS = 0.1, 0.06, 20
+"""A rise that is over still stands for this share of the rows so far, or of the planned ones, at least for so many."""
 
 
 class Rise(NamedTuple):
@@ -51,17 +52,22 @@ class Rise(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """The rises of a loss, and the smallest that would have been seen at its end."""
+    """The rises of a loss, and the smallest that would have been seen at its end: of a row, and of `POWER_ROWS`."""
 
     rises: tuple[Rise, ...]
+    spike_power: float
     power: float
     n: int  # rows that were looked at
     first: int
     last: int
 
-    def standing(self, rise: Rise) -> bool:
-        """Return whether a rise still says something: it is not back, just over, or undid what was learned."""
-        recent = self.n - (rise.row + rise.n_rows) < max(STRETCH * self.n, min(STRETCH_ROWS, self.n / 4))
+    def standing(self, rise: Rise, n_planned: float) -> bool:
+        """Return whether a rise still says something: it is not back, just over, or undid what was learned.
+
+        `n_planned` is the number of rows of the whole run, as far as that is known.
+        """
+        stretch = max(STRETCH * self.n, PLANNED_STRETCH * n_planned, min(STRETCH_ROWS, self.n / 4))
+        recent = self.n - (rise.row + rise.n_rows) < stretch
         return not rise.is_back or rise.from_start or recent or rise.is_large
 
 
@@ -95,34 +101,10 @@ def levels(steps: Steps, losses: Vector, rates: Vector | None = None) -> Levels 
     if n < MIN_ROWS or not (losses > 0).all():
         return None
     y = np.log(losses)
-    found: list[tuple[int, int]] = []
-    least = np.inf
-    noise = row_noise(y)
-    for width in (width for width in WIDTHS if 4 * width <= n):
-        medians = np.median(sliding_window_view(y, width), axis=1)
-        steps_up = medians[width:] - medians[:-width]  # at rows width, ..., n - width
-        scale = max(_spread(medians, width), noise * MEDIAN_NOISE / width**0.5)
-        limit = max(NOISE_WIDTH * scale, MIN_SHORT_STEP if width == WIDTHS[0] else MIN_STEP)
-        least = min(least, limit + POWER_WIDTH * scale)
-        for row in (np.flatnonzero(steps_up > limit) + width).tolist():
-            # noise may grow as a loss falls: that of the rows before counts too
-            near = y[max(0, row - NEAR * width - 2 * NEAR) : row]
-            here = max(
-                _spread(medians[max(0, row - (NEAR + 3) * width) : row - width + 1], width),
-                row_noise(near) * MEDIAN_NOISE / width**0.5,
-            )
-            if steps_up[row - width] > NOISE_WIDTH * here:
-                found.append((row, width))
-    around = np.median(sliding_window_view(y[:-1], 5), axis=1)  # before rows 5, ..., n - 1
-    limit = max(SPIKE_WIDTH * noise, MIN_SPIKE)
-    single = limit + POWER_WIDTH * noise
-    above = y[5:] - around
-    for row in (np.flatnonzero(above > limit) + 5).tolist():
-        is_tail = (above > above[row - 5] / 2).sum() > MAX_TAIL  # of heavy noise, not a spike
-        if not is_tail and above[row - 5] > SPIKE_WIDTH * row_noise(y[max(0, row - 6 * NEAR) : row]):
-            found.append((row, 1))
+    found, lasting = _steps_up(y)
+    spikes, spike = _spikes(y)
+    found = sorted(found + spikes)
     rises: list[Rise] = []
-    found.sort()
     for row, width in found:
         if rates is not None and rates[min(row + width, n) - 1] > MAX_RATE_RISE * rates[max(0, row - max(width, 5))]:
             continue
@@ -131,7 +113,55 @@ def levels(steps: Steps, losses: Vector, rates: Vector | None = None) -> Levels 
             places = found[bisect(found, (row, 0)) : bisect(found, (row + width, 0))]
             rises.append(_rise(steps, y, *min(places, key=lambda place: (place[1], place[0]))))
     now = float(np.median(losses[-5:]))
-    return Levels(tuple(rises), now * float(np.expm1(min(least, single))), n, int(steps[0]), int(steps[-1]))
+    spike_power, power = (now * float(np.expm1(least)) for least in (spike, lasting))
+    return Levels(tuple(rises), spike_power, power, n, int(steps[0]), int(steps[-1]))
+
+
+def _steps_up(y: Vector) -> tuple[list[tuple[int, int]], float]:
+    """Return rows at which medians step up, with the width of these; and the least rise of 6 rows seen at the end."""
+    found: list[tuple[int, int]] = []
+    n, noise, least = len(y), row_noise(y), np.inf
+    for width in (width for width in WIDTHS if 4 * width <= n):
+        medians = np.median(sliding_window_view(y, width), axis=1)
+        steps_up = medians[width:] - medians[:-width]  # at rows width, ..., n - width
+        scale = max(_spread(medians, width), noise * MEDIAN_NOISE / width**0.5)
+        limit = max(NOISE_WIDTH * scale, MIN_SHORT_STEP if width == WIDTHS[0] else MIN_STEP)
+        for row in (np.flatnonzero(steps_up > limit) + width).tolist():
+            if steps_up[row - width] > NOISE_WIDTH * _scale_near(y, medians, row, width):
+                found.append((row, width))
+        if width <= POWER_ROWS:
+            here = max(scale, _scale_near(y, medians, n, width))
+            named = max(limit, NOISE_WIDTH * here) + POWER_WIDTH * here
+            least = min(least, float(named + _fall(steps_up[-NEAR * width :])))
+    return found, least
+
+
+def _scale_near(y: Vector, medians: Vector, row: int, width: int) -> float:
+    """Return the noise of steps before a row: it may grow as a loss falls."""
+    spread = _spread(medians[max(0, row - (NEAR + 3) * width) : row - width + 1], width)
+    near = y[max(0, row - NEAR * width - 2 * NEAR) : row]
+    return float(max(spread, row_noise(near) * MEDIAN_NOISE / width**0.5))
+
+
+def _spikes(y: Vector) -> tuple[list[tuple[int, int]], float]:
+    """Return rows that are far above those before, with a width of 1; and the least such rise seen at the end."""
+    above = y[5:] - np.median(sliding_window_view(y[:-1], 5), axis=1)
+    noise = row_noise(y)
+    limit = max(SPIKE_WIDTH * noise, MIN_SPIKE)
+    found = []
+    for row in (np.flatnonzero(above > limit) + 5).tolist():
+        is_tail = (above > above[row - 5] / 2).sum() > MAX_TAIL  # of heavy noise, not a spike
+        if not is_tail and above[row - 5] > SPIKE_WIDTH * row_noise(y[max(0, row - 6 * NEAR) : row]):
+            found.append((row, 1))
+    here = max(noise, row_noise(y[-6 * NEAR :]))
+    power = max(limit, SPIKE_WIDTH * here) + POWER_WIDTH * here + _fall(above[-2 * NEAR :])
+    tail = 2 * float(np.sort(above)[-MAX_TAIL - 1]) if len(above) > MAX_TAIL else 0.0
+    return found, max(power, tail)
+
+
+def _fall(steps_up: Vector) -> float:
+    """Return by how much a loss falls from window to window, nearly always: a rise has to make up for that."""
+    return max(0.0, -float(np.quantile(steps_up, 0.1)))
 
 
 def _spread(medians: Vector, width: int) -> float:

@@ -89,8 +89,8 @@ def _is_restart(rates: Vector, rise: _Rise) -> bool:
     """Return whether a rise may be a warm restart: from near 0, or the base where the log begins, to about its peak."""
     low, high = rise
     peak = rates[: low + 1].max()
-    base = rates[:FIRST_ROWS].min()
-    begins_low = rates[low] <= MAX_VALLEY * peak or abs(rates[low] - base) <= MAX_UNEVEN * base
+    base, usual = rates[:FIRST_ROWS].min(), float(np.median(np.abs(np.diff(rates))))
+    begins_low = rates[low] <= MAX_VALLEY * peak or abs(rates[low] - base) <= max(MAX_UNEVEN * base, usual)
     stays = rates[min(high + 2 * JUMP_ROWS, len(rates) - 1)] > rates[high] / 2
     return bool(begins_low and stays and 0.9 * peak <= rates[high] <= 1.25 * peak)
 
