@@ -47,7 +47,14 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         loss = _without_overlap(raw, named, loss, remarks)
         plan = size_of(facts.get("last_step")), size_of(facts.get("last_epoch"))
         found = None if every or is_same or not named.get("epoch") else steps_by_epochs(raw, named, loss, *plan)
-        row = row_steps(raw, None, loss) * (every or 1) if found is None else found.steps
+        # rows of the training loss, which stands in more of them where it is the validation loss that is chosen
+        counted = max(
+            (own_rows(raw, one, identified.losses) for one in identified.losses if not one.validation),
+            key=lambda one: int(one.logged.sum()),
+            default=loss,
+        )
+        counted = counted if counted.logged.sum() > loss.logged.sum() else loss
+        row = row_steps(raw, None, counted) * (every or 1) if found is None else found.steps
         axis = "step" if every or (found and found.every) else "row"
         if found is not None:
             facts["last_step"], of_plan = found.last, axis

@@ -55,9 +55,11 @@ LOSSES = tuple(
 )
 UNIT_WORDS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("bits", "per", "byte"), "bits per byte"),
+    (("bits", "byte"), "bits per byte"),
     (("bpb",), "bits per byte"),
     (("bits", "per", "character"), "bits per character"),
     (("bits", "per", "char"), "bits per character"),
+    (("bits", "char"), "bits per character"),
     (("bpc",), "bits per character"),
     (("nats", "per", "byte"), "nats per byte"),
     (("bits", "per", "token"), "bits"),

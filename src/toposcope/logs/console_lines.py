@@ -236,7 +236,7 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
             fields.append(Field(place, pair))
             pair = ""
             continue
-        if previous and _ATTACHED.sub("", before).strip() in _OF:
+        if previous and _is_of(before):
             fields.append(Field(place, previous + ALL, multiple[1] if multiple else ""))
             previous = ""
             continue
@@ -246,10 +246,10 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
         name, rest = _name(text, first=not any(kind_of(field.name) for field in fields))
         if not _is_location(before):
             held_out = _held_out(rest if kind_of(name) else f"{rest} {name}", held_out)
-        following = _ATTACHED.sub("", after).strip() in _OF and place + 2 < len(parts) and not _is_date(parts, place)
+        following = _is_of(after) and place + 2 < len(parts) and not _is_date(parts, place)
         if not name and _AGAIN.fullmatch(before) and (loss := _LOSS_AT.search(begin)) and kind_of(loss[1]):
             name = loss[1]  # loss at step 100: 3.2
-        is_progress = following and not unit and not _UNIT.match(parts[place + 2])
+        is_progress = following and (not unit or bool(multiple)) and not _UNIT.match(parts[place + 2])
         planned = any(field.name.endswith(ALL) and kind_of(field.name.removesuffix(ALL)) == STEP for field in fields)
         if is_progress and (not name or name.lower() in PARTS) and not planned:
             name = BATCH  # [ 10/5005], Test: [10/78]
@@ -288,6 +288,11 @@ def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:
     is_of_epoch = BATCH + ALL in times and ("s/step" in line or "- ETA:" in line)
     has_step, is_code = any(kinds[name] == STEP for name in times), _CODE.search(before_first) is not None
     return Template(tuple(fields), times, losses, has_step, is_bar, is_of_epoch, evaluates, begin.strip(), is_code)
+
+
+def _is_of(between: str) -> bool:
+    """Return whether the text between two numbers says that the one is of the other: 120/8000, 1k/100k."""
+    return _ATTACHED.sub("", _MULTIPLE.sub("", between)).strip() in _OF
 
 
 def _is_date(parts: tuple[str, ...], place: int) -> bool:

@@ -33,7 +33,8 @@ _EPOCHS = re.compile(
 )
 _END = re.compile(
     r"\bend of training\b|\btraining (?:is |has |was )?(?:now )?(?:completed?|finished|done|ended)\b"
-    r"|\b(?:finished|completed|done) training\b|\bstopping[ _]early|\bearly[ _-]?stopped\b|epoch \d+: early.stopping"
+    r"|\b(?:finished|completed|done) training\b|\bstopping[ _]early|\bstopp(?:ed|ing) training\b"
+    r"|\bearly[ _-]?stopped\b|epoch \d+: early.stopping"
     r"|\bearly[ _-]?stopping(?: is| was)?(?: triggered| at| after|: no|!)|\bmax_(?:epochs|steps)=\d+. reached"
     r"|\bTrainOutput\(|\b(?:total )?training (?:time|took)\b[ :]*\d|\bexiting program at iteration",
     re.IGNORECASE,
@@ -516,10 +517,10 @@ def _count_through(rows: list[Row], name: str, epoch: str, length: int, n_epochs
     both = [(int(row[epoch]), int(row[name])) for row in own if row.get(epoch, "").isdigit()]
     goes_on = any(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(both))
     back = any(b < a for a, b in pairwise(steps))
-    again = back or (not goes_on and (n_epochs > 1 or len(set(epochs)) > 1))
+    again = back or (not goes_on and bool(epochs) and (n_epochs > 1 or len(set(epochs)) > 1))
     if not again:
-        # else it may be the length of the first of several epochs
-        is_plan = n_epochs == 1 or goes_on or not epochs
+        # else it may be the length of the first of several epochs; a share of an epoch stands next to steps of the run
+        is_plan = n_epochs == 1 or goes_on or (not epochs and (bool(texts) or not n_epochs > 1))
         return (length, "the number of steps in its rows") if is_plan else None
     if max(steps) > length:
         return None

@@ -20,6 +20,7 @@ MAX_EVERY, MAX_EPOCHS = 5000, 200  # steps between two rows, and epochs of a pla
 MIN_RISE_ROWS, MIN_FALL_ROWS = 2, 5  # rows of a warm-up and of a decay that say where it starts and where it ends
 MAX_MISFIT = 3e-4  # share of the peak by which a cosine may miss rates that are printed with many digits
 HALF = 0.51  # of the last digit, and what two tools may round otherwise
+MAX_UNSURE = 0.01  # share by which the rows of an epoch may be unsure, for a plan that they make
 MAX_ROWS = 300  # of a line that is compared with each other
 MAX_SHARED_DIGITS = 6  # significant digits that a tool may round all its numbers to; more are those of the numbers
 SUMMARY = ("epoch", "train_runtime", "train_steps_per_second")  # what the Trainer says of a run that ended
@@ -71,7 +72,7 @@ def steps_by_epochs(
             f"{planned:,.0f} planned steps in {n_epochs:g} epochs",
             _by_plan(k, rows, (n_epochs, n_epochs), (planned, planned)),
         ),
-        ("the speed of the whole run", _by_plan(k, rows, *_steps_by_speed(raw))),
+        ("the speed of the whole run", _by_plan(k, rows, *_steps_by_speed(raw, rows))),
     ):
         if mask is not None and 0 < (fits & mask).sum() < fits.sum():
             fits &= mask
@@ -91,11 +92,14 @@ def steps_by_epochs(
     steps[at] = rows.place * every if every else np.arange(1, len(at) + 1)
     if every and rows.place[0] == 0 and rows.epoch[0] + rows.epoch_half[0] >= 1 / (r * every):
         steps[at[0]] = 1
-    last = planned if every and np.isfinite(planned) else round(n_epochs * r * (every or 1)) if n_epochs > 0 else np.nan
+    is_sure = np.isfinite(n_epochs) and rows.per_epoch[1] - rows.per_epoch[0] <= MAX_UNSURE * r
+    last = planned if every and np.isfinite(planned) else round(n_epochs * r * (every or 1)) if is_sure else np.nan
     why = " and ".join(dict.fromkeys(reasons))
     evidence = {"steps": f"logged every {every:,} steps, as {why} show"} if every else {}
-    if np.isfinite(end) and not np.isfinite(planned):
-        evidence["last_step"] = f"its learning rate ends at epoch {n_epochs:g}"
+    if last != planned:
+        evidence["last_step"] = (
+            f"its {n_epochs:g} epochs" if n_epochs != end else f"its learning rate ends at epoch {end:g}"
+        )
     return EpochSteps(steps, every, None if np.isnan(last) else int(last), evidence)
 
 
@@ -119,12 +123,16 @@ def _evenly_spaced(
     shared = len(digits) == 1 and max(digits) <= MAX_SHARED_DIGITS
     half, rate_half = (_half_units(text, shared=shared) for text in texts[: 1 + has_rates] * (2 - has_rates))
     spacing = (epoch[-1] - epoch[1]) / (len(epoch) - 2)
-    place = np.round(np.median(epoch / spacing - np.arange(len(epoch)))) + np.arange(len(epoch), dtype=np.float64)
-    regular = place > 0  # not a first row at step 0 or 1
-    low = (place / (epoch + half))[regular].max()
-    high = np.divide(place, epoch - half, out=np.full(len(place), np.inf), where=epoch > half)[regular].min()
     rate = rates[at] if has_rates else np.full(len(at), np.nan)
-    return at, _Rows(place, epoch, half, rate, rate_half, (low, high)) if low <= high else None
+    first = float(np.median(epoch / spacing - np.arange(len(epoch))))  # intervals until the first row
+    for begin in sorted(range(round(first) - 1, round(first) + 2), key=lambda n: (n not in (0, 1), abs(n - 1))):
+        place = begin + np.arange(len(epoch), dtype=np.float64)
+        regular = place > 0  # not a first row at step 0 or 1
+        low = (place / (epoch + half))[regular].max()
+        high = np.divide(place, epoch - half, out=np.full(len(place), np.inf), where=epoch > half)[regular].min()
+        if begin >= 0 and low <= high:
+            return at, _Rows(place, epoch, half, rate, rate_half, (low, high))
+    return at, None
 
 
 def _half_units(texts: pl.Series, *, shared: bool) -> Vector:
@@ -195,11 +203,12 @@ def _by_plan(k: NDArray[np.int64], rows: _Rows, epochs: Bounds, steps: Bounds) -
     return np.asarray((epochs[0] * (k * low - 1) <= steps[1]) & (epochs[1] * (k * high + 1) >= steps[0]))
 
 
-def _steps_by_speed(raw: RawLog) -> tuple[Bounds, Bounds]:
+def _steps_by_speed(raw: RawLog, rows: _Rows) -> tuple[Bounds, Bounds]:
     """Return the epochs and the steps, at least and at most, of a run that ended, by its time and speed."""
     texts = [str(raw.facts.get(name) or "") for name in SUMMARY]
     epochs, seconds, speed = map(size_of, texts)
-    off_epochs, off, off_speed = (float(_half_units(pl.Series([text]), shared=False)[0]) for text in texts)
+    off, off_speed = (float(_half_units(pl.Series([text]), shared=False)[0]) for text in texts[1:])
+    off_epochs = float(rows.epoch_half.max())
     steps = (seconds - off) * (speed - off_speed), (seconds + off) * (speed + off_speed)
     return (epochs - off_epochs, epochs + off_epochs), steps
 
