@@ -66,7 +66,9 @@ def test_complete_siblings_narrow_the_interval(tmp_path: Path) -> None:
     alone = forecast_of(tmp_path).make(table(2000, 1e7, 0))
     for k in range(10):
         write_run(tmp_path / f"run{k}", 10 ** (6.6 + 0.1 * k), k + 1)
-    near = forecast_of(tmp_path).make(table(2000, 1e7, 0))
+    running = forecast_of(tmp_path)
+    near = running.make(table(2000, 1e7, 0))
+    assert running.borrowed == "its learning rate and coefficients are taken from 10 siblings"
     assert isinstance(alone, Forecasted)
     assert isinstance(near, Forecasted)
     assert near.high - near.low < alone.high - alone.low

@@ -16,12 +16,19 @@ from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
 from toposcope.forecasting.headline import headline
 from toposcope.forecasting.intervals import band
-from toposcope.forecasting.siblings import CompleteRuns, siblings_among, with_events, with_family, without_itself
+from toposcope.forecasting.siblings import (
+    CompleteRuns,
+    borrowed_parts,
+    siblings_among,
+    with_events,
+    with_family,
+    without_itself,
+)
 from toposcope.forecasting.stages import Stage
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.logs import Logs, Run, read_log, read_logs
 from toposcope.logs.schedules.schedule import Schedule, planned
-from toposcope.wording import counted, joined, short
+from toposcope.wording import counted, short
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
@@ -126,16 +133,7 @@ class ForecastReport:
     @property
     def borrowed(self) -> str:
         """What was taken from siblings, a clause; empty if nothing was."""
-        parts = {
-            "end": self.schedule.end == "siblings",
-            "learning rate": self.schedule.origin == "siblings",
-            "coefficients": self.default is not None and len(self.default.errors) > 0,
-        }
-        taken = [part for part, is_taken in parts.items() if is_taken]
-        if not taken:
-            return ""
-        verb = "are" if len(taken) > 1 or parts["coefficients"] else "is"
-        return f"its {joined(taken)} {verb} taken from {counted(len(self.siblings), 'sibling')}"
+        return borrowed_parts(self.schedule, self.default, len(self.siblings))
 
     @cached_property
     def health(self) -> Health:

@@ -11,16 +11,16 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import tuning
-from toposcope.forecasting.forecaster import LoggedRun
+from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.least_squares import NORMAL
 from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.finding import find_sources
 from toposcope.logs.formats import trainer_state
 from toposcope.logs.schedules.logged import DIGIT_ROUNDING
-from toposcope.logs.schedules.schedule import planned
+from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.logs.watched import FAILED, TRAINING
 from toposcope.typing import Steps, Vector
-from toposcope.wording import counted
+from toposcope.wording import counted, joined
 
 MIN_TOLERANCE = 5e-5
 """Share of the loss: logs of one run may differ so far by round-off, or by the unit they were converted from."""
@@ -231,6 +231,20 @@ def siblings_among(log: Run, logs: Logs, unit: str | None = None) -> CompleteRun
     if not complete.runs:
         raise ToposcopeError("; ".join(["no sibling can be used", *remarks]))
     return CompleteRuns(complete.runs, tuple(remarks))
+
+
+def borrowed_parts(schedule: Schedule, forecast: Forecast | None, n_siblings: int) -> str:
+    """Return what a forecast takes from siblings, a clause; empty if nothing."""
+    parts = {
+        "end": schedule.end == "siblings",
+        "learning rate": schedule.origin == "siblings",
+        "coefficients": forecast is not None and len(forecast.errors) > 0,
+    }
+    taken = [part for part, is_taken in parts.items() if is_taken]
+    if not taken:
+        return ""
+    verb = "are" if len(taken) > 1 or parts["coefficients"] else "is"
+    return f"its {joined(taken)} {verb} taken from {counted(n_siblings, 'sibling')}"
 
 
 def siblings_nearby(log: Run, logs: Sequence[Run]) -> CompleteRuns:

@@ -19,6 +19,7 @@ from toposcope.forecasting.headline import kind_of
 from toposcope.forecasting.scaling.points import points_of
 from toposcope.forecasting.siblings import (
     CompleteRuns,
+    borrowed_parts,
     is_same_run,
     is_sibling,
     siblings_nearby,
@@ -55,6 +56,7 @@ class RunningForecast:
         self.refusal = ""  # why the last attempt made none
         self._n_losses: tuple[int, str] | None = None  # that the last attempt had, if too few
         self.target = ""  # the loss that the last forecast is of; empty before the first
+        self.borrowed = ""  # what it takes from siblings, a clause
 
     def prepare(self, budget: Budget) -> None:
         """Load what forecasts need and read the siblings' logs, before the run begins."""
@@ -168,7 +170,7 @@ class RunningForecast:
         found = _forecast_of(log, siblings, self._run.last_step)
         if found is None:
             return None, "the run is complete"
-        last_step, made = found
+        last_step, made, self.borrowed = found
         self.target = f"{kind} loss"
         advice = self._advice(log, last_step, read)
         return Forecasted(step, last_step, made.loss, made.low, made.high, advice, self.target), ""
@@ -226,12 +228,13 @@ class RunningForecast:
 
 def _forecast_of(
     log: Run, siblings: tuple[LoggedRun, ...], last_step: int | None = None
-) -> tuple[int, Forecast] | None:
-    """Return the last step and the default forecast; None of a complete run."""
+) -> tuple[int, Forecast, str] | None:
+    """Return the last step, the default forecast, and what it takes from siblings; None of a complete run."""
     schedule = planned(log, last_step=last_step, siblings=siblings)
     if planned_run(log, schedule.last_step).is_complete:
         return None
-    return schedule.last_step, run_forecasters(log, schedule, siblings, only_default=True).forecasts[DEFAULT]
+    made = run_forecasters(log, schedule, siblings, only_default=True).forecasts[DEFAULT]
+    return schedule.last_step, made, borrowed_parts(schedule, made, len(siblings))
 
 
 class ShortLog:

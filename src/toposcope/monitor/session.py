@@ -274,6 +274,7 @@ class Session:
             "diverged": None if self._forecast.diverged is None else str(self._forecast.diverged),
             "forecast_target": self._forecast.target,
             "no_forecast": self._forecast.no_forecast(),
+            "borrowed": self._forecast.borrowed,
             "n_measured": self.n_measured,
             "checkpoints": self.checkpoints.to_dict(),
             "budget": budget.share,
