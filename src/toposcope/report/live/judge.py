@@ -70,4 +70,6 @@ class Judge:
         if (found := self._health.get(row.run)) is not None:
             return found
         has_rows = c.execute("SELECT 1 FROM log WHERE run = ? LIMIT 1", (row.run,)).fetchone() is not None
-        return Health(UNJUDGED, sentence(self._refused)) if has_rows else Health(ENDED.get(row.status, EARLY))
+        if has_rows and self._refused:
+            return Health(UNJUDGED, sentence(self._refused))
+        return Health(ENDED.get(row.status, UNJUDGED if has_rows else EARLY))
