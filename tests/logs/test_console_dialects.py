@@ -89,7 +89,16 @@ CASES = {
     **{text: opened(PLAIN, text, parameters=number) for text, number in (
         ("Number of parameters: 123.85 M", 123.85e6), ("params: 1.3 billion", 1.3e9), ("Parameters (M): 12.5", 12.5e6),
         ("Total params: 123,849,984", 123849984), ("124 M     Total params", 124e6), ("0.14M params", 0.14e6),
+        ("Trainable parameters = 24,313,856 of 3,237,063,680 (0.75% trained)", 3237063680),
+        ("trainable params: 4,194,304 || all params: 6,742,609,920 || trainable%: 0.0622", 6742609920),
     )},
+    "a bar of all steps": opened(Case(
+        [line for i in range(10, 400, 10) for line in (f"  1%|▏  | {i}/2700 [00:03<12:00,  3.7it/s]",
+         str({"loss": float(LOSSES[i // 10]), "epoch": round(i / 900, 2)}))], list(range(10, 400, 10))),
+        "  Num Epochs = 3", "  Total optimization steps = 2,700", last_step=2700),
+    "in thousands": Case([f"[{f'{s // 1000}k' if s > 999 else s}/100k] loss={x}"
+                          for s, x in zip(range(250, 9001, 250), LOSSES, strict=False)], list(range(250, 9001, 250)),
+                         facts={"last_step": 100_000}),
     "one unusual name": numbered("step {} mlm_loss {}", range(0, 400, 10), target="mlm_loss"),
     "bits": numbered("step {} bits per character: {}", range(0, 400, 10), unit="bits per character"),
 }  # fmt: skip

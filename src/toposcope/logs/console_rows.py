@@ -69,8 +69,9 @@ def read_lines(lines: Sequence[str]) -> Reading:
     evidence: dict[str, str] = {}
     if not has_program:  # of a configuration that was printed before the log
         for line in parsed[:first]:
-            for name, value in line.said.items():
-                kind = kind_of(name) if len(name) > 1 else ""
+            for place, name, multiple in line.template.fields:
+                value = line.numbers[place] + multiple
+                kind = kind_of(name.removesuffix(ALL)) if len(name) > 1 else ""
                 key = kind if kind == "parameters" and "param" in name.lower() else name if kind == "last_step" else ""
                 # of the numbers of all parameters, of those that are trained and of a layer's, the first is the largest
                 if key and not (kind == "parameters" and size_of(facts.get(key)) >= size_of(value)):
