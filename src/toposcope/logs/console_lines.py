@@ -59,7 +59,7 @@ _SPACED, _SIZES = re.compile(r"^ ([KMBT]|[mb](?=illion))"), ("parameters", "toke
 _UNIT_WORDS = frozenset({"ms", "s", "sec", "secs", "seconds", "min", "minutes", "h", "hours", "%", "mb", "gb", "gib"})
 _FILLERS = PARTS | frozenset(
     """
-    at on the average mean current set of and global total overall final info debug warning root main trainer log
+    at on the all average mean current set of and global total overall final info debug warning root main trainer log
     logger metrics results stats steps iterations iters updates epoch
     """.split()
 )
