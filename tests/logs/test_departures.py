@@ -86,7 +86,9 @@ def test_one_restart_is_kept_where_the_schedule_is_named_or_declared_so() -> Non
     assert departures(logged(shape, schedule="cosine_with_restarts")) == []
     assert departures(logged(shape), lambda t: 3e-4 * shape[t.astype(int) - 1]) == []
     (off,) = departures(logged(shape), lambda t: 3e-4 * np.minimum(1 - 0.8 * t / 1001, 1).clip(0))
-    assert str(off) == "the learning rate is 0.0003 at step 1,001, where 6e-05 is declared"
+    assert str(off) == "the learning rate jumps from 6.5e-05 to 0.0003 at step 1,001"
+    (other,) = departures(logged(SHAPES["constant"]), lambda t: np.full(len(t), 2e-4))
+    assert str(other) == "the learning rate is 0.0003 at step 101, where 0.0002 is declared"
 
 
 def test_a_rate_that_is_lost_before_the_end_is_named() -> None:

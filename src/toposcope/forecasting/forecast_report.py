@@ -138,7 +138,8 @@ class ForecastReport:
     @cached_property
     def health(self) -> Health:
         """Whether the run is healthy, by its log and the plan that is forecast."""
-        return health(planned_run(self.log, self.schedule.last_step, is_over=self.results is None))
+        run = planned_run(self.log, self.schedule.last_step, is_over=self.results is None)
+        return health(run, plan=self.schedule.plan)
 
     def headline(self) -> str:
         """Return in a line whether the run is healthy, where it ends and how sure that is; or that it diverged."""

@@ -24,17 +24,18 @@ from toposcope.analysis.health.monitored import monitored_checks, silence
 from toposcope.logs import Run
 from toposcope.logs.schedules.departures import departures
 from toposcope.logs.schedules.logged import known_rates
+from toposcope.logs.schedules.recognised import Plan
 from toposcope.logs.table import ByStep
 from toposcope.logs.watched import FAILED
 from toposcope.typing import Vector
-from toposcope.wording import counted, loss_words, sentence
+from toposcope.wording import capitalised, counted, loss_words, sentence
 
 STOP = "A reason to stop, unless the learning rate is about to change."
 HIDDEN = "hidden"  # of a check that does not know whether the loss falls
 MIN_SINCE_BEST = 3  # evaluations above the best from which that is said
 
 
-def health(run: Run, now: float | None = None) -> Health:
+def health(run: Run, now: float | None = None, plan: Plan | None = None) -> Health:
     """Return whether a run is healthy: a word, the reason, and the checks that it rests on (METHODS, section 25).
 
     Parameters
@@ -43,8 +44,10 @@ def health(run: Run, now: float | None = None) -> Health:
         As far as it is known; ``last_step`` is its plan, ``watched`` what a monitor stored of it.
     now : float, optional
         The time in seconds since 1970, for a run in training that may be silent.
+    plan : callable, optional
+        The declared learning rate at any steps: where the log keeps to it, its rises are no fault.
     """
-    checks = [*_loss_checks(run), *_rate_check(run), *monitored_checks(run), *_finite_check(run)]
+    checks = [*_loss_checks(run), *_rate_check(run, plan), *monitored_checks(run), *_finite_check(run)]
     if run.diverged is not None:
         reason = f"at step {run.diverged.step:,}: {run.diverged.reason}"
         return Health(words.DIVERGED, sentence(reason), "", [Check(BAD, f"Diverged {reason}", words.DIVERGED), *checks])
@@ -178,15 +181,17 @@ def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) 
         yield check(OPEN, text, HIDDEN)
 
 
-def _rate_check(run: Run) -> Iterator[Check]:
+def _rate_check(run: Run, plan: Plan | None) -> Iterator[Check]:
     """Yield whether the learning rate is, or once was, off its schedule."""
     steps = known_rates(run).steps
     n = len(steps)
     if n < MIN_ROWS:
         return
     check = partial(Check, first=int(steps[0]), last=int(steps[-1]), looks=n)
-    if found := departures(run):
-        yield check(BAD, str(found[-1]), words.OFF_SCHEDULE)
+    if found := departures(run, plan):
+        # a declaration may be a rough one
+        is_rough = found[-1].kind == "declared"
+        yield check(OPEN, capitalised(str(found[0]))) if is_rough else check(BAD, str(found[-1]), words.OFF_SCHEDULE)
     else:
         yield check(GOOD, f"No rise of the learning rate after its warm-up in {n:,} rows")
 

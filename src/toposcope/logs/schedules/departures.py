@@ -65,7 +65,8 @@ def departures(run: Run, plan: Callable[[NDArray[np.number[Any]]], Vector] | Non
     ----------
     run : Run
     plan : callable, optional
-        The declared rate at any steps; where it rises the logged rate may. It is compared after the log's warm-up.
+        The declared rate at any steps: where it rises the logged rate may. If there is nothing else, it is listed where
+        the log differs from it after the warm-up.
     """
     steps, rates, _ = known_rates(run)
     if len(rates) < 3 or not rates.max() > 0:
@@ -74,7 +75,8 @@ def departures(run: Run, plan: Callable[[NDArray[np.number[Any]]], Vector] | Non
     steps, rates = _without_slips(*logged)
     rises, warm_up = _rises(steps, rates, run.last_step or float(steps[-1]))
     if plan is not None:
-        return _from_plan(*logged, plan(logged[0]), warm_up)
+        declared = plan(steps)
+        rises = [rise for rise in rises if np.diff(declared[[*rise]])[0] < np.diff(rates[[*rise]])[0] / 2]
     name = run.schedule.lower()
     if any(word in name for word in CYCLIC) or _are_cycles(steps, rates, rises):
         return []
@@ -82,6 +84,8 @@ def departures(run: Run, plan: Callable[[NDArray[np.number[Any]]], Vector] | Non
         return []
     found = [_departure(steps, rates, rise) for rise in rises if not _is_restart(rates, rise)]
     found += _lost(steps, rates, warm_up, run.last_step)
+    if plan is not None and not found:
+        return _from_plan(*logged, plan(logged[0]), warm_up)
     return sorted(found, key=lambda departure: departure.step)
 
 
