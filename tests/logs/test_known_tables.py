@@ -46,6 +46,7 @@ def read(folder: Path, rows: list[Row], columns: tuple[str, ...], ending: str) -
     warm_up=st.sampled_from([0, 5, 10]),
     columns=st.sampled_from([("step", "epoch", "loss", "lr"), ("step", "loss", "lr"), ("step", "epoch", "loss")]),
     ending=st.sampled_from(["csv", "jsonl"]),
+    every=st.sampled_from([10, 50]),
 )
 def test_a_second_run_is_one_at_whatever_loss(
     tmp_path_factory: pytest.TempPathFactory,
@@ -55,8 +56,9 @@ def test_a_second_run_is_one_at_whatever_loss(
     warm_up: int,
     columns: tuple[str, ...],
     ending: str,
+    every: int,
 ) -> None:
-    rows = rows_of(n, 4.4, 2.0, warm_up=warm_up) + rows_of(120, *second, warm_up=warm_up)[:m]
+    rows = rows_of(n, 4.4, 2.0, warm_up=warm_up) + rows_of(120, *second, warm_up=warm_up, every=every)[:m]
     if "epoch" in columns and m < 120:
         rows[-m:] = [{**row, "epoch": 1} for row in rows[-m:]]
     found = read(tmp_path_factory.mktemp("log"), rows, columns, ending).logs

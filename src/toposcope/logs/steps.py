@@ -106,7 +106,9 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers, rate: Vector
         return {}
     gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
     begin = steps.min()
-    to_start = [int(i) for i in back if max(steps[i], steps[0]) - begin < gap]
+    # another run may be logged at intervals of its own
+    own = np.append(changes, 0.0)
+    to_start = [int(i) for i in back if steps[0] - begin < gap and steps[i] - begin < max(gap, own[i])]
     # a rate that begins again as often, at even distances, is that of a schedule with restarts
     cycles = len(to_start) > 2 and bool(np.ptp(np.diff([0, *to_start])) <= 1)
     begins: dict[int, list[str]] = {0: []}
@@ -133,12 +135,14 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers, rate: Vector
 def _rate_begins_again(before: Vector, after: Vector) -> bool:
     """Return whether a learning rate jumps back towards its first value, or warms up from a low value once more."""
     n = min(tuning.N_RESTART_ROWS, len(before), len(after))
-    if n < 2 or not (np.isfinite(before).all() and np.isfinite(after).all()):
+    if n < 2:
         return False
     first, last, again = before[0], before[-1], after[0]
     jump = abs(again - last)
-    jumps = jump > tuning.MIN_RESTART_FALL * np.median(np.abs(np.diff(before))) and jump > abs(again - first)
-    return bool(jumps or (before[n - 1] > first and after[n - 1] > again and again < before.max() / 2))
+    # of a log with many parts, few come further
+    if jump > abs(again - first) and jump > tuning.MIN_RESTART_FALL * np.nanmedian(np.abs(np.diff(before))):
+        return True
+    return bool(before[n - 1] > first and after[n - 1] > again and again < np.nanmax(before) / 2)
 
 
 def _are_copies(steps: Vector, losses: Vector, other_steps: Vector, other_losses: Vector) -> bool:

@@ -11,7 +11,6 @@ MIN_RISE = 1.1  # last over lowest median of a run that diverged; less may be no
 MIN_FEW_ROWS, FEW_HIGH, FEW_RISE = 5, 3, 3.0  # of a short log: rows, last ones that are high, times the first loss
 MIN_FALL = 0.05  # share of the first loss by which a run has learned
 MIN_RISE_WITHOUT_FALL, AT_PEAK = 1.4, 0.95  # how far one that has not must rise, and that it must be there
-MIN_RETURN = 0.5  # share of what was learned that a run has lost again
 N_BEFORE_ZEROS, MAX_ROUNDED = 5, 5  # losses before zeros, and last places of them from which on 0 is a rounded loss
 MIN_ZEROS = 2  # exact zeros that make an end; a tool may write one where nothing was logged
 MIN_LEVEL_ROWS = 10  # rows of a log that may have exploded, and of its ends that are compared; of a short log half
@@ -81,7 +80,6 @@ MAX_CONTROL_SHARE = 0.01  # of control characters in a text, besides zero bytes 
 MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
 
 # Alerts of a run in training, which its monitor raises and the live page explains
-MIN_TREND_ROWS = 16  # rows of a loss of which something is said about its course
 MIN_SPIKE_VALUES = 50  # logged values before any is judged
 MIN_RATES = 10  # learning rates before any is judged
 MIN_LAYER_VALUES = 8  # measurements of a layer before it is judged
