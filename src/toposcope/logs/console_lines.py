@@ -67,15 +67,16 @@ _FILLERS = PARTS | frozenset(
 _ENDS = tuple(".:-)]}>")
 _OPERATORS = tuple("+*%<!&^")  # before a number of a program: ``step % 100``
 _OF = frozenset({"/", "of", "out of"})
+ALL = "/all"  # ends the name of how many there are of something: of steps, of epochs
 _NAMED = (
     (re.compile(r"^\[#, ?#\] "), ("epoch", "batch")),  # [1, 2000] loss: 2.2, of PyTorch's tutorials
     (re.compile(r"^#\|#\|[Ll]oss"), ("epoch", "step")),  # 1|10|Loss: 1.9, of torchtune
+    (re.compile(r"^\s?\[#\] ?\[#/#\]"), ("epoch", "batch", f"batch{ALL}")),  # [0][10/1108]
 )
 """Sentences whose numbers have no names, # standing for a number, and what the first of them are."""
 _ASIDE = re.compile(r"\b(?:best|saved?|saving|resum\w+|early.stopping|improved|loaded|loading|wandb)\b", re.IGNORECASE)
 """Words before what a line only recalls: the loss of a checkpoint, the best so far."""
 _EPOCH_MEANS = re.compile(r"\| train \|")  # of fairseq, whose rows are called train_inner
-ALL = "/all"  # ends the name of how many there are of something: of steps, of epochs
 BATCH, EPOCH, STEP = "batch", "epoch", "step"
 SHORT = {"trl": "train loss", "tel": "val loss", "tps": "tokens per second", "norm": "grad norm", "s": STEP, "up": STEP}
 """Names of llm.c's and Marian's logs, and one that is a rate here and the tokens of a step in tables."""
