@@ -11,6 +11,7 @@ from broken_runs import BREAKS, MADE, SLOW, N, as_run, broken, sound
 
 from toposcope.analysis.health import health
 from toposcope.analysis.health.check import EARLY, FINISHED, HEALTHY
+from toposcope.analysis.health.levels import POWER_ROWS, levels
 from toposcope.logs import Run
 
 CURVES = Path(__file__).parents[3] / "shared" / "data" / "loss-curves" / "curves.parquet"
@@ -57,6 +58,24 @@ def test_breaks_are_named(kind: str) -> None:
     fitting = FITTING.get(kind, RISEN)
     assert sum(words[word] for word in fitting) >= NAMED.get(kind, 18), words
     assert set(words) <= fitting | RISEN | {STALLED, ""}
+
+
+def test_the_stated_power_is_true() -> None:
+    """A rise of the height that no tick would hide is found in nine runs of ten, at their end."""
+    found, n_runs = Counter[int](), 0
+    for i, made in enumerate(MADE):
+        run = as_run(sound(200 + i, *made), N // 2)
+        quiet = levels(run.steps, run.loss, run.learning_rate)
+        if quiet is None or quiet.rises:
+            continue
+        n_runs += 1
+        for rows, height in ((1, quiet.spike_power), (POWER_ROWS, quiet.power), (2 * POWER_ROWS, quiet.power)):
+            risen = run.loss.copy()
+            risen[-rows:] += height
+            seen = levels(run.steps, risen, run.learning_rate)
+            found[rows] += seen is not None and len(seen.rises) > 0
+    assert n_runs >= 30
+    assert all(n >= 0.9 * n_runs for n in found.values()), (found, n_runs)
 
 
 def published() -> Iterator[tuple[str, Run]]:
