@@ -12,6 +12,7 @@ from toposcope.typing import Vector
 N, EVERY = 400, 10  # rows, and rows between two evaluations
 SHAPES = ("power", "exponential", "late", "two scales", "wsd", "cosine", "warm-up")
 NOISES = ("small", "large", "smoothed", "heavy", "growing")
+ROUGH = "rough"  # so noisy that a break may hide
 SUDDEN = ("spike", "long spike", "step", "wrong labels", "restart", "optimizer", "rate x10", "rate back", "rate lost")
 SLOW = ("flat", "falls, then flat", "repeated data", "creeping")
 BREAKS = (*SUDDEN, *SLOW)
@@ -38,9 +39,15 @@ def sound(seed: int, shape: str, noise: str) -> dict[str, Vector]:
     if noise == "smoothed":
         for i in range(1, N):
             raw[i] = 0.8 * raw[i - 1] + 0.6 * raw[i]
-    sizes: dict[str, Vector | float] = {"small": 0.002, "heavy": 0.02, "smoothed": 0.005, "growing": 0.005 + 0.03 * x}
+    sizes: dict[str, Vector | float] = {
+        "small": 0.002,
+        "heavy": 0.02,
+        "smoothed": 0.005,
+        "growing": 0.005 + 0.03 * x,
+        ROUGH: 0.15,
+    }
     scatter = np.exp(sizes.get(noise, 0.03) * raw)
-    held_out = level * 1.02 * np.exp(0.003 * rng.normal(size=N))
+    held_out = level * 1.02 * np.exp({"large": 0.02, ROUGH: 0.05}.get(noise, 0.003) * rng.normal(size=N))
     steps = 10.0 * np.arange(1, N + 1)
     return {"step": steps, "level": level, "scatter": scatter, "rate": 3e-4 * rates, "val": held_out}
 
