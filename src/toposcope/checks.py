@@ -62,6 +62,10 @@ CHECKS = {
         passes=True,
         missed="Of 254 troubles of small trainings it showed 41, and all alerts together 193.",
     ),
+    "loss step": Check(
+        monitor={"log": 0.25},
+        missed="A step of the loss to a level that it had since half of its rows is missed.",
+    ),
     "gradient spike": Check(monitor={"log": 0.2, "layers": 0.09}, passes=True),
     "rising gradients": Check(
         monitor={"log": 1.0},
@@ -77,6 +81,9 @@ CHECKS = {
     ),
     "learning rate jump": Check(monitor={"log": 0.0}, passes=True),
     "dead units": Check(monitor=LAYERS, stops=True),
+    "wrong sign": Check(
+        monitor={"looks": 0.0}, missed="A gradient whose sign is turned before the optimizer gets it is missed."
+    ),
     "rank collapse": Check(monitor=LAYERS, missed="Of 10 stable ranks that fell to a 20th, 7 were missed."),
     "norm running away": Check(monitor=LAYERS, missed="Of 10 weight norms that grew tenfold, 7 were missed."),
     "ranks differ": Check(monitor={"ranks": 0.0}),

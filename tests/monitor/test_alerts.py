@@ -42,6 +42,33 @@ def test_a_loss_spike_is_one_alert_at_its_step(seed: int, stays: bool) -> None:
     assert "step 1,501" in alert.message
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("noise", "step"), [(0.05, 0.3), (0.1, 0.6)])
+def test_a_step_of_the_loss_that_lasts_is_one_alert(seed: int, noise: float, step: float) -> None:
+    values = loss(np.random.default_rng(seed), noise=noise)
+    values[1200:] += step
+    (alert,) = [found for found in feed({"train/loss": values}) if found.kind != "loss spike"]
+    assert alert.kind == "loss step"
+    assert abs(alert.since - 1201) <= 32
+    assert alert.step <= 1201 + 160
+
+
+def test_a_few_high_rows_and_a_loss_that_comes_back_to_its_level_are_no_step() -> None:
+    values = loss(np.random.default_rng(0), noise=0.05)
+    values[1200:1224] += 0.3
+    values[1500:] += np.linspace(0.02, 0, 500)
+    assert all(alert.kind == "loss spike" for alert in feed({"loss": values}))
+
+
+@pytest.mark.parametrize("name", ["constant", "warm-up and cosine", "wsd", "linear"])
+def test_a_rate_that_creeps_up_is_noticed_within_a_twentieth_of_the_steps(name: str) -> None:
+    rates = 3e-4 * SCHEDULES[name]
+    rates[2000:] *= 1.003 ** np.arange(2000)
+    found = [alert for alert in feed({"lr": rates}, Alerts(4000)) if alert.kind == "learning rate jump"]
+    assert found
+    assert found[0].step <= 2000 + 200
+
+
 def test_a_second_spike_after_a_recovery_is_a_second_alert() -> None:
     values = loss(np.random.default_rng(0))
     values[1200:1230] += 2

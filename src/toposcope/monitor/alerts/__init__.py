@@ -20,6 +20,7 @@ from toposcope.monitor.alerts.logged import (
     SpikeDetector,
     WorseForecasts,
 )
+from toposcope.monitor.alerts.loss_step import LossStep, RateDrift
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Looked, Measured, Note
 from toposcope.probes.feature import NETWORK
 
@@ -65,7 +66,9 @@ class Alerts:
         self._finite = NotFinite()
         self._spikes: dict[str, SpikeDetector] = {}
         self._rises: dict[str, Rises] = {}
+        self._steps: dict[str, tuple[LossStep, ...]] = {}
         self._rates: dict[str, RateJumps] = {}
+        self._drifts: dict[str, RateDrift] = {}
         self._ranks = RankDivergence()
         self._forecasts = WorseForecasts()
         self._growth, self._weights = SlowGrowth(), Rises("growing weights", "weight norm", *tuning.GROWTH_STEPS)
@@ -108,6 +111,9 @@ class Alerts:
             if name not in self._spikes:
                 self._spikes[name] = SpikeDetector(check, name)
             spike, rise = self._spikes[name].add(event.step, value), None
+            if check == "loss spike":
+                step = self._step_of_loss(event.step, name, value)
+                alerts += [] if step is None else [step]
             if check == "gradient spike":
                 self._movers.logged(event.step, name, self._spikes[name])
                 if name not in self._rises:
@@ -123,9 +129,23 @@ class Alerts:
             rate = event.values[name]
             if abs(rate) < float("inf"):
                 jump = self._rates.setdefault(name, RateJumps(name)).add(event.step, rate)
-                alerts += [jump] if jump is not None else []
+                drift = self._drifts.setdefault(name, RateDrift(name, self._last_step))
+                alert = drift.add(event.step, rate, is_known=jump is not None)
+                alerts += [each for each in (jump, alert) if each is not None]
         self._movers.raised(event.step, [alert for alert in alerts if not _is_of_loss(alert)])
         return alerts
+
+    def _step_of_loss(self, step: int, name: str, value: float) -> Alert | None:
+        """Return an alert on a step of the loss that lasts."""
+        if name not in self._steps:
+            self._steps[name] = tuple(LossStep(name, *scale) for scale in tuning.LOSS_STEPS)
+        alert = next(filter(None, [check.add(step, value) for check in self._steps[name]]), None)
+        if alert is not None:
+            for check in self._steps[name]:
+                check.resting = tuning.N_PAST
+        # a spike from which the loss has not come back is known
+        is_known = alert is not None and self._spiked_at.get("loss spike", -1) >= alert.since - tuning.LOOK_BACK
+        return None if is_known else alert
 
     def looked(self, event: Looked) -> list[Alert]:
         """Check a look at the parameters; return the alerts that it raises."""

@@ -21,15 +21,16 @@ MAX_BLOCKS = 128  # past levels in memory
 class PastLevels:
     """Medians of blocks of values, in constant memory: neighbouring blocks are merged into the higher of the two."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_block: int = tuning.N_BLOCK) -> None:
+        self._n_block = n_block
         self._block: list[float] = []
         self._levels: list[tuple[int, float]] = []
 
     def add(self, step: int, value: float) -> None:
         """Add a value."""
         self._block.append(value)
-        if len(self._block) == tuning.N_BLOCK:
-            self._levels.append((step, sorted(self._block)[tuning.N_BLOCK // 2]))
+        if len(self._block) == self._n_block:
+            self._levels.append((step, sorted(self._block)[self._n_block // 2]))
             self._block = []
         if len(self._levels) == MAX_BLOCKS:
             pairs = zip(self._levels[::2], self._levels[1::2], strict=True)
