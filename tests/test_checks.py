@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 DOCTOR = {name for name, check in CHECKS.items() if check.doctor}
 MONITOR = {name for name, check in CHECKS.items() if check.monitor}
 FINDING = {"Finding": 0, "findings_of_layers": 0, "Suspect": 2, "CheckpointError": 1, "_finding": 9, "_part_finding": 0}
-ALERT = {"Alert": 0, "alert_of_layers": 0, "Outliers": 0, "Stopped": 0, "Rises": 0}
+ALERT = {"Alert": 0, "alert_of_layers": 0, "Outliers": 0, "Stopped": 0, "Lasting": 0, "Rises": 0}
 """What makes findings and alerts, and the place of the name among its arguments; 9 where it has a keyword."""
 
 

@@ -16,13 +16,14 @@ class Check(NamedTuple):
     foretells: str = ""  # what followed an early warning in trials, a sentence of the alert
 
 
-LAYERS = {"layers": 0.09}
+LAYERS = {"layers": 0.065}
+LOOKS = {**LAYERS, "looks": 0.0}
 CHECKS = {
     "duplicate": Check("checkpoints that are the same under two steps"),
     "final weights": Check("the weights of the last checkpoint under early steps"),
     "still": Check("a tensor that is the same under two steps while others changed"),
     "frozen layer": Check(
-        "a tensor that is the same from first to last, or over one end of training", monitor=LAYERS, stops=True
+        "a tensor that is the same from first to last, or over one end of training", monitor=LOOKS, stops=True
     ),
     "missing steps": Check("steps that the series' own grid would have"),
     "extra steps": Check("steps that are off the series' own grid"),
@@ -43,7 +44,7 @@ CHECKS = {
     "non-finite": Check("values that are NaN or infinite", deep=True, monitor={"log": 0.0, "layers": 0.0}, passes=True),
     "manifest": Check("tensors that differ from the manifest written when they were saved"),
     "dead layer": Check(
-        "matrices of zeros, and vectors and parts of matrices that became zero", deep=True, monitor=LAYERS, stops=True
+        "matrices of zeros, and vectors and parts of matrices that became zero", deep=True, monitor=LOOKS, stops=True
     ),
     "copied rows": Check("rows of a matrix that became copies of others", deep=True),
     "outlier": Check("one value far larger than all others", deep=True),
@@ -63,10 +64,10 @@ CHECKS = {
         missed="Of 254 troubles of small trainings it showed 41, and all alerts together 193.",
     ),
     "loss step": Check(
-        monitor={"log": 0.25},
+        monitor={"log": 0.2},
         missed="A step of the loss to a level that it had since half of its rows is missed.",
     ),
-    "gradient spike": Check(monitor={"log": 0.2, "layers": 0.09}, passes=True),
+    "gradient spike": Check(monitor={"log": 0.2, **LAYERS}, passes=True),
     "rising gradients": Check(
         monitor={"log": 1.0},
         passes=True,
@@ -80,7 +81,7 @@ CHECKS = {
         " within 200 steps: after 93 in the median, half of them after 36 to 138.",
     ),
     "learning rate jump": Check(monitor={"log": 0.0}, passes=True),
-    "dead units": Check(monitor=LAYERS, stops=True),
+    "dead units": Check(monitor=LOOKS, stops=True),
     "wrong sign": Check(
         monitor={"looks": 0.0}, missed="A gradient whose sign is turned before the optimizer gets it is missed."
     ),
