@@ -120,9 +120,20 @@ def read_logs(
                 which = f"{one_line(part.name)}: " if len(parts) > 1 or (len(raws) > 1 and part.name) else ""
                 errors.append(f"{part.source}: {which}{error}")
     if not logs:
-        raise nothing_read(errors, f"{path}: holds no training log of a known format")
+        raise nothing_read(errors, f"{path}: holds no training log of a known format{_console_hint(path)}")
     named = _with_names(path, logs)
     return Logs(tuple(named), (*(f"{LEFT_OUT}{error}" for error in errors), *_differences(named)))
+
+
+def _console_hint(folder: Path) -> str:
+    """Return what to pass in place of a folder in which nothing is saved yet: the console log of the training."""
+    if not folder.is_dir():
+        return ""
+    texts = sorted(file for file in folder.resolve().parent.glob("*.*") if file.suffix.lower() in console.TEXTS)
+    which = (
+        f"one of these: {join_names([str(file) for file in texts], 3)}" if texts else "write it to a file and pass that"
+    )
+    return f"; a Trainer writes one with its first save, until then its console output is read: {which}"
 
 
 def read_log(
