@@ -23,8 +23,6 @@ from bench import RESULTS, Column, show, write
 from false_alarm_streams import DEVELOPMENT, FAULTS, HELD_OUT, STATISTICS, Fault, Run, made
 from toposcope.monitor.alerts import FALSE_ALARM_RATE, Alerts
 from toposcope.monitor.events import Alert, Logged, Measured
-from toposcope.monitor.tuning import LOOK_BACK
-from toposcope.probes.activations import KURTOSIS, LOGIT_MAX
 
 SHAPES = ((2000, 1, 50, 100), (10_000, 1, 100, 50), (20_000, 10, 250, 200), (100_000, 100, 1000, 100))
 """Steps, steps from one logged row to the next and from one measurement to the next, and layers, in turn."""
@@ -38,7 +36,6 @@ COUNTS = (Column("families", "half"), Column("family", "family"), Column("runs",
           Column("which", "which"))  # fmt: skip
 CAUGHT = (Column("fault", "fault"), Column("noise", "noise"),
           *(Column(f"after {n} measurements", str(n)) for n in MEASUREMENTS_BEFORE))  # fmt: skip
-MOVED = (Column("family", "family"), Column("windows", "windows"), Column("something moved", "moved"))
 SPIKES = (Column("noise", "noise"), Column("values before", "before"), *(Column(f"{s} x noise", str(s)) for s in SIZES))
 
 
@@ -67,13 +64,9 @@ def main(quick: bool, runs: int, repeats: int, workers: int, out: Path) -> None:
         faults = {(f, noise): [pool.submit(delays, f, noise, n, k) for n in MEASUREMENTS_BEFORE for k in range(repeats)]
                   for f in FAULTS for noise in LAYER_NOISE}  # fmt: skip
         spikes = {noise: pool.submit(spikes_caught, noise, repeats) for noise in LAYER_NOISE}
-        moves = {name: pool.submit(moved_by_chance, name, each) for name in families}
         outcomes = {name: [job.result() for job in track(jobs[name], description=name)] for name in families}
         caught = [_fault_row(f, noise, [job.result() for job in done], repeats) for (f, noise), done in faults.items()]
         spike_rows = [row for job in spikes.values() for row in job.result()]
-        counted = {name: job.result() for name, job in moves.items()}
-    counted["all"] = {key: sum(row[key] for row in counted.values()) for key in ("windows", "moved")}
-    moved: list[dict[str, object]] = [{"family": name, **row} for name, row in counted.items()]
     counts = list(_counts(outcomes))
     every = [outcome for done in outcomes.values() for outcome in done]
     facts = {
@@ -85,13 +78,11 @@ def main(quick: bool, runs: int, repeats: int, workers: int, out: Path) -> None:
     show(counts, COUNTS, "False alarms")
     show(caught, CAUGHT, "Faults of a layer noticed at the first measurement, or one later")
     show(spike_rows, SPIKES, "Spikes of the loss noticed at their step")
-    show(moved, MOVED, f"First movers named by chance in {LOOK_BACK} steps")
     if quick:
         return
     tables = {"False alarms": (counts, COUNTS),
               "Faults of a layer noticed at the first measurement, or one later": (caught, CAUGHT),
-              "Spikes of the loss noticed at their step": (spike_rows, SPIKES),
-              f"First movers named by chance in {LOOK_BACK} steps": (moved, MOVED)}  # fmt: skip
+              "Spikes of the loss noticed at their step": (spike_rows, SPIKES)}  # fmt: skip
     write("false-alarms", out, facts, tables, ("toposcope", "numpy"))
 
 
@@ -149,32 +140,6 @@ def spikes_caught(noise: str, repeats: int) -> list[dict[str, object]]:
                 caught[size] += bool(alerts.logged(Logged(before + 1, {"loss": spike})))
         rows.append({"noise": noise, "before": before, **{str(s): f"{n} of {repeats}" for s, n in caught.items()}})
     return rows
-
-
-def moved_by_chance(family: str, repeats: int) -> dict[str, int]:
-    """Count the windows of quiet runs in which a quantity is said to have moved; three runs, and more if repeated."""
-    counts = {"windows": 0, "moved": 0}
-    for k in range(max(3, repeats // 3)):
-        every = (20, 100, 500)[k % 3]
-        draw, n_steps = _generator(f"{family} moved", k), 150 * every
-        run, blocks = (made((DEVELOPMENT | HELD_OUT)[family], draw, n_steps, every // 20, every, 20) for _ in range(2))
-        alerts = Alerts()
-        for j, (step, *values) in enumerate(zip(run.steps.tolist(), *run.columns.values(), strict=True), 1):
-            alerts.logged(Logged(step, dict(zip(run.columns, map(float, values), strict=True))))
-            if j % 20 == 0:
-                m = j // 20 - 1
-                event = _event(run, m)
-                of_blocks = {
-                    (f"hidden.{b:02d}", "activations"): {
-                        LOGIT_MAX: blocks.layers["gradient_norm"][m, b], KURTOSIS: blocks.layers["weight_norm"][m, b]
-                    } for b in range(12)
-                }  # fmt: skip
-                alerts.measured(Measured(event.step, {**event.rows, **of_blocks}))
-            if step // LOOK_BACK > (step - every // 20) // LOOK_BACK and step > n_steps // 3:
-                spike = Alert("loss spike", step, step, "loss", "")
-                counts["windows"] += 1
-                counts["moved"] += "First to move" in alerts.explained(spike).message
-    return counts
 
 
 def _event(run: Run, m: int, fault: Fault | None = None) -> Measured:

@@ -96,7 +96,7 @@ class Alert:
     place : str
         Layer, quantity or rank; empty if it concerns the whole run.
     message : str
-        What went wrong, where and when; of the loss also what moved first, and the checkpoint to go back to.
+        What went wrong, where and when; of the loss also the checkpoint to go back to, and what others did.
     evidence : mapping of str to float
         The numbers behind the alert, such as ``value`` and ``limit``.
     """

@@ -40,7 +40,6 @@ ACTIVATION_COSTS = ("run", "measured")
 COMPILE_SECONDS = 60.0
 """Time for which the end of a complete run waits for kernels to be compiled; an error is shown at once."""
 CLOSE_SECONDS = 120.0  # time within which the monitor's thread must empty its queue at the end
-HOLD_SECONDS = 10.0  # time that alerts on rows wait for a measurement of an earlier step
 WRITE_SECONDS = 2.0  # time for which saving a checkpoint waits until everything up to it is written
 
 
@@ -253,7 +252,6 @@ class MonitoredRun:
         """Queue copies of the planned layers one by one, until `seconds` are spent."""
         plan = self._planned(planned)
         limit, skipped = self.meter.cost + seconds, list(plan.skipped)
-        self._session.pending.append((step, time.monotonic() + HOLD_SECONDS))
         self._worker.put(partial(self._session.begin_step, step, is_extra=is_extra))
         rejected: list[str] = []
         for name, copy in self.ranks.copies(plan.wanted, lambda: not rejected and self.meter.cost <= limit):

@@ -67,9 +67,6 @@ class Session:
         self.logged: deque[tuple[int, Mapping[str, Any] | Note | PendingLook]] = deque()
         """Logged values, notes and looks that are not written yet, in order."""
         self.look_seconds = 0.0  # of CPU time that checking them took
-        self.pending: deque[tuple[int, float]] = deque()
-        """Steps of unfinished measurements, and until when events from there on wait: alerts say what moved before."""
-        self._held: deque[Logged | Note | PendingLook] = deque()  # stored, and not dispatched yet
         self._next_write = 0.0
         self._thinning, self._n_rows, self._row_seconds = Thinning(budget.share), 0, 0.0
         self._other_seconds = 0.0  # spent by a write on anything but the log
@@ -138,8 +135,6 @@ class Session:
         with self._counting_cpu_time():
             self._dispatch(Measured(done.step, rows, skipped))
             self._store_and_dispatch(self._alerts.ranks(done.step, training.ranks()))
-        while self.pending and self.pending[0][0] <= done.step:
-            self.pending.popleft()
         self._next_write = 0.0
 
     def _measure_activations(self, activations: Activations, done: StepMeasurements) -> None:
@@ -220,10 +215,11 @@ class Session:
         """Return the rows logged since the last write, by step; thin them, and dispatch each as an event."""
         started = time.thread_time()
         rows: dict[int, dict[str, float]] = {}
+        events = list[Logged | Note | PendingLook]()
         for _ in range(len(self.logged)):
             step, values = self.logged.popleft()
             if not isinstance(values, Mapping):
-                self._held.append(values)
+                events.append(values)
                 continue
             numbers = _numbers(values)
             if new := values.keys() - numbers.keys() - self._unreadable:
@@ -232,10 +228,8 @@ class Session:
             if self._thinning.keeps(step, numbers):
                 rows.setdefault(step, {}).update(numbers)
                 self._forecast.add(step, stored_names(numbers))
-                self._held.append(Logged(step, numbers))
-        until = self.pending[0][0] if self.pending and time.monotonic() < self.pending[0][1] else math.inf
-        while self._held and self._held[0].step < until:
-            event = self._held.popleft()
+                events.append(Logged(step, numbers))
+        for event in events:
             if isinstance(event, Note):
                 self._store_and_dispatch([event])
             elif isinstance(event, PendingLook):
@@ -307,7 +301,6 @@ class Session:
 
     def finish(self, status: str, step: int) -> None:
         """Measure and write what is left, and close the study."""
-        self.pending.clear()
         self.write()
         if last := self._thinning.last_dropped():
             self._thinning.every = 1

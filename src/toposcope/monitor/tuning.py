@@ -89,8 +89,7 @@ MIN_GROWTH_UNITS = 8.0  # that growth in units of the noise
 MIN_GROWTH_MEASUREMENTS = 32  # measurements before growth is judged
 LEVEL_EVERY = 4  # measurements from one stored level to the next
 
-LOOK_BACK = 500  # steps before a spike, or a divergence, in which the first quantity to leave its level is looked for
-MAX_BY_CHANCE = 0.05  # probability that noise alone moves any of the watched quantities in as many steps
+LOOK_BACK = 500  # steps after a spike in which no early warning is raised
 
 # The budget: chosen on ``benchmarks/monitor.py`` and on simulated runs; ``docs/methods/monitor.md``.
 

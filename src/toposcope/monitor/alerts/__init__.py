@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -9,7 +10,6 @@ from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
 from toposcope.logs.tuning import FALSE_ALARM_RATE
 from toposcope.monitor import tuning
-from toposcope.monitor.alerts.first_movers import FirstMovers
 from toposcope.monitor.alerts.lasting import LookChecks
 from toposcope.monitor.alerts.layers import Outliers, SlowGrowth, Stopped
 from toposcope.monitor.alerts.logged import (
@@ -26,6 +26,10 @@ from toposcope.probes.feature import NETWORK
 
 __all__ = ["FALSE_ALARM_RATE", "Alerts"]
 
+LITERATURE = (
+    "PaLM went back about 100 steps and skipped the next 200 to 500 batches; OPT-175B went back and lowered the"
+    " learning rate."
+)
 SPIKING = {"loss spike": "loss", "gradient spike": "grad_norm"}  # check -> column of the log
 
 
@@ -82,8 +86,6 @@ class Alerts:
             Outliers("dead units", "training", "dead_units", tuning.MIN_DEAD_RISE, share=True),
         )
         self.looks = LookChecks()
-        shared = (self._gradients, self._stopped[1], self._norms, self._stable_ranks)
-        self._movers = FirstMovers(*(check.history for check in shared))
         self._measured_at = 0
         self._spiked_at: dict[str, int] = {}  # by check, step of the last spike
 
@@ -115,7 +117,6 @@ class Alerts:
                 step = self._step_of_loss(event.step, name, value)
                 alerts += [] if step is None else [step]
             if check == "gradient spike":
-                self._movers.logged(event.step, name, self._spikes[name])
                 if name not in self._rises:
                     self._rises[name] = Rises("rising gradients", name, *tuning.RISE_STEPS)
                 rise = self._rises[name].add(event.step, value)
@@ -132,7 +133,6 @@ class Alerts:
                 drift = self._drifts.setdefault(name, RateDrift(name, self._last_step))
                 alert = drift.add(event.step, rate, is_known=jump is not None)
                 alerts += [each for each in (jump, alert) if each is not None]
-        self._movers.raised(event.step, [alert for alert in alerts if not _is_of_loss(alert)])
         return alerts
 
     def _step_of_loss(self, step: int, name: str, value: float) -> Alert | None:
@@ -149,14 +149,11 @@ class Alerts:
 
     def looked(self, event: Looked) -> list[Alert]:
         """Check a look at the parameters; return the alerts that it raises."""
-        alerts = self.looks.looked(event, set[str]().union(*(check.faulty for check in self._stopped)))
-        self._movers.raised(event.step, alerts)
-        return alerts
+        return self.looks.looked(event, set[str]().union(*(check.faulty for check in self._stopped)))
 
     def measured(self, event: Measured) -> list[Alert]:
         """Check the measurements of a step; return the alerts that they raise."""
         last, self._measured_at = self._measured_at, event.step
-        self._movers.measured(event, last)
         alerts = self._finite.measured(event, last)
         for check in self._stopped:
             others = (other.faulty for other in self._stopped if other is not check)
@@ -172,13 +169,15 @@ class Alerts:
         rise = self._weights.add(event.step, norm) if math.isfinite(norm) else None
         if rise is not None and not growing and not self._is_known(event.step):
             growing = [rise]
-        alerts += growing
-        self._movers.raised(event.step, alerts)
-        return alerts
+        return alerts + growing
 
     def explained(self, alert: Alert, checkpoint: Callable[[int], str] = lambda _: "") -> Alert:
-        """Return an alert, one on the loss with what moved first; `checkpoint` names the last one before a step."""
-        return self._movers.explained(alert, checkpoint) if _is_of_loss(alert) else alert
+        """Return an alert, one on the loss with what others did; `checkpoint` names the last one before a step."""
+        if not _is_of_loss(alert):
+            return alert
+        recovers = "A single spike often recovers by itself. Otherwise:" if alert.kind == "loss spike" else ""
+        said = (alert.message, checkpoint(alert.since), recovers, LITERATURE)
+        return replace(alert, message=" ".join(filter(None, said)))
 
     def _is_known(self, step: int) -> bool:
         """Return whether spikes showed lately what an early warning would warn of."""

@@ -96,14 +96,6 @@ class SpikeDetector:
         self._n_raised = 0
         self._evidence: dict[str, float] = {}  # of the last value, if it is above its level by more than any limit
 
-    def times_level(self, rate: float) -> float | None:
-        """Return the last value over its level, 0 if noise explains it at this rate, None before values are judged."""
-        if self._n_values < MIN_SPIKE_VALUES:
-            return None
-        e, peak_rate = self._evidence, rate * self._n_values / max(1, self._n_peaks)
-        is_out = e and (e["units"] > e["limit"] or self._tail.is_beyond(e["units"], peak_rate))
-        return e["value"] / e["level"] if is_out and e["level"] > 0 else 0.0
-
     def add(self, step: int, value: float) -> Alert | None:
         """Check the next finite value; return an alert at the first value of a spike."""
         gap, self._step, self._evidence = step - self._step, step, {}
