@@ -1,0 +1,1 @@
+"""Phases of training by the rule of the published study, and change points with a test."""
