@@ -79,8 +79,8 @@ LOSS_STEPS = ((16, 6.0), (32, 5.0))
 N_NEW, N_PAST, MIN_PAST = 4, 12, 8  # blocks after the step, blocks before it at most, and at least
 PAST_STEP_FRACTION = 2  # a step exceeds all levels since this fraction of the rows
 MIN_LOSS_STEP, MIN_NEW_SHARE = 0.02, 0.25  # least relative step, and the share of it above all levels before
-MIN_DRIFT_ROWS, MAX_DRIFT_ROWS, MIN_DRIFT_AFTER = 30, 4096, 4  # rates before any is judged, in memory, after its rise
-DRIFT_CHECKS = 50  # times that a log is looked at while its rows double, about
+MIN_DRIFT_ROWS, MAX_DRIFT_ROWS, MIN_DRIFT_AFTER = 30, 512, 4  # rates before any is judged, in memory, after its rise
+DRIFT_CHECKS = 25  # times that a log is looked at while its rows double, about
 
 MIN_GROWTH = 5.0  # growth over the highest level of the first half; updates add up to 4 under a linear warm-up
 MIN_ACCELERATION = 1.5  # that growth relative to the range over the second quarter of the run, in logarithms

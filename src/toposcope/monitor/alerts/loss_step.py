@@ -90,7 +90,7 @@ class RateDrift:
             self._rows, self._every = self._rows[1::2], 2 * self._every
         if self._n < self._next:
             return None
-        self._next = self._n + max(1, self._n // tuning.DRIFT_CHECKS)
+        self._next = self._n + max(8, self._n // tuning.DRIFT_CHECKS)
         steps, rates = np.array([at for at, _ in self._rows]), np.array([value for _, value in self._rows])
         run = Run(self._name, steps, np.ones(len(steps)), rates, last_step=self._last_step)
         settled = self._rows[-min(tuning.MIN_DRIFT_AFTER, len(self._rows))][0]
