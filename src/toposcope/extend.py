@@ -62,37 +62,16 @@ __all__ += ["weight_paths"]
 __all__ += ["ReportSection", "MaterialType", "Tables", "Block", "Picture"]
 __all__ += ["ReportData", "StudyData", "paragraph", "csv_link"]
 __all__ += ["sentence", "details", "folded", "Table", "Column", "Spec", "table", "text_of", "number_of"]
-__all__ += [
-    "interval_of",
-    "percent_of",
-    "feature_of",
-    "headline_rows",
-    "plain",
-    "signed",
-    "share",
-    "whole",
-    "word",
-    "p_value",
-]
+__all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "linked", "numbers", "Page", "makers_of", "write_page"]
 __all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections"]
-__all__ += ["Terms"]
+__all__ += ["Terms", "headline_rows", "rows_of", "faults_of"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
 __all__ += ["direction", "first_last", "cloud_charts", "diagonal", "budget_axis", "with_field"]
 __all__ += ["MUTED", "RUNS", "run_colour", "apart", "decade_ticks"]
-__all__ += [
-    "direction_of",
-    "feature_rows",
-    "rows_of",
-    "faults_of",
-    "bands_of",
-    "training_chart",
-    "runs_in",
-    "largest_run",
-    "path_panels",
-]
+__all__ += ["direction_of", "feature_rows", "bands_of", "training_chart", "runs_in", "largest_run", "path_panels"]
 # a command
 __all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
 __all__ += ["Opening", "run_and_report", "EXISTING", "FILE", "COUNT", "repeated_option", "defaulted_option"]

@@ -1,6 +1,5 @@
 """Averages of the checkpoints of a run, read like a checkpoint and saved as a model folder."""
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -74,7 +73,7 @@ class MergedCheckpoint(Checkpoint):
 
     def _manifest(self, plan: Plan, hashes: Hashes) -> dict[str, Any]:
         members = [
-            {"place": member.location, "step": member.step, "weight": weight, "sha256": _content_hash(member, known)}
+            {"place": member.location, "step": member.step, "weight": weight, "sha256": member.content_hash(known)}
             for member, weight, known in zip(plan.members, self.source.weights, hashes, strict=True)
         ]
         return {
@@ -173,14 +172,6 @@ def _check_finite(
         raise ToposcopeError(
             f"{tensor.name}: its average over {steps} is not finite; find the step: toposcope doctor --deep"
         )
-
-
-def _content_hash(member: Checkpoint, known: dict[str, str]) -> str:
-    """Return the content hash of a checkpoint, of which the hashes of some tensors are known."""
-    digest = hashlib.sha256()
-    for entry in sorted(member.entries, key=lambda e: e.name):
-        digest.update(f"{entry.name}\x1f{known.get(entry.name) or entry.content_hash()}\x1f".encode())
-    return digest.hexdigest()
 
 
 def _write_companion(file: StoredFile, path: Path) -> None:

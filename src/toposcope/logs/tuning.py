@@ -16,11 +16,6 @@ MIN_ZEROS = 2  # exact zeros that make an end; a tool may write one where nothin
 MIN_LEVEL_ROWS = 10  # rows of a log that may have exploded, and of its ends that are compared; of a short log half
 SPIKED_SHARE = 0.25  # of the last rows; as many may be low in a run that exploded
 NOISE_WIDTH = 4  # standard deviations that rows scatter by
-MIN_AFTER_BEST, N_AFTER_BEST = 2, 3  # evaluations after the best one, and the last of them whose median is compared
-MIN_BENDS = 12  # evaluations from which on they are many
-MAX_NOISE_RANGE, MAX_NOISE_RANGE_OF_FEW = 6, 4  # standard deviations between the lowest of evaluations and a usual one
-MIN_OVERFIT, MIN_OVERFIT_OF_FEW = 0.01, 0.02  # share of the best loss that is a clear rise, of many and of few
-MIN_SPIKE = 2.0  # times the median of five rows
 MIN_REGULAR_SHARE = 0.8  # share of equal intervals in a log that is regular
 MIN_GAP, MIN_LATE_START = 3, 10  # usual intervals in one that make a gap, and before the first row of a late start
 
