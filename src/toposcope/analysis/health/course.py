@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.logs.anomalies import last_place
+from toposcope.logs.anomalies import last_place, row_noise
 from toposcope.typing import Steps, Vector
 
 MIN_ROWS = 16  # rows of a loss of which something is said about its course; half as many evaluations
@@ -96,9 +96,11 @@ def fall_since_start(steps: Steps, losses: Vector) -> float | None:
     """
     if len(losses) < START_ROWS or steps[0] > START_GAPS * float(np.median(np.diff(steps))):
         return None
-    n = len(losses) // 4
-    (a, error_a), (b, error_b) = (_level(np.log(part)) for part in (losses[:n], losses[-n:]))
-    return a - b + MIN_FALL_ERRORS * math.hypot(error_a, error_b)
+    y, n = np.log(losses), len(losses) // 4
+    (a, error_a), (b, error_b) = _level(y[:n]), _level(y[-n:])
+    noise = row_noise(y)
+    early = float(np.median(y[:5])) - MIN_FALL_ERRORS * noise / math.sqrt(5)  # a steep fall is over in a few rows
+    return max(a + MIN_FALL_ERRORS * max(math.hypot(error_a, error_b), noise * math.sqrt(2 / n)), early) - b
 
 
 def _rounding(losses: Vector) -> float:

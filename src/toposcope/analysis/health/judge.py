@@ -19,7 +19,7 @@ from toposcope.analysis.health.course import (
     stalled_since,
 )
 from toposcope.analysis.health.evaluations import evaluations
-from toposcope.analysis.health.levels import POWER_ROWS, Levels, Rise, levels, thinned
+from toposcope.analysis.health.levels import Levels, Rise, levels, thinned
 from toposcope.analysis.health.monitored import monitored_checks, silence
 from toposcope.logs import Run
 from toposcope.logs.schedules.departures import departures
@@ -118,8 +118,8 @@ def _level_check(found: Levels, run: Run) -> Check:
     if found.rises:
         last, n = found.rises[-1], counted(len(found.rises), "sudden rise")
         return check(OPEN, f"{n} of the loss, the last to {loss_words(last.peak)} at step {last.step:,}; over")
-    none = f"No spike of the loss above {found.spike_power:.2g}, none above {found.power:.2g} for {POWER_ROWS} rows"
-    return check(GOOD, f"{none}, in {found.n:,} losses")
+    spike, lasting = f"{found.spike_power:.2g}", f"{found.power:.2g} for {found.power_rows:,} rows"
+    return check(GOOD, f"No spike of the loss above {spike}, none above {lasting}, in {found.n:,} losses")
 
 
 def _rise_words(rise: Rise) -> tuple[str, str]:
@@ -193,7 +193,7 @@ def _rate_check(run: Run, plan: Plan | None) -> Iterator[Check]:
         is_rough = found[-1].kind == "declared"
         yield check(OPEN, capitalised(str(found[0]))) if is_rough else check(BAD, str(found[-1]), words.OFF_SCHEDULE)
     else:
-        yield check(GOOD, f"No rise of the learning rate after its warm-up in {n:,} rows")
+        yield check(GOOD, f"No departure of the learning rate from its schedule in {n:,} rows")
 
 
 def _finite_check(run: Run) -> Iterator[Check]:

@@ -52,11 +52,12 @@ class Rise(NamedTuple):
 
 
 class Levels(NamedTuple):
-    """The rises of a loss, and the smallest that would have been seen at its end: of a row, and of `POWER_ROWS`."""
+    """The rises of a loss, and the smallest seen at its end: of a single row, and of `power_rows` rows."""
 
     rises: tuple[Rise, ...]
     spike_power: float
     power: float
+    power_rows: int
     n: int  # rows that were looked at
     first: int
     last: int
@@ -94,27 +95,46 @@ def levels(steps: Steps, losses: Vector, rates: Vector | None = None) -> Levels 
     rates : ndarray, shape (n,), optional
         Learning rates, NaN where unknown.
     """
-    if rates is not None:
-        _, rates = thinned(steps, rates)
-    steps, losses = thinned(steps, losses)
     n = len(losses)
     if n < MIN_ROWS or not (losses > 0).all():
         return None
-    y = np.log(losses)
+    block = -(-n // MAX_ROWS)
+    every = np.log(losses)
+    spikes, spike = _spikes(every)
+    few, means = thinned(steps, losses)
+    y = np.log(means)
     found, lasting = _steps_up(y)
-    spikes, spike = _spikes(y)
-    found = sorted(found + spikes)
+    if block == 1:
+        rises = _rises(steps, every, sorted(found + spikes), rates)
+    else:  # lasting rises of the means of blocks, and single rows
+        first = n - block * len(y)
+        rises = [
+            rise._replace(row=first + block * rise.row, n_rows=block * rise.n_rows)
+            for rise in _rises(few, y, sorted(found), None if rates is None else thinned(steps, rates)[1])
+        ]
+        rises += [
+            rise
+            for rise in _rises(steps, every, spikes, rates)
+            if not any(other.row - block <= rise.row <= other.row + other.n_rows for other in rises)
+        ]
+        rises.sort(key=lambda rise: rise.row)
+    now = float(np.median(losses[-5:]))
+    spike_power, power = (now * float(np.expm1(least)) for least in (spike, lasting))
+    return Levels(tuple(rises), spike_power, power, POWER_ROWS * block, n, int(steps[0]), int(steps[-1]))
+
+
+def _rises(steps: Steps, y: Vector, found: list[tuple[int, int]], rates: Vector | None) -> list[Rise]:
+    """Return the rises at rows that were found, each with the width of its windows, that no learning rate explains."""
     rises: list[Rise] = []
     for row, width in found:
-        if rates is not None and rates[min(row + width, n) - 1] > MAX_RATE_RISE * rates[max(0, row - max(width, 5))]:
+        before, after = max(0, row - max(width, 5)), min(row + width, len(y)) - 1
+        if rates is not None and rates[after] > MAX_RATE_RISE * rates[before]:
             continue
         if not rises or row >= rises[-1].row + rises[-1].n_rows:
             # wide windows see a rise first, narrow ones how high it goes
             places = found[bisect(found, (row, 0)) : bisect(found, (row + width, 0))]
             rises.append(_rise(steps, y, *min(places, key=lambda place: (place[1], place[0]))))
-    now = float(np.median(losses[-5:]))
-    spike_power, power = (now * float(np.expm1(least)) for least in (spike, lasting))
-    return Levels(tuple(rises), spike_power, power, n, int(steps[0]), int(steps[-1]))
+    return rises
 
 
 def _steps_up(y: Vector) -> tuple[list[tuple[int, int]], float]:
@@ -148,14 +168,15 @@ def _spikes(y: Vector) -> tuple[list[tuple[int, int]], float]:
     above = y[5:] - np.median(sliding_window_view(y[:-1], 5), axis=1)
     noise = row_noise(y)
     limit = max(SPIKE_WIDTH * noise, MIN_SPIKE)
-    found = []
+    found, ordered = [], np.sort(above)
     for row in (np.flatnonzero(above > limit) + 5).tolist():
-        is_tail = (above > above[row - 5] / 2).sum() > MAX_TAIL  # of heavy noise, not a spike
+        n_alike = len(above) - np.searchsorted(ordered, above[row - 5] / 2, side="right")
+        is_tail = n_alike > MAX_TAIL  # of heavy noise, not a spike
         if not is_tail and above[row - 5] > SPIKE_WIDTH * row_noise(y[max(0, row - 6 * NEAR) : row]):
             found.append((row, 1))
     here = max(noise, row_noise(y[-6 * NEAR :]))
     power = max(limit, SPIKE_WIDTH * here) + POWER_WIDTH * here + _fall(above[-2 * NEAR :])
-    tail = 2 * float(np.sort(above)[-MAX_TAIL - 1]) if len(above) > MAX_TAIL else 0.0
+    tail = 2 * float(ordered[-MAX_TAIL - 1]) if len(above) > MAX_TAIL else 0.0
     return found, max(power, tail)
 
 
