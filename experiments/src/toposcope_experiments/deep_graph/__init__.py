@@ -1,0 +1,1 @@
+"""Deep graph persistence of chains of layers, measured as a probe."""
