@@ -18,8 +18,8 @@ from scipy.stats import spearmanr
 import toposcope as ts
 from toposcope.checkpoints import Layer
 from toposcope.homology import deep_graph_persistence, neural_persistence, weight_variance
+from toposcope.probes.deep_graph import chain_matrices, predecessors
 from toposcope.probes.placebo_twin import permuted
-from toposcope_experiments.deep_graph.probe import chain_matrices, predecessors
 
 Matrices = list[NDArray[np.float64]]
 TWINS = 20

@@ -4,6 +4,7 @@ import pytest
 from commands import called
 
 import toposcope
+from toposcope import homology
 from toposcope.elsewhere import INSTEAD, PACKAGES, elsewhere
 from toposcope.errors import ToposcopeError, choices
 from toposcope.probes import make_probes, probe_types
@@ -13,8 +14,9 @@ from toposcope.probes import make_probes, probe_types
 def test_a_name_of_another_distribution_says_how_to_install_it(package: str, name: str) -> None:
     line = f"it comes with {package}; pip install {package}"
     assert elsewhere(name) == elsewhere(name.replace("-", "_")) == choices(name, ["rips"]) == line
+    assert not hasattr(toposcope, name)
     with pytest.raises(AttributeError, match=line):
-        getattr(toposcope, name)
+        getattr(homology, name)
 
 
 @pytest.mark.parametrize("option", [name for name in INSTEAD if name.startswith("--")])

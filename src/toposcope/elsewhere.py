@@ -7,7 +7,7 @@ PACKAGES = {
     "local_learning_coefficient jump_and_retrain similarity linear_cka procrustes rtd "
     "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
     "transformer_format diffusion_potential DiffusionPotential metric_scaling "
-    "phase_table change_point_table deep_graph",
+    "phase_table change_point_table",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {

@@ -15,7 +15,7 @@ __all__ += ["write_bytes", "to_csv", "compiled", "choices", "message_of", "lazy_
 __all__ += ["as_count", "as_number", "as_positive", "as_scaled_matrix", "as_distances", "as_cloud", "Metric", "shown"]
 __all__ += ["loop_diagram", "check_loops_fit"]
 # a probe
-__all__ += ["Probe", "ProbeInput", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value", "Shape", "role_of"]
+__all__ += ["Probe", "ProbeInput", "Measurement", "Failure", "Layer", "Kind", "Feature", "Value"]
 __all__ += ["NETWORK", "POOLED"]
 __all__ += ["RipsProbe", "NOISE", "TOPOLOGY", "each_layer", "by_stacks", "stacked", "as_float_matrix", "Diagram"]
 __all__ += ["guarded", "SummedLoss"]
@@ -108,7 +108,6 @@ if TYPE_CHECKING:
     from toposcope.checkpoints.formats.contents import Inside, Key
     from toposcope.checkpoints.formats.entry import Entry, Listing, as_array, contiguous
     from toposcope.checkpoints.layer import Layer
-    from toposcope.checkpoints.roles import role_of
     from toposcope.checkpoints.sources.credentials import without_credentials
     from toposcope.checkpoints.sources.local import LocalSource
     from toposcope.checkpoints.sources.source import (
@@ -207,7 +206,6 @@ if TYPE_CHECKING:
         Measurement,
         Probe,
         ProbeInput,
-        Shape,
         Value,
         each_layer,
         guarded,

@@ -147,7 +147,7 @@ def test_the_order_of_neurons_does_not_matter(probe: Probe) -> None:
     if probe.name() in ("random_projections", "landscape", "degeneracy", "jump_and_retrain", "curvature"):
         pytest.skip("random numbers are of the entries where they are")
     if probe.ACROSS_LAYERS:
-        pytest.skip("the neurons of a layer are the inputs of the next: see experiments/tests/test_deep_graph_probe.py")
+        pytest.skip("the neurons of a layer are the inputs of the next: see tests/probes/test_deep_graph_probe.py")
     rng = np.random.default_rng(2)
     order = {name: rng.permutation(shape[0]) for name, shape in SHAPES.items()}
     plain = [generic(seed=0), generic(seed=1)]
@@ -298,7 +298,7 @@ def assert_fails_alone(probe: Probe, results: list[Measurement | Failure], bad: 
     named = "model" if probe.REQUIRES & {"model", "text_loss"} or compares_states(probe) else bad
     for result in results:
         if probe.ACROSS_LAYERS and result.layer in (NAMES[1], NETWORK):
-            continue  # It is chained with a part of the layer: see experiments/tests/test_deep_graph_probe.py.
+            continue  # It is chained with a part of the layer: see tests/probes/test_deep_graph_probe.py.
         if shared or result.layer in (bad, NETWORK, POOLED, hidden(0), "embedding.input"):
             assert isinstance(result, Failure)
             assert_one_line(result.message, *([bad] if named == bad else []), *(words if result.layer == bad else ()))

@@ -8,19 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
-from toposcope.extend import (
-    Failure,
-    Kind,
-    Measurement,
-    Probe,
-    ProbeInput,
-    Shape,
-    Value,
-    each_layer,
-    role_of,
-    stacked,
-)
+from toposcope.checkpoints.roles import role_of
 from toposcope.homology import deep_graph_persistence, weight_variance
+from toposcope.probes.feature import Kind
+from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, Shape, Value, each_layer, stacked
 
 READS = {"mlp.out": ("mlp.in",), "attn.out": ("attn.v", "attn.qkv")}
 """Of a block of a transformer, which roles a layer's inputs come from."""

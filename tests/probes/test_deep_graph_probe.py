@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from toposcope.checkpoints import Checkpoint
 from toposcope.homology import deep_graph_persistence, weight_variance
 from toposcope.probes import Failure, Measurement, ProbeInput
+from toposcope.probes.deep_graph import DeepGraphProbe, predecessors
 from toposcope.probes.feature import NETWORK
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
-from toposcope_experiments.deep_graph.probe import DeepGraphProbe, predecessors
 
 STATISTICS = ["dgp_mean", "dgp_norm", "dgp_normalized", "weight_variance", "depth"]
 

@@ -1,1 +1,0 @@
-"""Deep graph persistence of chains of layers, measured as a probe."""
