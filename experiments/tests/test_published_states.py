@@ -10,10 +10,10 @@ from named_features import by_feature, by_group
 from toposcope.analysis.association import COLUMNS
 from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.matched import matched_table
+from toposcope.analysis.phases import phase_table
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.trajectory import Trajectory, trajectories
 from toposcope.probes.point_clouds import kind_of_cloud
-from toposcope_experiments.phases.published_rule import phase_table
 from toposcope_experiments.published_study.feature_file import read_features
 
 SPECTRAL = ("effective_rank", "participation_ratio", "eigenspectrum_decay", "stable_rank", "top_eigenvalue")

@@ -6,8 +6,7 @@ PACKAGES = {
     "cool Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
     "local_learning_coefficient jump_and_retrain similarity linear_cka procrustes rtd "
     "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
-    "transformer_format diffusion_potential DiffusionPotential metric_scaling "
-    "phase_table change_point_table",
+    "transformer_format diffusion_potential DiffusionPotential metric_scaling",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {

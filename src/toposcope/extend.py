@@ -50,7 +50,7 @@ __all__ += ["HUBER", "NORMAL", "forecasters", "DEFAULT", "COVERAGE", "remarks_on
 __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted", "Tail", "FALSE_ALARM_RATE"]
 # an analysis of a study
 __all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feature", "feature_named", "scale_free"]
-__all__ += ["noise_level", "mid_ranks", "two_sided", "rank_correlation"]
+__all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation"]
 __all__ += ["sign_flip", "correlate_across_runs", "adjusted", "PSEUDO_LAYERS", "STATES"]
 __all__ += ["verdict_sentence", "BEYOND", "UNDETERMINED", "TREND", "NONE", "LEVEL"]
 __all__ += ["associate", "AssociationTask", "FeatureSeries", "StudyCorpora", "OtherCorporaTask", "other_corpora_task"]
@@ -70,7 +70,7 @@ __all__ += ["Terms", "headline_rows", "rows_of", "faults_of"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
 __all__ += ["direction", "first_last", "cloud_charts", "diagonal", "budget_axis", "with_field"]
-__all__ += ["MUTED", "RUNS", "run_colour", "apart", "decade_ticks"]
+__all__ += ["MUTED", "RUNS", "apart", "decade_ticks"]
 __all__ += ["direction_of", "feature_rows", "bands_of", "training_chart", "runs_in", "largest_run", "path_panels"]
 # a command
 __all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
@@ -81,12 +81,13 @@ __all__ += ["print_notes", "print_report", "write_out", "log_options"]
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import adjusted
     from toposcope.analysis.association import AssociationTask, FeatureSeries, associate
+    from toposcope.analysis.change_points import ChangePoint, change_points
     from toposcope.analysis.groups import scale_free
     from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
-    from toposcope.analysis.moves import noise_level
     from toposcope.analysis.permutations import correlate_across_runs, sign_flip
     from toposcope.analysis.ranks import mid_ranks, two_sided
     from toposcope.analysis.scaling import rank_correlation
+    from toposcope.analysis.smooth_trend import ColouredNoise
     from toposcope.analysis.trajectory import (
         PSEUDO_LAYERS,
         STATES,
@@ -101,7 +102,7 @@ if TYPE_CHECKING:
     from toposcope.charts.axes import budget_axis, decade_ticks, with_field
     from toposcope.charts.chart import Chart
     from toposcope.charts.theme import MUTED, RUNS
-    from toposcope.charts.training import apart, run_colour, step_axis, training_lines
+    from toposcope.charts.training import apart, step_axis, training_lines
     from toposcope.charts.zero import diagonal, zero_line
     from toposcope.checkpoints.checkpoint import Checkpoint
     from toposcope.checkpoints.formats import is_checkpoint
@@ -219,11 +220,9 @@ if TYPE_CHECKING:
         choose_runs,
         direction,
         direction_of,
-        faults_of,
         feature_rows,
         first_last,
         largest_run,
-        rows_of,
         run_names,
         runs_in,
         runs_of,
@@ -252,7 +251,6 @@ if TYPE_CHECKING:
         Spec,
         Table,
         feature_of,
-        headline_rows,
         interval_of,
         number_of,
         numbers,

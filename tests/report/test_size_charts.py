@@ -1,4 +1,4 @@
-"""Charts of sizes, scaling, random matrices and diagrams: what they say is what the data say."""
+"""Charts of change points, sizes, scaling, random matrices and diagrams: what they say is what the data say."""
 
 import dataclasses
 from typing import Any
@@ -22,10 +22,11 @@ from toposcope.report.charts.diagrams import (
     state_diagram_chart,
 )
 from toposcope.report.sections.layers import random_matrix_charts, unusual
+from toposcope.report.sections.phases import change_point_chart, described
 from toposcope.report.sections.scaling import cross_size_charts, nearest, scaling_charts, trend
 from toposcope.report.study_data import StudyData
 
-OF_WEIGHTS = (scaling_charts, random_matrix_charts, diagram_chart, betti_charts)
+OF_WEIGHTS = (change_point_chart, scaling_charts, random_matrix_charts, diagram_chart, betti_charts)
 OF_STATES = (state_diagram_chart, state_betti_charts, cross_size_charts)
 
 
@@ -34,6 +35,7 @@ def all_charts(of: StudyData, draw: Any) -> dict[str, Chart]:
 
 
 TITLES = {
+    "change-points": "A smooth trend does not explain 5 of 10 change points of neural persistence",
     "scaling-loss": "The final validation loss falls from size to size",
     "scaling-neural-persistence": "The final mean neural persistence falls from size to size",
     "scaling-h0-total": "The final H0 total falls from size to size",
@@ -64,6 +66,20 @@ def test_charts_of_hidden_states() -> None:
     ]
     for chart in drawn.values():
         check_chart(chart)
+
+
+def test_change_points_lie_on_the_line_with_their_interval() -> None:
+    full = material(2, 9)
+    rows = rows_of_chart(charts_of(change_point_chart, full)["change-points"], "low", "high")
+    assert {(row["step"], row["low"], row["high"], row["explained"]) for row in rows} == {
+        (400, 266, 490, True), (200, 160, 290, False),
+    }  # fmt: skip
+    line = full.trajectories[0].features
+    values = next(v for f, v in line.items() if f.statistic == "np_mean")
+    assert {row["value"] for row in rows if row["run"] == "run-0"} == {values[4], values[2]}
+    smooth = with_tables(full, {"change_points": full.tables["change_points"].with_columns(explained=pl.lit(True))})
+    title = charts_of(change_point_chart, smooth)["change-points"].title
+    assert title == "A smooth trend explains all of 4 change points of neural persistence"
 
 
 def test_the_power_law_passes_through_its_own_values() -> None:
@@ -181,6 +197,11 @@ def test_loops_known_at_too_few_checkpoints_are_not_called_the_same(n_known: int
     titles = {name: chart.title for name, chart in drawn.items() if name == "betti-h1"}
     assert titles == ({"betti-h1": "Loops live at one of 5 checkpoints of run-0"} if n_known else {})
     assert "betti-h0" in drawn
+
+
+@pytest.mark.parametrize(("explained", "words"), [(True, "explains"), (False, "does not explain")])
+def test_one_change_point_is_singular(explained: bool, words: str) -> None:
+    assert described(pl.DataFrame({"explained": [explained]})) == f"A smooth trend {words} the one change point"
 
 
 @pytest.mark.parametrize("role", ["other", ""])

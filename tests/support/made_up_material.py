@@ -12,7 +12,7 @@ from toposcope.analysis.between_runs import GIVEN, STEP_SCHEMA
 from toposcope.analysis.between_runs import SCHEMA as BETWEEN_RUNS
 from toposcope.analysis.layers import onset_table
 from toposcope.analysis.matched import COLLAPSE, MATCHED
-from toposcope.analysis.moves import move_table
+from toposcope.analysis.phases import NP_MEAN, move_table
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
@@ -220,7 +220,7 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> StudyData:
         association=association(found),
         **between_runs(found),
         moved=move_table(found),
-        layer_onsets=onset_table(found, [feature_named("neural_persistence np_mean"), feature_named("rips H0.total")]),
+        layer_onsets=onset_table(found, [NP_MEAN, feature_named("rips H0.total")]),
         change_points=change_points(found),
         scaling=scaling(found),
         references=references(found),

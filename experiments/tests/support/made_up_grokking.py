@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from toposcope.analysis.change_points import ChangePoint
 from toposcope_experiments.grokking.design import CONDITIONS, MLP, TREATED, Architecture, GrokkingRun
 from toposcope_experiments.grokking.experiment import FOLLOWED, MeasuredRuns
 from toposcope_experiments.grokking.features import FEATURES
-from toposcope_experiments.phases.change_points import ChangePoint
 
 STEPS = np.arange(0, 420, 20)
 GENERALISES = 200

@@ -1,4 +1,4 @@
-"""Statistics over a study: association within a run, moves, scaling. Frames in, frames out; no files."""
+"""Statistics over a study: association within a run, phases, scaling. Frames in, frames out; no files."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from toposcope.analysis.between_runs import between_runs_step_table, between_runs_table
     from toposcope.analysis.layers import reference_table
     from toposcope.analysis.matched import collapse_table, matched_table
+    from toposcope.analysis.phases import change_point_table, phase_table
     from toposcope.analysis.scaling import scaling_table
     from toposcope.analysis.table import association_table, comparison_table
     from toposcope.analysis.trajectory import Trajectory, trajectories
@@ -17,9 +18,11 @@ __all__ = [
     "association_table",
     "between_runs_step_table",
     "between_runs_table",
+    "change_point_table",
     "collapse_table",
     "comparison_table",
     "matched_table",
+    "phase_table",
     "reference_table",
     "scaling_table",
     "trajectories",

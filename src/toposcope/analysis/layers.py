@@ -1,6 +1,6 @@
 """Layers of a run: which moves first, and how each compares with random matrices of its shape.
 
-Definitions: docs/methods/moves.md and docs/methods/spectral-measures.md.
+Definitions: docs/methods/phases.md and docs/methods/spectral-measures.md.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import polars as pl
 
-from toposcope.analysis import Trajectory
+from toposcope.analysis import Trajectory, phase_table
 from toposcope.extend import AssociationTask, FeatureSeries, Matrix, Steps, Vector, associate, derive_seed
-from toposcope_experiments.phases.published_rule import phase_table
 
 MIN_CHECKPOINTS = 5  # an association is measured on at least this many checkpoints
 TAKEN = ("rho", "rho_given_step", "rho_differences_given_step")

@@ -9,11 +9,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.engine import Engine, Workers, processors, report
-from toposcope.extend import Matrix, Progress, Steps, Vector, derive_seed, silent
+from toposcope.extend import ChangePoint, Matrix, Progress, Steps, Vector, change_points, derive_seed, silent
 from toposcope_experiments.grokking.design import ARCHITECTURES, CONDITIONS, TREATED, Architecture, Design, GrokkingRun
 from toposcope_experiments.grokking.features import FEATURES, FOURIER, TWINS, embedding_features
 from toposcope_experiments.grokking.training import LOGGED, Trained, train
-from toposcope_experiments.phases.change_points import ChangePoint, change_points
 from toposcope_experiments.small_networks.commands import run_all
 from toposcope_experiments.small_networks.page_tables import final_values, measurement_table
 

@@ -9,8 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis import Trajectory
-from toposcope.extend import NETWORK, PUBLISHED, STATES, Vector, derive_seed, joined
-from toposcope_experiments.phases.change_points import change_points
+from toposcope.extend import NETWORK, PUBLISHED, STATES, Vector, change_points, derive_seed, joined
 from toposcope_experiments.representation_phases.turns import MAX_TURNS, Turn, Turns, turning_points
 
 SEED = 42

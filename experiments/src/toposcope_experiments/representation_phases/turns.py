@@ -6,8 +6,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.extend import Matrix, ToposcopeError, Vector, derive_seed
-from toposcope_experiments.phases.smooth_trend import ColouredNoise
+from toposcope.extend import ColouredNoise, Matrix, ToposcopeError, Vector, derive_seed
 
 MAX_TURNS = 3  # most turns that are fitted: one more than three phases have, so that an additional turn is noticed
 MIN_CHECKPOINTS = 10  # checkpoints that a test needs; with fewer, a turn cannot be distinguished from noise

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.moves import Move
+from toposcope.analysis.phases import Move
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines

@@ -8,7 +8,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.moves import move
+from toposcope.analysis.phases import move
 from toposcope.analysis.trajectory import CLOUD_ROLES, Trajectory, cloud_feature
 from toposcope.charts.chart import Chart
 from toposcope.probes.feature import Feature

@@ -38,6 +38,9 @@ QUANTITIES = Terms(
          "correlates as well, the correlation reflects a trend that all runs share."),
         ("scale-free twin", "the feature divided by the power of the weights' norm that it scales with."),
         ("adjusted p", "adjusted over all rows of the association table with the same target, by the method below."),
+        ("phases", "the published rule on a moving average of 5 checkpoints: the step of the largest change, and the "
+         "first step where 3 changes in a row stay under 10% of it. Next to it, change points, the number of which a "
+         "Bayesian information criterion chooses, with bootstrap intervals, and a test against a smooth trend."),
         ("scaling", "f(N) = a N^b by least squares of the logarithms, and with an offset; resampled over runs."),
         ("random matrices", "of each layer's shape, scaled to its norm; neural persistence and H0 with their spread."),
         ("comparing correlations", "Williams' test for two correlations with the same loss (Steiger 1980), and a block "

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.moves import move, move_table
+from toposcope.analysis.phases import move, move_table
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines

@@ -7,42 +7,17 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.extend import (
-    NP,
-    Block,
-    Chart,
-    Column,
-    Picture,
-    ReportSection,
-    Spec,
-    StudyData,
-    Terms,
-    faults_of,
-    feature_of,
-    folded,
-    headline_rows,
-    linked,
-    missing,
-    number_of,
-    numbers,
-    p_value,
-    rows_of,
-    run_colour,
-    run_names,
-    table,
-    text_of,
-    training_lines,
-    whole,
-)
-from toposcope_experiments.phases.change_points import MAX_POINTS
-from toposcope_experiments.phases.published_rule import NP_MEAN, change_point_table, phase_table
-
-METHODS = Terms(((
-    "phases",
-    "the published rule on a moving average of 5 checkpoints: the step of the largest change, and the first step where "
-    "3 changes in a row stay under 10% of it. Next to it, change points, the number of which a Bayesian information "
-    "criterion chooses, with bootstrap intervals, and a test against a smooth trend.",
-),))  # fmt: skip
+from toposcope.analysis.change_points import MAX_POINTS
+from toposcope.analysis.phases import NP_MEAN, change_point_table, phase_table
+from toposcope.charts.chart import Chart
+from toposcope.charts.training import run_colour, training_lines
+from toposcope.report import formats
+from toposcope.report.charts.series import faults_of, rows_of, run_names
+from toposcope.report.document import Block, Picture, folded, linked
+from toposcope.report.headline import NP
+from toposcope.report.section import ReportSection
+from toposcope.report.study_data import StudyData
+from toposcope.report.tables import Column, Spec, feature_of, headline_rows, number_of, numbers, table, text_of
 
 
 def change_point_chart(data: StudyData) -> Chart | None:
@@ -91,18 +66,18 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     rule_specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
-        number_of("step", "largest_change", whole, group=largest),
+        number_of("step", "largest_change", formats.whole, group=largest),
         _steps("over settings", "largest_change_first", "largest_change_last", largest),
-        number_of("step", "diminishing_returns", whole, group=diminishing),
+        number_of("step", "diminishing_returns", formats.whole, group=diminishing),
         _steps("over settings", "diminishing_first", "diminishing_last", diminishing),
         *numbers(whole={"settings": "n_settings"}, share={"that agree": "share_same"}),
     )
     point_specs = (
         feature_of(),
         text_of("run", "run", names_row=True),
-        number_of("step", "step", whole),
+        number_of("step", "step", formats.whole),
         _steps("95% interval", "low", "high", ""),
-        number_of("p-value", "p_smooth", p_value),
+        number_of("p-value", "p_smooth", formats.p_value),
         (Column("a smooth trend explains it", True), lambda row: "yes" if row["explained"] else "no"),
     )
     phases = table("phases", "Phases by the published rule", rule_specs, rules)
@@ -129,7 +104,11 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
 def _steps(title: str, low: str, high: str, group: str) -> Spec:
     def write(row: Mapping[str, Any]) -> str:
         first, last = row[low], row[high]
-        return "–" if missing(first) or missing(last) else f"{whole(first)} to {whole(last)}"
+        return (
+            "–"
+            if formats.missing(first) or formats.missing(last)
+            else f"{formats.whole(first)} to {formats.whole(last)}"
+        )
 
     return Column(title, group=group), write
 
@@ -151,6 +130,5 @@ SECTION = ReportSection(
     },
     charts=(change_point_chart,),
     blocks=_blocks,
-    methods=lambda data: (METHODS,),
     finding=lambda data: described(points) if len(points := data.tables["change_points"]) else "",
 )

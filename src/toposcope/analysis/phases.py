@@ -1,7 +1,7 @@
-"""Phases by the published study's rule, and the change points of the same features (experiments/docs/phases.md)."""
+"""How features move over a run, where they turn, and phases by the published study's rule (docs/methods/phases.md)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -9,19 +9,61 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis import Trajectory
-from toposcope.extend import (
-    PUBLISHED,
-    TOPOLOGY,
-    Feature,
-    Progress,
-    Vector,
-    cloud_feature,
-    derive_seed,
-    silent,
-)
-from toposcope_experiments.phases import tuning
-from toposcope_experiments.phases.change_points import change_points
+from toposcope.analysis import tuning
+from toposcope.analysis.change_points import change_points, noise_level
+from toposcope.analysis.trajectory import Trajectory, cloud_feature
+from toposcope.probes.feature import TOPOLOGY, Feature
+from toposcope.progress import Progress, silent
+from toposcope.seeds import derive_seed
+from toposcope.study.kinds import PUBLISHED
+from toposcope.typing import Vector
+
+
+@dataclass(frozen=True)
+class Move:
+    """A feature over one run."""
+
+    first: float  # first and last finite value
+    last: float
+    change: float  # (last - first) / |first|; NaN where the first value is 0
+    # ``peak`` or ``dip`` if there is an extreme between the ends from which the trajectory goes back, else empty; of
+    # both, the one farther from the ends
+    turn: str = ""
+    turn_step: int | None = None
+    turn_value: float = np.nan
+
+
+def move(steps: NDArray[np.int64], values: Vector) -> Move | None:
+    """Describe how a feature moves over a run."""
+    known = np.isfinite(values)
+    steps, values = steps[known], values[known]
+    if len(values) < 2:
+        return None
+    first, last = float(values[0]), float(values[-1])
+    change = (last - first) / abs(first) if first else np.nan
+    noise = noise_level(np.arange(len(values), dtype=np.float64), values) if len(values) > 2 else 0.0
+    threshold = max(tuning.MIN_TURN_SHARE * float(np.ptp(values)), tuning.MIN_TURN_NOISE * noise)
+    extremes = {"peak": int(values.argmax()), "dip": int(values.argmin())}
+    heights = {turn: float(np.abs(values[at] - values[[0, -1]]).min()) for turn, at in extremes.items()}
+    turn = max(heights, key=lambda name: heights[name])
+    if not heights[turn] > threshold:
+        return Move(first, last, change)
+    return Move(first, last, change, turn, int(steps[extremes[turn]]), float(values[extremes[turn]]))
+
+
+def move_table(trajectories: Iterable[Trajectory]) -> pl.DataFrame:
+    """Return how every feature of the network moves: ``run, feature`` and the fields of `Move`."""
+    rows = [
+        {"run": t.run, "feature": str(feature), **asdict(moved)}
+        for t in trajectories
+        for feature, values in t.features.items()
+        if (moved := move(t.steps, values)) is not None
+    ]
+    floats = dict.fromkeys(("first", "last", "change"), pl.Float64)
+    texts = dict.fromkeys(("run", "feature"), pl.String)
+    turn = {"turn": pl.String, "turn_step": pl.Int64, "turn_value": pl.Float64}
+    return pl.DataFrame(rows, schema={**texts, **floats, **turn})
+
 
 WINDOWS, SHARES, CONSECUTIVES = (1, 3, 5, 7, 9), (0.05, 0.1, 0.2), (2, 3, 4)
 """Settings of the rule; the published study's are 5, 10% and 3."""
@@ -51,7 +93,7 @@ class Sensitivity(NamedTuple):
 def phases(
     steps: NDArray[np.int64], values: Vector, window: int = 5, share: float = 0.1, consecutive: int = 3
 ) -> Phases:
-    """Apply the published rule to a feature, a change at the middle of its window (experiments/docs/phases.md)."""
+    """Apply the published rule to a feature, a change at the middle of its window (docs/methods/phases.md)."""
     if len(values) < window + 1 or not np.ptp(values) > 0:
         return Phases(None, None)
     change = np.abs(np.diff(np.convolve(values, np.ones(window) / window, mode="valid")))

@@ -7,8 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.extend import Vector
-from toposcope_experiments.phases import tuning
+from toposcope.analysis import tuning
+from toposcope.typing import Vector
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +152,7 @@ class Trends:
 
 
 def trends(times: Vector, noise: ColouredNoise) -> Trends:
-    """Return the smooth curves over given times: polynomials, relaxations and sigmoids (experiments/docs/phases.md)."""
+    """Return the smooth curves over given times: polynomials, relaxations and sigmoids (docs/methods/phases.md)."""
     columns, members = _families(times.tobytes())
     basis, _ = np.linalg.qr(noise.whiten(columns))
     family, size, parameters = members.T

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
+from toposcope.analysis.change_points import ChangePoint, change_points, fit_lines, segment, segment_into
+from toposcope.analysis.smooth_trend import ColouredNoise, trends
 from toposcope.errors import ToposcopeError
-from toposcope_experiments.phases.change_points import ChangePoint, change_points, fit_lines, segment, segment_into
-from toposcope_experiments.phases.smooth_trend import ColouredNoise, trends
 
 N = 51
 STEPS = np.arange(0, 100 * N, 100)

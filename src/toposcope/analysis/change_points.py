@@ -1,4 +1,4 @@
-"""Change points of a trajectory with intervals, tested against a smooth trend (experiments/docs/phases.md)."""
+"""Change points of a trajectory with intervals, tested against a smooth trend (docs/methods/phases.md)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.extend import ToposcopeError, Vector, derive_seed, noise_level
-from toposcope_experiments.phases import tuning
-from toposcope_experiments.phases.smooth_trend import ColouredNoise, Trends, squares_outside, trends
+from toposcope.analysis import tuning
+from toposcope.analysis.smooth_trend import ColouredNoise, Trends, squares_outside, trends
+from toposcope.errors import ToposcopeError
+from toposcope.seeds import derive_seed
+from toposcope.typing import Vector
 
 MIN_PIECE_LENGTH = 3  # a piece has at least this many points: a line fits any two
 
@@ -120,7 +122,7 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     Straight lines over the step, at least 3 checkpoints each, with or without jumps between them, that minimise the
     squared residuals + 3 s² ln n for each change (the BIC: Yao 1988). Intervals are of a block bootstrap of residuals
     (Künsch 1989). A change is explained if smooth curves with autoregressive noise (a sieve bootstrap: Bühlmann 1997)
-    often have a break as large. Definitions, and why: experiments/docs/phases.md.
+    often have a break as large. Definitions, and why: docs/methods/phases.md.
 
     Of more than 300 checkpoints, the means of 300 blocks of neighbours are divided: a change point is the first
     checkpoint of a block, and its interval is of whole blocks.
@@ -186,6 +188,13 @@ def _check(steps: NDArray[np.int64], values: Vector) -> None:
         raise ToposcopeError(f"change points: {count} of {len(values)} values are not finite; remove them")
     if not (np.diff(steps) > 0).all():
         raise ToposcopeError("change points: the steps do not increase; give each checkpoint once, in order")
+
+
+def noise_level(times: Vector, y: Vector) -> float:
+    """Return the robust standard deviation of pseudo-residuals."""
+    before = (times[2:] - times[1:-1]) / (times[2:] - times[:-2])
+    left = y[1:-1] - before * y[:-2] - (1 - before) * y[2:]
+    return float(np.median(np.abs(left / np.sqrt(1 + before**2 + (1 - before) ** 2))) / 0.6745)
 
 
 def _noise(times: Vector, y: Vector) -> tuple[ColouredNoise, Vector, list[int]]:
