@@ -66,7 +66,7 @@ __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "linked", "numbers", "Page", "makers_of", "write_page"]
 __all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections"]
-__all__ += ["Terms", "headline_rows", "rows_of", "faults_of"]
+__all__ += ["Terms"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
 __all__ += ["direction", "first_last", "cloud_charts", "diagonal", "budget_axis", "with_field"]
