@@ -67,7 +67,7 @@ def test_a_loss_that_explodes(shape: dict[str, float], share: float, rise: float
     scatter = np.exp(noise * np.abs(np.random.default_rng(1).normal(size=len(losses) - at)))
     losses[at:] = (first + rise * (fallen + 0.4 * first)) * scatter + 3 * noise * first
     found = divergence(np.arange(len(losses)), losses, "training")
-    if len(losses) - at >= max(11, 0.06 * len(losses)) and noise < 0.1:
+    if len(losses) - at >= max(11, 0.06 * len(losses)) and noise < 0.05:
         assert found is not None
         assert found.step == at
         assert f"ends at {losses[-1]:.4g}" in found.reason
