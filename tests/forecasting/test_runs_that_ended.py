@@ -90,7 +90,7 @@ def test_a_finished_run_is_complete_wherever_its_last_loss_is(trained: Path) -> 
     trained.write_text(json.dumps(state))
     report = forecast(read_log(trained, columns={"loss": "eval_loss"}))
     assert "complete, at step 905 of 1,200: validation loss ended at 2.3" in report.headline()
-    assert ", that of the last evaluation, at step 805; it was " in report.headline()
+    assert ", that of the last evaluation, at step 805." in report.headline()
     # whoever plans more steps gets a forecast
     assert forecast(trained, last_step=2000).default is not None
 
