@@ -83,7 +83,9 @@ def test_a_finished_run_is_complete_wherever_its_last_loss_is(trained: Path) -> 
     trained.write_text(json.dumps({**state, "global_step": 1200}))
     report = forecast(trained)
     assert report.default is None
-    assert report.headline().startswith("Finished. The run is complete, at step 900 of 1,200: validation loss ended at 2.3")
+    assert report.headline().startswith(
+        "Finished. The run is complete, at step 900 of 1,200: validation loss ended at 2.3"
+    )
     assert "at step 805; training loss ended at 2.1" in report.headline()
     # early stopping: the Trainer wrote its summary
     state["log_history"].append({"step": 905, "train_runtime": 3.0})
