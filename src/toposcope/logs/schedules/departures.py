@@ -94,9 +94,10 @@ def _is_restart(rates: Vector, rise: _Rise) -> bool:
     low, high = rise
     peak = rates[: low + 1].max()
     base, usual = rates[:FIRST_ROWS].min(), float(np.median(np.abs(np.diff(rates))))
-    begins_low = rates[low] <= MAX_VALLEY * peak or abs(rates[low] - base) <= max(MAX_UNEVEN * base, usual)
+    from_base = base < peak / 2 and abs(rates[low] - base) <= max(MAX_UNEVEN * base, usual)
     stays = rates[min(high + 2 * JUMP_ROWS, len(rates) - 1)] > rates[high] / 2
-    return bool(begins_low and stays and 0.9 * peak <= rates[high] <= 1.25 * peak)
+    reaches = rates[high] >= 0.9 * peak or (from_base and high >= len(rates) - JUMP_ROWS)  # or still rises
+    return bool((from_base or rates[low] <= MAX_VALLEY * peak) and stays and reaches and rates[high] <= 1.25 * peak)
 
 
 def _lost(steps: Vector, rates: Vector, warm_up: int, end: int | None) -> list[Departure]:
