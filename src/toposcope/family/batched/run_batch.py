@@ -18,7 +18,7 @@ class RunBatch:
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of FamilyRun
         Of one size, number of steps, batch size and validation set; each has its own seed and initial scale.
     corpus_path : Path
         Written by `prepare`.
@@ -36,7 +36,7 @@ class RunBatch:
     >>> path = Path(mkdtemp()) / "corpus.safetensors"
     >>> _ = prepare(Corpus(), path)
     >>> options = [TrainingOptions(steps=10, batch_size=4, warmup_steps=0, seed=seed) for seed in range(3)]
-    >>> runs = [Run(name="a", size=SIZES["tiny-3k"], corpus=Corpus(), training=each) for each in options]
+    >>> runs = [FamilyRun(name="a", size=SIZES["tiny-3k"], corpus=Corpus(), training=each) for each in options]
     >>> batch = RunBatch(runs, path)
     >>> weights = batch.initial_weights.requires_grad_()
     >>> batch.losses(weights, step=1).sum().backward()
