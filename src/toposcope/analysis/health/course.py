@@ -126,4 +126,4 @@ def _level(values: Vector) -> tuple[float, float]:
     places = np.arange(n) - (n - 1) / 2
     slope = places @ blocks / (places @ places) if n > 2 else 0.0
     rest = blocks - blocks.mean() - slope * places
-    return float(values.mean()), math.sqrt(rest @ rest / (n - 2 if n > 2 else 1) / n)
+    return float(values.mean()), math.hypot(*rest.tolist()) / math.sqrt((n - 2 if n > 2 else 1) * n)

@@ -165,7 +165,7 @@ def _are_cycles(steps: Vector, rates: Vector, rises: list[_Rise]) -> bool:
     tops = np.array([rates[high] for _, high in rises])
     begins = np.array([0.0, *(steps[low] for low, _ in rises)])
     apart = np.diff(begins if len(rises) == 2 else begins[1:])
-    even = any(np.ptp(apart / factor ** np.arange(len(apart))) <= MAX_UNEVEN * apart[0] for factor in (1, 2))
+    even = any(np.ptp(apart * share ** np.arange(len(apart))) <= MAX_UNEVEN * apart[0] for share in (1.0, 0.5))
     factors = tops[1:] / tops[:-1]
     return bool(even and np.ptp(factors) <= MAX_UNEVEN and factors.max() <= 1 + MAX_UNEVEN)
 
