@@ -208,6 +208,14 @@ def test_without_a_plan_the_sentence_says_what_to_do(runs: Path, tmp_path: Path)
     assert f"`toposcope forecast {log} --steps N`" in mirrored.facts()["no_forecast"]
 
 
+def test_a_folder_before_its_first_save_names_the_console_log_next_to_it(runs: Path, tmp_path: Path) -> None:
+    (runs / "out").mkdir()
+    (runs / "train.log").write_text("step 1: loss 4.2\n")
+    (fault,) = Mirrored(runs / "out", tmp_path / "scratch").look()["faults"]
+    assert "no training log yet" in fault
+    assert fault.endswith("train.log.")
+
+
 def test_a_large_folder_is_searched_in_part_and_studies_are_left_out(runs: Path) -> None:
     for k in range(30):
         (runs / f"{k:02}").mkdir()

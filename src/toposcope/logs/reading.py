@@ -120,12 +120,12 @@ def read_logs(
                 which = f"{one_line(part.name)}: " if len(parts) > 1 or (len(raws) > 1 and part.name) else ""
                 errors.append(f"{part.source}: {which}{error}")
     if not logs:
-        raise nothing_read(errors, f"{path}: holds no training log of a known format{_console_hint(path)}")
+        raise nothing_read(errors, f"{path}: holds no training log of a known format{console_hint(path)}")
     named = _with_names(path, logs)
     return Logs(tuple(named), (*(f"{LEFT_OUT}{error}" for error in errors), *_differences(named)))
 
 
-def _console_hint(folder: Path) -> str:
+def console_hint(folder: Path) -> str:
     """Return what to pass in place of a folder in which nothing is saved yet: the console log of the training."""
     if not folder.is_dir():
         return ""

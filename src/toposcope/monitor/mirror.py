@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_text
 from toposcope.logs import Run, read_logs
-from toposcope.logs.finding import FoundLogs, LogSource, Version, find_sources
+from toposcope.logs.finding import STORE, FoundLogs, LogSource, Version, find_sources
 from toposcope.logs.formats import format_of
 from toposcope.logs.formats.console import PATTERN_HINT
 from toposcope.logs.raw import one_line
+from toposcope.logs.reading import console_hint
 from toposcope.wording import counted
 
 if TYPE_CHECKING:
@@ -182,6 +183,9 @@ class Mirror:
         ]
         unread = sum(not read.version for read in self._known.values())
         notes = [f"{counted(unread, 'file')} still to be read."] if unread else []
+        has_studies = any(any(self._target.glob(f"{depth}{STORE}")) for depth in ("", "*/"))
+        if not (shown or faults or unread or has_studies) and self._target.is_dir():
+            notes = [f"{self._target}: no training log yet{console_hint(self._target)}."]
         index = {
             "studies": dict(sorted(zip(names, folders, strict=True))),
             "faults": [*faults, *notes, *([self._found.cut] if self._found.cut else [])],
