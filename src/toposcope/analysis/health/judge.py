@@ -36,7 +36,9 @@ MIN_SINCE_BEST = 3  # evaluations above the best from which that is said
 
 
 def health(run: Run, now: float | None = None, plan: Plan | None = None) -> Health:
-    """Return whether a run is healthy: a word, the reason, and the checks that it rests on (METHODS, section 25).
+    """Return whether a run is healthy: a word, the reason, and the checks that it rests on.
+
+    ``docs/methods/health.md`` has the rules.
 
     Parameters
     ----------
@@ -80,6 +82,8 @@ def _why_early(run: Run, checks: list[Check]) -> str:
     if run.is_warming_up:
         return "The learning rate still warms up."
     n = max(len(rows.steps) for rows in (run.training, run.validation) if rows is not None)
+    if n >= MIN_ROWS:
+        return "Too few of its losses lie in the second quarter of its steps, or in the last, to say whether they fall."
     return f"The checks need {MIN_ROWS} logged losses; {n} so far."
 
 
