@@ -359,14 +359,14 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import msgspec
-from toposcope.family import Run, train
+from toposcope.family import FamilyRun, train
 
 def wait(what, done, total):
     if done == 10:
         print("inside", flush=True)
         sys.stdin.readline()
 
-run = msgspec.json.decode(sys.argv[1], type=Run)
+run = msgspec.json.decode(sys.argv[1], type=FamilyRun)
 print(train(run, Path(sys.argv[2]), Path(sys.argv[3]), wait).status, flush=True)
 """
 

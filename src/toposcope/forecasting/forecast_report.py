@@ -14,7 +14,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.headline import headline
+from toposcope.forecasting.headline import end_of_loss, headline
 from toposcope.forecasting.intervals import band
 from toposcope.forecasting.siblings import (
     CompleteRuns,
@@ -76,7 +76,7 @@ class ForecastReport:
             siblings.append(pl.DataFrame({"run": run.log.name, "step": stretched, "loss": losses}))
         return forecast_chart(
             pl.DataFrame({"step": log.steps, "loss": log.loss}),
-            self.headline().rstrip("."),
+            self._title(),
             last_step=schedule.last_step,
             unit=log.unit,
             forecaster=self.chosen,
@@ -140,6 +140,11 @@ class ForecastReport:
         """Whether the run is healthy, by its log and the plan that is forecast."""
         run = planned_run(self.log, self.schedule.last_step, is_over=self.results is None)
         return health(run, plan=self.schedule.plan)
+
+    def _title(self) -> str:
+        if self.log.diverged is not None:
+            return f"Diverged at step {self.log.diverged.step:,}"
+        return end_of_loss(self.log, self.schedule, self.default, self.digits)
 
     def headline(self) -> str:
         """Return in a line whether the run is healthy, where it ends and how sure that is; or that it diverged."""

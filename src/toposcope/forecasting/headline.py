@@ -14,19 +14,23 @@ from toposcope.wording import capitalised
 def headline(
     run: Run, health: Health, schedule: Schedule, default: Forecast | None, digits: int, borrowed: str = ""
 ) -> str:
-    """Return the first line; a run without a default forecast is complete or diverged."""
-    said = health_sentence(health)
-    if run.diverged is not None:
-        return f"{said} It has no final loss."
+    """Return the first line: the health of the run, and where its loss ends."""
+    diverged = run.diverged is not None
+    end = "It has no final loss" if diverged else end_of_loss(run, schedule, default, digits, borrowed)
+    return f"{health_sentence(health)} {end}."
+
+
+def end_of_loss(run: Run, schedule: Schedule, default: Forecast | None, digits: int, borrowed: str = "") -> str:
+    """Return where the loss ends, without a full stop; of a run without a default forecast, where it ended."""
     last_step, borrowed = schedule.last_step, f" ({borrowed})" if borrowed else ""
     if default is None:
         of = f" of {last_step:,}{borrowed}" if last_step != run.last_seen else borrowed
-        return f"{said} The run is complete, at {_at(run, run.last_seen)}{of}: {_ended(run, digits)}."
+        return f"The run is complete, at {_at(run, run.last_seen)}{of}: {_ended(run, digits)}"
     low, high = (f"{end:.{digits}f}" for end in (default.low, default.high))
     end = ", an estimated end" if schedule.end == "learning rate" else ""
     return (
-        f"{said} {capitalised(kind_of(run))} loss ends at {default.loss:.{digits}f}{_unit(run)} "
-        f"({COVERAGE:.0%}: {low} to {high}) at {_at(run, last_step)}{end}{borrowed}."
+        f"{capitalised(kind_of(run))} loss ends at {default.loss:.{digits}f}{_unit(run)} "
+        f"({COVERAGE:.0%}: {low} to {high}) at {_at(run, last_step)}{end}{borrowed}"
     )
 
 
