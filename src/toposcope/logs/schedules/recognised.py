@@ -18,6 +18,7 @@ POWERS = {"(1 - x)^0.5": 0.5, "(1 - x)^1.5": 1.5, "(1 - x)^2": 2.0, "(1 - x)^3":
 SHAPES = ("cosine", "linear", "sqrt")
 WARMED_UP = 0.999  # share of the peak at which warm-up is over
 CONSTANT = 1e-4  # share of the peak; a rate that decayed by less is constant so far
+LEAST = 1e-100  # share of the peak; powers of smaller rates overflow
 EXACT = 1e-6  # share of the peak; a shape that is off by no more needs no alternative
 MIN_DECAYING_RATES = 4  # logged, for a shape to be recognised
 MAX_FITTED_RATES = 200  # evenly chosen from those logged
@@ -189,7 +190,7 @@ def _linear_batch(
 
 def _curves(s: Vector, r: Vector, onset: float, last_step: float | None) -> list[_ScheduleFit]:
     """Fit the shapes that are lines of a function of the rate: an inverse square root, an exponential."""
-    if not r[-1] > 0:
+    if not r[-1] > LEAST * r.max():
         return []
     found = []
     after = s >= onset
