@@ -94,11 +94,10 @@ class SpikeDetector:
         self._step = 0
         self._recovered_below: float | None = None
         self._n_raised = 0
-        self._evidence: dict[str, float] = {}  # of the last value, if it is above its level by more than any limit
 
     def add(self, step: int, value: float) -> Alert | None:
         """Check the next finite value; return an alert at the first value of a spike."""
-        gap, self._step, self._evidence = step - self._step, step, {}
+        gap, self._step = step - self._step, step
         self._last.append(value)
         value = sum(each / len(self._last) for each in self._last)  # their sum may overflow
         if self._recovered_below is not None and value > self._recovered_below:
@@ -153,8 +152,8 @@ class SpikeDetector:
         rate = rate_of(self.check, next(iter(CHECKS[self.check].monitor)), gap) * self._n_values / max(1, self._n_peaks)
         limit = max(tuning.MIN_SPIKE_UNITS, self._tail.limit(rate))
         units = (value - level) / noise
-        self._evidence = {"value": value, "level": level, "noise": noise, "units": units, "limit": limit}
-        return self._evidence if units > limit else None
+        evidence = {"value": value, "level": level, "noise": noise, "units": units, "limit": limit}
+        return evidence if units > limit else None
 
     def _learn(self, step: int, value: float) -> None:
         recent = self._recent

@@ -84,11 +84,6 @@ class Tail:
             self._limit = self._fitted(self._fit_for)
         return self._limit
 
-    def is_beyond(self, value: float, probability: float) -> bool:
-        """Return whether a value exceeds the limit, which is fitted only if no value so far is about as large."""
-        least = int(min(math.log(max(value / tuning.MIN_OVER_LARGEST, SMALLEST) / SMALLEST) * _PER_LOG, N_BINS)) + 1
-        return bool(self.count) and not any(self._counts[least:]) and value > self._fitted(probability)
-
     def exceedance(self, values: Vector) -> Vector:
         """Return the probability that the next value is as large, by which `limit` is inverted.
 
