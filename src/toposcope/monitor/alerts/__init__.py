@@ -10,7 +10,7 @@ from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
 from toposcope.logs.tuning import FALSE_ALARM_RATE
 from toposcope.monitor import tuning
-from toposcope.monitor.alerts.lasting import LookChecks
+from toposcope.monitor.alerts.lasting import LossStep, RateDrift
 from toposcope.monitor.alerts.layers import Outliers, SlowGrowth, Stopped
 from toposcope.monitor.alerts.logged import (
     NotFinite,
@@ -20,7 +20,7 @@ from toposcope.monitor.alerts.logged import (
     SpikeDetector,
     WorseForecasts,
 )
-from toposcope.monitor.alerts.loss_step import LossStep, RateDrift
+from toposcope.monitor.alerts.looks import LookChecks
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Looked, Measured, Note
 from toposcope.probes.feature import NETWORK
 

@@ -1,110 +1,108 @@
-"""Faults that looks at the parameters show: no gradient, no step, a step uphill, dead units, several times in a row."""
+"""A training loss that rises for good, and a learning rate that leaves its schedule slowly: trouble that lasts."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import math
+from collections import deque
 from statistics import median
 
-from toposcope.integrity.finding import layers_text
+import numpy as np
+
+from toposcope.logs import Run
+from toposcope.logs.schedules.departures import MAX_VALLEY, departures
 from toposcope.monitor import tuning
-from toposcope.monitor.events import Alert, Looked
+from toposcope.monitor.alerts.logged import PastLevels
+from toposcope.monitor.events import Alert, number
 
 
-class Lasting:
-    """Detects places that look faulty several times in a row, more often the longer other faults passed by themselves.
+class LossStep:
+    """Detects a step of the level of a positive loss that stays, below divergence.
 
-    What is exactly 0 has no noise by which a limit could follow; that it may pass, as of an expert that no token chose
-    or of a block that is dropped at random, is seen in the other places as well.
+    Medians of blocks of rows are compared, in logarithms. The last `N_NEW` lie above every level of as many since half
+    third of the rows, by a multiple of the scatter of the `N_PAST` blocks before, around their trend.
     """
 
-    def __init__(self, kind: str, what: str, least: int = tuning.MIN_FAULTY_LOOKS) -> None:
-        self._kind, self._what, self._least = kind, what, least
-        self._sound: dict[str, int] = {}  # place -> last step at which it was sound
-        self._streaks: dict[str, int] = {}
-        self._n_looks = self._longest = 0  # looks; and the longest streak that ended
-        self.faulty: set[str] = set()
+    def __init__(self, name: str, n_rows: int, min_units: float) -> None:
+        self._name, self._n_rows, self._min_units = name, n_rows, min_units
+        self._block: list[float] = []
+        self._blocks = deque[tuple[int, float]](maxlen=tuning.N_PAST + tuning.N_NEW)
+        self._past, self._n, self._step = PastLevels(1), 0, -1
+        self.resting = 0
+        """Blocks for which a step stays one that was found."""
 
-    def looked(self, event: Looked, faults: Mapping[str, bool], reported: Collection[str]) -> list[Alert]:
-        """Check which places look faulty now; `reported` ones raise no alert. If all do, they say nothing."""
-        if all(faults.values()):
-            return []
-        self._n_looks += 1
-        streaks = {place: self._streaks.get(place, 0) + 1 for place, is_faulty in faults.items() if is_faulty}
-        ended = [n for place, n in self._streaks.items() if place in self._sound and not faults.get(place, True)]
-        self._longest, self._streaks = max([self._longest, *ended]), streaks
-        self._sound |= {place: event.step for place, is_faulty in faults.items() if not is_faulty}
-        is_known = self._n_looks > tuning.MIN_LOOKS
-        needed = max(self._least + (not is_known), tuning.PASSED_LOOKS * self._longest + 1)
-        at_first = max(needed, tuning.MIN_LOOKS)  # what is zero in the beginning may become something else
-        down = {place for place, n in streaks.items() if n >= (needed if place in self._sound else at_first)}
-        new = [place for place in faults if place in down - self.faulty - set(reported)]
-        new.sort(key=lambda place: self._sound.get(place, 0))
-        self.faulty = down
-        return [self._alert(event.step, new, len(faults), streaks[new[0]])] if new else []
-
-    def _alert(self, step: int, places: Sequence[str], n_places: int, n_looks: int) -> Alert:
-        first, last = places[0], self._sound.get(places[0], 0)
-        before = f"after step {last:,}" if last else "since training began"
-        which = f" Affected: {layers_text(places, n_places, 'parameters')}." if len(places) > 1 else ""
-        message = f"{first}: {self._what} {before}, at {n_looks} looks in a row, the last at step {step:,}.{which}"
-        return Alert(self._kind, step, last + 1, first, message, {"looks": n_looks, "layers": float(len(places))})
-
-
-class LookChecks:
-    """All checks of looks at the parameters, which raise one alert for each fault."""
-
-    def __init__(self) -> None:
-        self._checks: dict[Lasting, Callable[[Looked], Mapping[str, bool]]] = {
-            Lasting("dead layer", "its gradient is missing or 0"): _without_gradient,
-            Lasting("frozen layer", "the optimizer does not change it, though it has a gradient"): _unchanged,
-            Lasting("wrong sign", "each step goes along its gradient, uphill", tuning.MIN_UPHILL_LOOKS): _uphill,
-            Lasting("dead units", "many more of its units than before have no gradient"): self._more_dead_units,
-        }
-        self._shares: dict[str, tuple[int, float, float]] = {}  # values, lowest, highest share of dead units
-        self.n_looks = self.first = self.last = self.n_updated = self.n_layers = 0
-
-    @property
-    def faulty(self) -> set[str]:
-        """Places that are faulty now."""
-        return set[str]().union(*(check.faulty for check in self._checks))
-
-    @property
-    def idle(self) -> set[str]:
-        """Places without a gradient or a step now."""
-        return set[str]().union(*(check.faulty for check in list(self._checks)[:2]))
-
-    def looked(self, event: Looked, reported: Collection[str]) -> list[Alert]:
-        """Check a look; `reported` places raise no alert."""
-        if not any(event.gradients.values()):  # an optimizer that deletes them leaves nothing to look at
-            return []
-        self.n_looks, self.first, self.last = self.n_looks + 1, self.first or event.step, event.step
-        self.n_layers, self.n_updated = len(event.changed), sum(event.gradients[name] for name in event.changed)
-        alerts = []
-        for check, faults in self._checks.items():
-            others = set[str]().union(*(other.faulty for other in self._checks if other is not check))
-            alerts += check.looked(event, faults(event), others | set(reported))
-        return alerts
-
-    def _more_dead_units(self, event: Looked) -> Mapping[str, bool]:
-        faults = {}
-        for layer, share in event.dead_units.items():
-            n, low, high = self._shares.get(layer, (0, share, share))
-            least = max(tuning.MIN_DEAD_JUMP, tuning.MIN_DEAD_RANGES * (high - low))
-            faults[layer] = n >= tuning.MIN_LOOKS and share > high + least
-            if not faults[layer]:
-                self._shares[layer] = n + 1, min(low, share), max(high, share)
-        return faults
+    def add(self, step: int, loss: float) -> Alert | None:
+        """Check the next finite loss; after an alert, the new level is learnt."""
+        if loss <= 0:
+            return None
+        self._step = step if not self._block else self._step
+        self._block.append(math.log(loss))
+        if len(self._block) < self._n_rows:
+            return None
+        self._blocks.append((self._step, median(self._block)))
+        self._block, self._n, self.resting = [], self._n + 1, max(0, self.resting - 1)
+        blocks = list(self._blocks)
+        past, new = [b for _, b in blocks[: -tuning.N_NEW]], blocks[-tuning.N_NEW :]
+        if len(past) < tuning.N_NEW:
+            return None
+        # windows that share no block with the new one
+        self._past.add(self._n - tuning.N_NEW, median(past[-tuning.N_NEW :]))
+        highest = self._past.highest_since(self._n // tuning.PAST_STEP_FRACTION)
+        level, rise = median(past), median(b for _, b in new) - highest
+        units = rise / max(_scatter(past), 1e-9)
+        is_over = len(past) >= tuning.MIN_PAST and min(b for _, b in new[-2:]) > highest
+        is_new = rise > max(tuning.MIN_LOSS_STEP, tuning.MIN_NEW_SHARE * (rise + highest - level))
+        if self.resting or not (is_over and is_new and units > self._min_units):
+            return None
+        before, now = math.exp(level), math.exp(median(b for _, b in new))
+        since = next(at for at, b in new if b > highest)
+        message = (
+            f"{self._name}: rose from about {number(before)} to {number(now)} near step {since:,}, and stays there: its"
+            f" last {tuning.N_NEW * self._n_rows} rows are above every level since half of the run. Have the"
+            " data, the labels or the learning rate changed?"
+        )
+        evidence = {"value": now, "level": before, "units": units, "limit": self._min_units}
+        return Alert("loss step", step, since, self._name, message, evidence)
 
 
-def _without_gradient(event: Looked) -> Mapping[str, bool]:
-    return {name: not has for name, has in event.gradients.items()}
+def _scatter(values: list[float]) -> float:
+    """Return the standard deviation of values around their line; at least as their differences have it."""
+    x, y = np.arange(len(values)) - (len(values) - 1) / 2, np.array(values)
+    rest = y - y.mean() - x * (x @ y) / (x @ x)
+    return max(float(np.sqrt(rest @ rest / (len(values) - 2))), 1.05 * float(np.median(np.abs(np.diff(y)))))
 
 
-def _unchanged(event: Looked) -> Mapping[str, bool]:
-    changed = {name: share for name, share in event.changed.items() if event.gradients[name]}
-    # a rate of 0, or one too small for the weights' dtype, is no fault of a layer
-    return {n: not s for n, s in changed.items()} if changed and median(changed.values()) >= tuning.MIN_MOVED else {}
+class RateDrift:
+    """Detects a learning rate that leaves its schedule slowly, by the rule for whole logs, now and then."""
 
+    def __init__(self, name: str, last_step: int | None) -> None:
+        self._name, self._last_step = name, last_step
+        self._rows: list[tuple[int, float]] = []
+        self._every = 1  # steps of the log from one row that is remembered to the next
+        self._n = self._known = 0
+        self._next = tuning.MIN_DRIFT_ROWS
 
-def _uphill(event: Looked) -> Mapping[str, bool]:
-    if not event.cosines or median(event.cosines.values()) >= 0:
-        return {}
-    return {name: cosine > tuning.MIN_UPHILL for name, cosine in event.cosines.items()}
+    def add(self, step: int, rate: float, *, is_known: bool) -> Alert | None:
+        """Check the next finite rate; what lies before a jump that another alert showed is not looked at again."""
+        self._n += 1
+        self._known = step if is_known else self._known
+        if self._n % self._every or (self._rows and step <= self._rows[-1][0]):
+            return None
+        self._rows.append((step, rate))
+        if len(self._rows) > tuning.MAX_DRIFT_ROWS:
+            self._rows, self._every = self._rows[1::2], 2 * self._every
+        if self._n < self._next:
+            return None
+        self._next = self._n + max(8, self._n // tuning.DRIFT_CHECKS)
+        steps, rates = np.array([at for at, _ in self._rows]), np.array([value for _, value in self._rows])
+        run = Run(self._name, steps, np.ones(len(steps)), rates, last_step=self._last_step)
+        settled = self._rows[-min(tuning.MIN_DRIFT_AFTER, len(self._rows))][0]
+        # a jump may be a stair or a restart, and a rise from the lowest rates the first of a cycle
+        lowest = MAX_VALLEY * rates.max()
+        found = [
+            d for d in departures(run) if self._known < d.step <= settled and d.kind == "rise" and d.expected > lowest
+        ]
+        # stairs rise as well, and rest between
+        is_rising = bool((np.diff(rates[-tuning.MIN_DRIFT_AFTER :]) > 0).all())
+        if not found or not is_rising:
+            return None
+        self._known = step
+        evidence = {"value": found[0].rate, "before": found[0].expected}
+        return Alert("learning rate jump", step, found[0].step, self._name, f"{self._name}: {found[0]}.", evidence)
