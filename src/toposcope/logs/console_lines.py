@@ -129,6 +129,12 @@ def kind_of(name: str) -> str:
     return next(iter(found.named), "")
 
 
+@lru_cache(maxsize=4096)
+def is_some_loss(name: str) -> bool:
+    """Return whether a name is of a loss, the model's own or another."""
+    return "loss" in words_of(name)
+
+
 def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
     """Return the lines with a number that has a name, and how many were not looked at."""
     ranks = _labels(lines)
