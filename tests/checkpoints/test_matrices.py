@@ -165,6 +165,29 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
         {UP, TIED},
         set(),
     ),
+    "targets of a policy, after Stable-Baselines3": (
+        {f"{net}.0.weight": r(16, n) for n, kind in ((4, "critic"), (5, "q_net")) for net in (kind, f"{kind}_target")},
+        {"critic.0.weight", "q_net.0.weight"},
+        set(),
+    ),
+    "data beside a model": (
+        {
+            "net.0.weight": r(8, 4),
+            "net.2.weight": r(3, 8),
+            "X_train": r(120, 4),
+            "y_train": r(120, 3),
+            "Y": r(90, 3),
+            "layers.0.grid": r(3, 12),
+            "bank": r(31, 37),
+        },
+        {"net.0.weight", "net.2.weight"},
+        set(),
+    ),
+    "data beside matrices by hand": (
+        {"U": r(8, 4), "theta2": r(8, 3), "X": r(120, 4), "y_test": r(30, 3)},
+        {"U", "theta2"},
+        set(),
+    ),
     "averages without dots, momentum encoders": (
         {
             **BLOCK,

@@ -16,6 +16,8 @@ MAX_NUMBERS = 1 << 31  # of the product of a pair: a small file may declare a ma
 DEFAULT_ALPHA = 8.0  # of PEFT
 MERGE = "merge it into its base model and save that (model.merge_and_unload() of PEFT)"
 _PEFT = "base_model.model."
+_WRAPPED = "base_model."
+_PROMPTS = {"prompt_embeddings", "prefix_task_cols", "prefix_task_rows"}
 _PAIR = re.compile(
     r"^(?P<module>.+)[._]lora[._](?P<embedding>embedding_)?(?P<side>A|B|down|up)"
     r"(?:\.(?!weight$|bias$)[^.]+)?(?:\.weight)?$"
@@ -25,15 +27,15 @@ _SAVED = re.compile(r"\.modules_to_save\.[^.]+(?=\.)")
 """What PEFT inserts into the names of modules that it trains as a whole."""
 _BASES = (".base_layer.weight", ".linear.weight", ".weight")
 _OTHER = {
-    **{"lora_magnitude_vector": "DoRA", "dora_scale": "DoRA", "lora_E": "AdaLoRA", "lora_mid": "LoRA of three factors"},
-    **{"vera_lambda_b": "VeRA", "vera_lambda_d": "VeRA", "vera_A": "VeRA", "vera_B": "VeRA", "ia3_l": "IA3"},
-    **{f"hada_w{k}_{side}": "LoHa" for k in (1, 2) for side in "ab"},
-    **{name: "LoKr" for k in (1, 2) for name in (f"lokr_w{k}", f"lokr_w{k}_a", f"lokr_w{k}_b")},
-    **{"oft_r": "OFT", "oft_R": "OFT", "oft_blocks": "OFT", "boft_R": "BOFT", "boft_s": "BOFT", "hra_u": "HRA"},
-    **{"vblora_logits_A": "VB-LoRA", "vblora_logits_B": "VB-LoRA", "randlora_lambda": "RandLoRA"},
-    **{"randlora_gamma": "RandLoRA", "fourierft_spectrum": "FourierFT", "prompt_embeddings": "prompt tuning"},
+    **{"lora_magnitude_vector": "DoRA", "dora": "DoRA", "lora_E": "AdaLoRA", "lora_mid": "LoRA of three factors"},
+    **{"hada": "LoHa", "lokr": "LoKr", "oft": "OFT", "boft": "BOFT", "ia3": "IA3", "vera": "VeRA"},
 }
-"""Adapters that are more, or other, than a product of two matrices, by a part of their tensors' names."""
+"""Adapters that are more, or other, than a product of two matrices, by the beginning of their tensors' names: of files
+without a configuration, which names the type."""
+_OTHER_PART = re.compile(rf"(?:^|\.)({'|'.join(_OTHER)})(?:_\w+)?(?=\.|$)")
+_FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
+"""Names of the factors of an adapter in any form; models have modules called lora of their own."""
+_UNKNOWN = f"part of an adapter in a form that is not read; {MERGE}"
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,23 @@ class Adapted:
     refused: dict[str, str]
 
 
+def may_hold_adapters(entries: Sequence[Entry]) -> bool:
+    """Return whether the names of some tensors are such as adapters have: a configuration then lies beside."""
+    return any("lora" in entry.name or _is_wrapped(entry.name) for entry in entries)
+
+
+def _is_wrapped(name: str) -> bool:
+    return name.startswith(_WRAPPED) or name in _PROMPTS
+
+
 def combined(entries: Sequence[Entry], config: Mapping[str, Any], base: Sequence[Entry] | None = None) -> Adapted:
     """Combine the pairs of low-rank adapters; nothing is read before it is needed."""
-    pairs, other = _pairs(entries), _other(entries)
+    kind = str(config.get("peft_type") or "LORA").upper()
+    if kind != "LORA":
+        remedy = "it holds prompts, no weights" if any(e.name in _PROMPTS for e in entries) else MERGE
+        reason = f"an adapter of the type {kind[:40]!a}, which is not read; {remedy}"
+        return Adapted(list(entries), {}, {entry.name: reason for entry in entries})
+    pairs, other = _pairs(entries), _other(entries, has_config=bool(config))
     if not (pairs or other):
         return Adapted(list(entries), {}, {})
     result = _Combination(entries, config, base)
@@ -94,15 +110,19 @@ def _pairs(entries: Sequence[Entry]) -> dict[str, _Pair]:
     return pairs
 
 
-def _other(entries: Sequence[Entry]) -> dict[str, tuple[str, str]]:
+def _other(entries: Sequence[Entry], *, has_config: bool) -> dict[str, tuple[str, str]]:
     """Return the module of every tensor of another adapter, and why it is refused."""
     found = {}
     for entry in entries:
-        parts = entry.name.split(".")
-        for k, part in enumerate(parts):
-            if part in _OTHER:
-                reason = f"{_OTHER[part]}: no product of two stored matrices; {MERGE}"
-                found[entry.name] = ".".join(parts[:k]), reason
+        part = _OTHER_PART.search(entry.name)
+        is_plain = entry.name.endswith((".weight", ".bias")) and has_config
+        if part is not None:
+            reason = f"{_OTHER[part.group(1)]}: no product of two stored matrices; {MERGE}"
+            found[entry.name] = entry.name[: part.start()], reason
+        elif _PAIR.match(entry.name) is None and (
+            (_is_wrapped(entry.name) and not is_plain) or (_FACTOR.search(entry.name) and len(entry.shape) > 1)
+        ):
+            found[entry.name] = entry.name, _UNKNOWN
     return found
 
 
@@ -237,25 +257,11 @@ def _scale(pair: _Pair, config: Mapping[str, Any], rank: int) -> _Scale:
     stated, ranks = _number(config, "r"), config.get("rank_pattern")
     if stated not in (None, rank) and rank not in (ranks.values() if isinstance(ranks, dict) else ()):
         raise _Refused(f"a LoRA pair of rank {rank}, but adapter_config.json states {stated:g}; {MERGE}")
-    alpha = _pattern_alpha(pair, config) or _number(config, "lora_alpha")
+    if config.get("alpha_pattern"):
+        raise _Refused(f"adapter_config.json states scales of single modules (alpha_pattern), not read; {MERGE}")
+    alpha = _number(config, "lora_alpha")
     number = (alpha or DEFAULT_ALPHA) / (math.sqrt(rank) if config.get("use_rslora") is True else rank)
     return _Scale(number, f"scale {number:g}" + ("" if alpha else f" (default alpha {DEFAULT_ALPHA:g})"))
-
-
-def _pattern_alpha(pair: _Pair, config: Mapping[str, Any]) -> float | None:
-    """Return the alpha that a configuration states for one module; None if it states none."""
-    patterns = config.get("alpha_pattern")
-    if not isinstance(patterns, dict):
-        return None
-    for pattern in patterns:
-        # A pattern may be a regular expression; one from a stranger can take forever to match.
-        key = pattern.removeprefix("^").removesuffix("$").replace("\\.", ".")
-        if not re.fullmatch(r"[\w.]+", key):
-            raise _Refused(f"alpha_pattern holds a regular expression, {pattern[:40]!a}, which is not read; {MERGE}")
-        name = _plain(pair.module)
-        if name == key or (not pattern.startswith("^") and name.endswith(f".{key}")):
-            return _number(patterns, pattern)
-    return None
 
 
 def _number(values: Mapping[str, Any], key: str) -> float | None:
@@ -298,9 +304,6 @@ class _Product:
 
 def _product(pair: _Pair, config: Mapping[str, Any]) -> tuple[_Product, str]:
     first, second = _sides(pair)
-    kind = config.get("peft_type", "LORA")
-    if str(kind).upper() != "LORA":
-        raise _Refused(f"an adapter of the type {str(kind)[:40]!a}, which is not read; {MERGE}")
     for key, name in (("use_dora", "DoRA"), ("use_qalora", "QALoRA")):
         if config.get(key):
             raise _Refused(f"{name}: no product of two stored matrices; {MERGE}")

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import matrices
 from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.copies import same_numbers
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, flattened
 from toposcope.checkpoints.formats.safetensors_file import DTYPES
 from toposcope.checkpoints.sources.source import Bytes, unsupported
 from toposcope.checkpoints.tuning import AVERAGED_BYTES
-from toposcope.checkpoints.weights import are_tied
 from toposcope.wording import examples
 
 _COPIED = {matrices.MASK, matrices.TABLE, matrices.BUFFER}
@@ -169,7 +169,7 @@ def _tied(checkpoint: Checkpoint) -> str:
     tables = [layer for layer in layers if layer.role == "embed"]
     if len(heads) == 1 and not tables:
         return heads[0].tensor
-    return next((t.tensor for t in tables if any(are_tied(t.entry, head.entry) for head in heads)), "")
+    return next((t.tensor for t in tables if any(same_numbers(t.entry, head.entry) for head in heads)), "")
 
 
 def _laid_out(tensors: Sequence[MergedTensor], step: int) -> tuple[bytes, tuple[int, ...], int]:

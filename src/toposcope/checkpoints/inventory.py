@@ -6,7 +6,7 @@ import msgspec
 
 from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.matrices import BIAS, BUFFER, MASK, NO_NUMBERS, TABLE, VECTOR
+from toposcope.checkpoints.matrices import BIAS, BUFFER, COPY, MASK, NO_NUMBERS, TABLE, VECTOR
 from toposcope.checkpoints.weights import Coverage
 from toposcope.wording import examples
 
@@ -110,6 +110,7 @@ class Inventory(msgspec.Struct, frozen=True):
 _PLURALS = {
     **{MASK: "masks", TABLE: "fixed tables of positions", BUFFER: "buffers", BIAS: "biases of two axes and more"},
     **{VECTOR: "biases, norms and other vectors", NO_NUMBERS: "tensors of whole or logical numbers"},
+    COPY: "copies of other weights",
 }
 
 

@@ -4,16 +4,20 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import layouts, roles, tuning
+from toposcope.checkpoints.copies import copies
+from toposcope.checkpoints.data_beside import beside
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.roles import leaf_of
 from toposcope.checkpoints.tuning import SMALL_SIZE
+from toposcope.wording import examples
 
 _NEVER_TRAINED = re.compile(
     r"inv_freq\w*|freqs?_(?:cis|cos|sin|complex)\w*|(?:cos|sin)_cached|\w*_?kv_cache|[kv]_cache|cache_[kv]|position_ids"
@@ -41,17 +45,13 @@ _WEIGHT_LEAF = re.compile(
 MASK, TABLE, BUFFER, STATISTICS = "mask", "fixed table of positions", "buffer", "running statistics"
 VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whole or logical numbers"
 MORE_AXES, EMPTY = "axes", "empty"  # what a tensor is that is no matrix; of `MORE_AXES` with their number before it
-OPTIMIZER, AVERAGE = "state of an optimizer", "moving average of the weights"
+OPTIMIZER, COPY = "state of an optimizer", "copy of other weights"
 SMALL = "small matrices among very many"
 _BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
 _NORM = re.compile(
     r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
 )
 _OPTIMIZER = re.compile(r"(?:^|\.)(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer)(?:\.|$)|^optim(?:izer)?s?\.")
-_AVERAGE = re.compile(
-    r"(?:^|(?<=[._]))(?:model_|module_)?(?:ema|teacher|target|shadow|averaged?|avg|swa)(?:_(?:model|module|network|layers))?[._]"
-    r"|_(?:ema|average)$"
-)
 _EXTRA_TABLE = re.compile(
     r"per_layer|ngram|entity|value|segment|type|hash|global|emb(?:ed)?_?\d|shape|pronunciation|char"
 )
@@ -132,19 +132,30 @@ def _turns_evenly(rows: NDArray[np.float64]) -> bool:
     return bool((np.abs(x3 - (2 * c * x2 - x1)) <= 0.05 * scale).mean() > 0.95 and (np.abs(c) <= 1.05).mean() > 0.95)
 
 
-def weight_matrices(
-    entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False
-) -> tuple[list[Layer], dict[str, str]]:
-    """Find the weight matrices among tensors, without their source, and say what each other tensor is, by name."""
-    layers: list[Layer] = []
-    rest: dict[str, str] = {}
+@dataclass
+class Sorted:
+    """The weight matrices of a checkpoint, without their source, and what each other tensor is, by name."""
+
+    layers: list[Layer] = field(default_factory=list)
+    rest: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
+
+
+def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False) -> Sorted:
+    """Find the weight matrices among tensors, and say what each other tensor is."""
+    result = Sorted()
+    layers, rest = result.layers, result.rest
     candidates: dict[str, tuple[Entry, str, str]] = {}
-    copies = _copies(entries)
+    for copy in copies(entries, by_numbers=not all_weights):
+        rest |= dict.fromkeys(copy.names, COPY)
+        result.remarks.append(f"left out: {copy.module}, a copy of {copy.original}")
+    if not all_weights:
+        _leave_out_data(entries, rules, result)
     for entry in entries:
+        if entry.name in rest:
+            continue
         if reason := _no_matrix(entry):
             rest[entry.name] = reason
-        elif entry.name in copies:
-            rest[entry.name] = AVERAGE
         else:
             candidates[entry.name] = (entry, *roles.recognised(entry.name, rules))
     small = {n: _n_small(e, role) for n, (e, role, why) in candidates.items() if why != roles.OWN_RULE}
@@ -175,7 +186,31 @@ def weight_matrices(
         layers += [
             Layer(m.entry.name, role, m.transposed, "", m.entry, tensor=name, why=why, how=m.layout) for m in parts
         ]
-    return layers, rest
+    return result
+
+
+def _leave_out_data(entries: Sequence[Entry], rules: roles.Rules, result: Sorted) -> None:
+    """Leave out what stands beside the model, and say what is taken for a weight on trust."""
+    kinds = {e.name: _no_matrix(e) for e in entries if e.is_float and e.name not in result.rest}
+    left = [entry for entry in entries if kinds.get(entry.name) in {"", VECTOR, BIAS}]
+    unnamed = [
+        entry
+        for entry in left
+        if kinds[entry.name] != BIAS
+        and not (is_weight_name(entry.name) or "weight" in leaf_of(entry.name))
+        and roles.recognised(entry.name, rules)[1] == roles.UNKNOWN
+    ]
+    names = {entry.name for entry in unnamed}
+    others = [entry for entry in left if entry.name not in names]
+    found = beside(unnamed, others, is_module=any(e.name.endswith((".weight", ".kernel")) for e in others))
+    result.rest |= found.kinds
+    if found.kinds:
+        result.remarks.append(
+            f"left out, as nothing shows a weight there: {examples([*found.kinds])}; to measure one, give it a role: "
+            "--role REGEX=ROLE"
+        )
+    if found.trusted:
+        result.remarks.append(f"taken for weights on trust, by their shapes alone: {examples([*found.trusted])}")
 
 
 def _n_small(entry: Entry, role: str) -> int:
@@ -183,23 +218,6 @@ def _n_small(entry: Entry, role: str) -> int:
     is_stack = len(entry.shape) == 3 and role in {"mlp.in", "mlp.out"}
     shape = entry.shape[1:] if is_stack else entry.shape
     return (entry.shape[0] if is_stack else 1) if math.prod(shape) <= SMALL_SIZE else 0
-
-
-def _copies(entries: Sequence[Entry]) -> set[str]:
-    """Return the names of copies of other weights: a teacher or a moving average, with a twin of the same shape."""
-    shapes = {entry.name: entry.shape for entry in entries}
-    tails = {name.partition(".")[2]: shape for name, shape in shapes.items() if not _AVERAGE.search(name)}
-    # Some averages are stored under names without dots.
-    joined = {name.replace(".", ""): shape for name, shape in tails.items() | shapes.items()}
-    copies = set()
-    for name, shape in shapes.items():
-        rest = _AVERAGE.sub("", name, count=1)
-        key = name.replace("encoder_k.", "encoder_q.")
-        if (rest != name and shape in (shapes.get(rest), tails.get(rest), joined.get(rest))) or (
-            key != name and shape == shapes.get(key)
-        ):
-            copies.add(name)
-    return copies
 
 
 def _no_matrix(entry: Entry) -> str:

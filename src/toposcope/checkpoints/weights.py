@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints import adapters, matrices, quantisation, roles, tuning
+from toposcope.checkpoints.copies import same_numbers
+from toposcope.checkpoints.data_beside import DATA
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
-from toposcope.checkpoints.reparametrised import put_together
+from toposcope.checkpoints.reparametrised import ORTHOGONAL, put_together
 from toposcope.checkpoints.tuning import NAMED_SHARE, SMALL_SIZE
 from toposcope.wording import examples
 
@@ -21,9 +23,6 @@ MAX_NAMES = 3
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""
 PACKED = "packed weights and adapters"
-_FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
-"""Names of the factors of an adapter; models have modules called lora of their own."""
-_ADAPTER = "part of an adapter in a form that is not read; merge it into its base model and save that"
 Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file by its name
 Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
 _FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
@@ -102,7 +101,7 @@ class Weights:
 
     def parameters(self, *, statistics: bool = False) -> list[Entry]:
         """Return the tensors of floating-point parameters, if asked with the running statistics of batch norms."""
-        none = {MASK, TABLE, BUFFER, matrices.EMPTY, matrices.OPTIMIZER, matrices.AVERAGE}
+        none = {MASK, TABLE, BUFFER, matrices.EMPTY, matrices.OPTIMIZER, matrices.COPY, DATA}
         none |= set() if statistics else {STATISTICS}
         return [
             e for e in self.entries if e.is_float and e.name not in self.refused and self.others.get(e.name) not in none
@@ -117,11 +116,11 @@ class Weights:
         rest = {
             m.name: (tables[m.role], math.prod(m.entry.shape))
             for m in self.matrices
-            if m.role in tables and not any(are_tied(m.entry, head) for head in heads)
+            if m.role in tables and not any(same_numbers(m.entry, head) for head in heads)
         }
         for entry in self.parameters():
             if kind := self.others.get(entry.name):
-                named = kind if kind == matrices.SMALL else f"tensors of {kind}"
+                named = f"tensors of {kind}" if kind[:1].isdigit() else kind
                 plain = vectors if kind in {matrices.VECTOR, matrices.BIAS} else named
                 rest[entry.name] = (plain, math.prod(entry.shape))
         rest |= {name: (PACKED, size) for name, size in self.refused_sizes.items()}
@@ -149,6 +148,7 @@ def weights_of(
     refused: dict[str, str] = {}
     packed: dict[str, str] = {}
     sizes: dict[str, int] = {}
+    unknown: dict[str, str] = {}
     plain = {e.name for e in entries}
     plain_floats = ("float16", "float32", "float64", "bf", "bool", "comp")
     # Whole numbers, floats of 8 and 4 bits, or factors.
@@ -160,33 +160,33 @@ def weights_of(
         shapes = {e.name: e.shape for e in entries} | decoded.refused_shapes
         sizes = {name: math.prod(shapes[name]) for name in refused}
         entries = decoded.entries
-    if any("weight_orig" in e.name or "weight_g" in e.name or "parametrizations." in e.name for e in entries):
-        entries, ways, made_of = put_together(entries)
-        how, parts = how | ways, parts | made_of
     remarks = [f"weights dequantised: {count}, {scheme}" for scheme, count in Counter(how.values()).items()]
+    if any("weight_orig" in e.name or "weight_g" in e.name or "parametrizations." in e.name for e in entries):
+        together = put_together(entries)
+        entries, unknown = together.entries, together.unknown
+        how, parts = how | together.how, parts | together.parts
+        remarks += [f"weights put together: {count}, {way}" for way, count in Counter(together.how.values()).items()]
     if bare := sum("float8" in e.dtype and len(e.shape) > 1 for e in entries):
         remarks.append(f"weights of 8-bit floats without a scale, read as stored: {bare}")
-    adapter = configuration("adapter_config.json") if any("lora" in entry.name for entry in entries) else {}
+    adapter = configuration("adapter_config.json") if adapters.may_hold_adapters(entries) else {}
     adapted = adapters.combined(entries, adapter, base(adapter.get("base_model_name_or_path")) if adapter else None)
     if adapted.how and not any(words.startswith("base") for words in adapted.how.values()):
         remarks.append("an adapter without its base model: each layer is the change B A that it makes of a weight")
     how, refused, entries = how | adapted.how, refused | adapted.refused, adapted.entries
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in adapted.refused}
-    left = [e.name for e in entries if _FACTOR.search(e.name) and len(e.shape) > 1 and e.name not in refused]
-    refused = refused | dict.fromkeys(left, _ADAPTER)
-    sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in refused and e.name not in sizes}
     made = set(how) | ({e.name for e in entries} - plain)
-    readable = [e for e in entries if e.name not in refused]
-    layers, others = matrices.weight_matrices(readable, rules, all_weights=all_weights)
+    readable = [e for e in entries if e.name not in refused and e.name not in unknown]
+    sorted_out = matrices.weight_matrices(readable, rules, all_weights=all_weights)
     found = [
         replace(
             layer,
             tensor="" if layer.how or layer.tensor in made else layer.tensor,
             how=", ".join(filter(None, (how.get(layer.tensor), layer.how))),
         )
-        for layer in layers
+        for layer in sorted_out.layers
     ]
-    others |= parts
+    others = sorted_out.rest | parts | unknown
+    remarks += [*sorted_out.remarks, *_remarks_on_parts(how, unknown)]
     if n_small := sum(kind == matrices.SMALL for kind in others.values()):
         remarks.append(
             f"{n_small:,} tensors with matrices of at most {SMALL_SIZE:,} numbers are not measured, as these "
@@ -195,12 +195,20 @@ def weights_of(
     return Weights(entries, _with_tied_head(found, configuration), others, packed, refused, sizes, remarks)
 
 
-def are_tied(table: Entry, head: Entry) -> bool:
-    """Return whether embedding and head are stored as one matrix twice, judged by three of their rows."""
-    if (table.shape, table.dtype) != (head.shape, head.dtype):
-        return False
-    rows = {0, table.shape[0] // 2, table.shape[0] - 1}
-    return all(table.read(k, k + 1).tobytes() == head.read(k, k + 1).tobytes() for k in rows)
+def _remarks_on_parts(how: Mapping[str, str], unknown: Mapping[str, str]) -> list[str]:
+    """Say which weights were made on an assumption, and which could not be made."""
+    remarks = []
+    if orthogonal := [name for name, words in how.items() if words == ORTHOGONAL]:
+        remarks.append(
+            f"orthogonal weights ({examples(orthogonal)}) are read by torch's default map (matrix_exp if square, else "
+            "householder), as nothing stored names another one"
+        )
+    if unknown:
+        remarks.append(
+            f"not measured: {examples([*unknown])}: stored before a parametrisation that nothing stored describes; "
+            "save it after torch.nn.utils.parametrize.remove_parametrizations"
+        )
+    return remarks
 
 
 def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
