@@ -128,22 +128,17 @@ def test_millions_of_names_are_not_kept(tmp_path: Path) -> None:
     (file,) = LocalSource(path).files().values()
     opened = open_file(file)
     assert len(opened.unknown) == MAX_UNKNOWN
-    assert all(isinstance(each, Placeholder) for each in opened.content)
+    assert all(issubclass(each, Placeholder) for each in opened.content)
 
 
 @pytest.mark.parametrize("opcode", [pickle.REDUCE, pickle.NEWOBJ])
-@pytest.mark.parametrize("name", [b"c__main__\nA\n", b"cargparse\nNamespace\n", b"ccollections\nOrderedDict\n"])
-def test_arguments_over_and_over_are_not_copied(name: bytes, opcode: bytes, tmp_path: Path) -> None:
+def test_arguments_over_and_over_are_not_copied(opcode: bytes, tmp_path: Path) -> None:
     # 20,000 objects made of the same 20,000 arguments.
     arguments = b"(" + 20_000 * b"N" + b"tq\x01"
     path = tmp_path / "a.pkl"
-    path.write_bytes(b"\x80\x02" + name + b"q\x00" + arguments + b"(" + 20_000 * (b"h\x00h\x01" + opcode) + b"l.")
-    if b"OrderedDict" in name:
-        with refused(path, "damaged", "too many arguments"):
-            content_of(path)
-    else:
-        first, *_, last = content_of(path)
-        assert first.arguments is last.arguments
+    path.write_bytes(b"\x80\x02c__main__\nA\nq\x00" + arguments + b"(" + 20_000 * (b"h\x00h\x01" + opcode) + b"l.")
+    with refused(path, "damaged", "the same arguments again and again"):
+        content_of(path)
 
 
 def test_an_ordered_dictionary_of_python_2(tmp_path: Path) -> None:
@@ -158,7 +153,7 @@ def test_state_set_over_and_over_is_not_copied(tmp_path: Path) -> None:
     items = b"".join(b"J" + k.to_bytes(4, "little") + b"N" for k in range(20_000))
     both = b"(}(" + items + b"uq\x01" + b"h\x01t0"
     path = tmp_path / "a.pkl"
-    path.write_bytes(b"\x80\x02" + both + b"c__main__\nA\n" + 20_000 * b"h\x01b" + b".")
+    path.write_bytes(b"\x80\x02" + both + b"c__main__\nA\n)\x81" + 20_000 * b"h\x01b" + b".")
     assert len(content_of(path).state) == 20_000
 
 

@@ -221,7 +221,8 @@ def assert_harmless(folder: Path, place: str, content: bytes, *words: str) -> No
 @pytest.mark.parametrize("bomb", EXECUTE)
 def test_nothing_is_executed(bomb: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert_harmless(tmp_path, place, EXECUTE[bomb], *([] if place == "a plain pickle" else ["nothing was executed"]))
+    named = place != "a plain pickle" and bomb not in ("an instance", "new with keywords")  # refused by their opcodes
+    assert_harmless(tmp_path, place, EXECUTE[bomb], *(["nothing was executed"] if named else []))
     assert not Path("marker").exists()
 
 

@@ -1,17 +1,18 @@
 """Pickles read as data: every name stands for an inert object, so that nothing is imported or executed.
 
-Names that rebuild tensors stand for functions of this module; any other class or function is a `Placeholder`, which
-keeps what it was given. Names that only an attack uses are refused, for the sake of a clear message.
+The standard library's unpickler in C makes the object, after one look over the opcodes that refuses what would take
+memory, time or the stack out of proportion to the file: the machine itself has no bounds.
 """
 
 import io
 import pickle
+import pickletools
 import struct
 from collections import ChainMap, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -23,11 +24,14 @@ Names = Mapping[tuple[str, str], Any]
 Unknown = dict[str, None]  # names of other classes
 Persistent = Callable[[Any], Any] | None  # what stands for an object outside the pickle
 MAX_PICKLE_BYTES = 1 << 28  # a hundred times the pickle of the largest models, which holds no numbers
+MAX_OPCODES = 1 << 24  # 40 for each of 400,000 tensors
 MAX_LINE_BYTES = 1 << 16
-MAX_KEY_BITS = 128  # of a whole number that is a key; one of thousands of digits cannot be shown
-MAX_NESTED = 50_000  # lists and dictionaries that are open at once, or within one another
-MAX_UNKNOWN = 32  # distinct names of other classes that are recorded
-MAX_ARGUMENTS = 32  # of a function that rebuilds a tensor
+MAX_INTEGER_BYTES = 64  # Python reads any; one of thousands of digits cannot be shown
+MAX_NESTED_TUPLES = 16  # hashing and comparing tuples within tuples recurs in C, without a bound
+MAX_KEY_PARTS = 64  # of a tuple that is a key
+MAX_NESTED = 50_000  # lists and dictionaries within one another
+MAX_OTHER_NAMES = 1 << 14  # distinct names of other classes in one pickle, each of which becomes a class
+MAX_UNKNOWN = 32  # of them that are recorded
 MAX_DIMENSIONS = 64  # of a tensor, as in torch
 SEQUENCES = (tuple, list)
 
@@ -50,20 +54,29 @@ class StoredTensor(msgspec.Struct, frozen=True, gc=False):
     strides: tuple[int, ...]
 
 
+class Deferred(msgspec.Struct, frozen=True, gc=False):
+    """Bytes of the pickled file that were not read: where they begin and end, and whether they are UTF-8 text."""
+
+    start: int
+    stop: int
+    is_text: bool
+
+
 class Placeholder(dict[Any, Any]):
-    """Stands for a class, function or object, never imported or called; holds the items that the pickle sets."""
+    """Stands for an object of another class, never imported or called; holds the items that the pickle sets."""
 
-    __slots__ = ("arguments", "name", "state")
+    __slots__ = ("arguments", "state")
+    name = ""  # of the class that it stands for
+    arguments: tuple[Any, ...]
+    state: Mapping[Any, Any]
 
-    def __init__(self, *arguments: Any, **_: Any) -> None:
+    def __new__(cls, *arguments: Any) -> "Placeholder":  # noqa: D102
+        made = super().__new__(cls)  # not __init__, which the opcodes of objects do not call
+        made.arguments, made.state = arguments, _STATELESS
+        return made
+
+    def __init__(self, *_: Any) -> None:
         super().__init__()
-        self.name = ""
-        self.arguments: tuple[Any, ...] = arguments
-        self.state: Mapping[Any, Any] = _STATELESS
-
-    def __call__(self, *arguments: Any, **_: Any) -> "Placeholder":
-        """Return an object of this class."""
-        return placeholder(self.name, *arguments)
 
     def __setstate__(self, state: Any) -> None:
         # Attributes come alone, or before those of __slots__. They are not copied: a pickle can set them many times.
@@ -71,6 +84,10 @@ class Placeholder(dict[Any, Any]):
         attributes = [part for part in parts if isinstance(part, dict)]
         if attributes:
             self.state = attributes[0] if len(attributes) == 1 else ChainMap(*reversed(attributes))
+
+    def __call__(self, *arguments: Any) -> "Placeholder":
+        """Return another object of this class."""
+        return type(self)(*arguments)
 
     def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
@@ -88,19 +105,17 @@ class Placeholder(dict[Any, Any]):
 _STATELESS: Mapping[Any, Any] = MappingProxyType({})
 
 
-def placeholder(name: str, *arguments: Any) -> Placeholder:
-    """Return a placeholder of a name."""
-    made = Placeholder(*arguments)
-    made.name = name
-    return made
+@lru_cache(maxsize=256)
+def class_of(name: str) -> type[Placeholder]:
+    """Return what stands for a class; nothing in a pickle can change it, as its methods need an object."""
+    return type("Placeholder", (Placeholder,), {"__slots__": (), "name": name})
 
 
-class Deferred(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of the pickled file that were not read: where they begin and end, and whether they are UTF-8 text."""
-
-    start: int
-    stop: int
-    is_text: bool
+def name_of(kind: Any) -> str:
+    """Return the name of what a placeholder, or the class of one, stands for; nothing of anything else."""
+    return (
+        kind.name if isinstance(kind, Placeholder) or (isinstance(kind, type) and issubclass(kind, Placeholder)) else ""
+    )
 
 
 class _Dictionary(OrderedDict[Any, Any]):
@@ -110,9 +125,24 @@ class _Dictionary(OrderedDict[Any, Any]):
         pass
 
 
+class _Function:
+    """A function of this package under the name of another; a pickle can set no attribute of it."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, _: Any) -> None:
+        raise pickle.UnpicklingError("it sets the state of a function")
+
+
 def _dictionary(*pairs: Any) -> "_Dictionary | Placeholder":
     """Return an ordered dictionary, which Python 2 makes of a list of pairs."""
-    return placeholder("", *pairs) if pairs else _Dictionary()
+    return Placeholder(*pairs) if pairs else _Dictionary()
 
 
 def natural_numbers(values: Any = ()) -> tuple[int, ...]:
@@ -130,11 +160,11 @@ _Tensor = StoredTensor | Placeholder
 
 def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any) -> _Tensor:
     if isinstance(storage, Placeholder):
-        return placeholder(f"tensor of a {storage.name or 'storage of another kind'}")
+        return class_of(f"tensor of a {storage.name or 'storage of another kind'}")(shape)
     if not isinstance(storage, StoredStorage) or not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError("a tensor without a storage or a dtype of torch")
     if isinstance(metadata, dict) and (metadata.get("conj") or metadata.get("neg")):
-        return placeholder("lazy conjugate or negative")
+        return class_of("lazy conjugate or negative")(shape)
     shape, strides, (offset,) = natural_numbers(shape), natural_numbers(strides), natural_numbers([offset])
     if len(shape) != len(strides):
         raise ValueError("a tensor whose strides do not fit its shape")
@@ -153,22 +183,27 @@ def _rebuild_v3(
     return _tensor(storage, dtype, offset, shape, strides, metadata)
 
 
-def _rebuild_from_type(rebuild: Any, _type: Any, arguments: Any, _state: Any) -> Any:
-    if rebuild is _rebuild_from_type:
+def _rebuild_from_type(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
+    if getattr(rebuild, "_function", None) is _rebuild_from_type:
         raise ValueError("a tensor within a tensor")
     rebuilt = rebuild(*arguments)
-    if isinstance(rebuilt, Placeholder) and isinstance(_type, Placeholder) and _type.name:
-        return placeholder(_type.name, rebuilt)
+    if isinstance(rebuilt, Placeholder) and (name := name_of(kind)):
+        made = class_of(name)(*arguments)
+        made.__setstate__(state)
+        return made
     return rebuilt
 
 
 def _data(data: Any, *_: Any) -> Any:
+    if isinstance(data, tuple):  # what a function returns may be a key, and is not looked into
+        raise ValueError("a parameter that is a tuple")
     return data
 
 
-def _instance(kind: Any = None, *arguments: Any) -> Placeholder:
+def _instance(kind: Any = Placeholder, *arguments: Any) -> Placeholder:
     """Return an object of a class, as ``copyreg`` makes it."""
-    return placeholder(kind.name if isinstance(kind, Placeholder) else "", *arguments)
+    is_unknown = isinstance(kind, type) and issubclass(kind, Placeholder)
+    return kind(*arguments) if is_unknown else Placeholder(*arguments)
 
 
 _OTHER_TENSORS = {
@@ -188,29 +223,25 @@ STORAGES = {
     **{"ComplexDoubleStorage": "complex128", "QInt8Storage": "int8", "QUInt8Storage": "uint8"},
     **{"QInt32Storage": "int32", "UntypedStorage": ""},
 }
-_PATHS = ["Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"]
+_USUAL = """
+argparse.Namespace collections.defaultdict collections.Counter collections.deque datetime.datetime datetime.timedelta
+datetime.date datetime.timezone _codecs.encode torch.Tensor torch.device torch.Generator torch.strided
+torch.contiguous_format torch.channels_last torch.preserve_format torch.serialization._get_layout
+torch.torch_version.TorchVersion torch.storage._load_from_bytes numpy.dtype numpy.ndarray numpy.core.multiarray.scalar
+numpy._core.multiarray.scalar numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct
+numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer pytorch_lightning.utilities.parsing.AttributeDict
+lightning.pytorch.utilities.parsing.AttributeDict lightning.fabric.utilities.data.AttributeDict
+lightning_fabric.utilities.data.AttributeDict
+""".split()
 _BUILTINS = """
 set frozenset complex slice bytearray list dict tuple range xrange int long float str unicode bool bytes object
 """.split()
-_IGNORED: dict[str, Sequence[str]] = {
-    "argparse": ["Namespace"],
-    "builtins": _BUILTINS,
-    "__builtin__": _BUILTINS,
-    "collections": ["defaultdict", "Counter", "deque"],
-    "datetime": ["datetime", "timedelta", "date", "timezone"],
-    "_codecs": ["encode"],
-    "pathlib": _PATHS,
-    "pathlib._local": _PATHS,
-    "torch": ["Tensor", "device", "Generator", "strided", "contiguous_format", "channels_last", "preserve_format"],
-    "torch.serialization": ["_get_layout"],
-    "torch.torch_version": ["TorchVersion"],
-    "numpy": ["dtype", "ndarray"],
-    **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("scalar", "_reconstruct")),
-    **dict.fromkeys(("numpy.core.numeric", "numpy._core.numeric"), ("_frombuffer",)),
-    "torch.storage": ["_load_from_bytes"],
-    **dict.fromkeys(("pytorch_lightning.utilities.parsing", "lightning.pytorch.utilities.parsing"), ("AttributeDict",)),
-    **dict.fromkeys(("lightning.fabric.utilities.data", "lightning_fabric.utilities.data"), ("AttributeDict",)),
-}
+_PATHS = ["Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"]
+_IGNORED = [
+    *(name.rpartition(".")[::2] for name in _USUAL),
+    *((module, name) for module in ("builtins", "__builtin__") for name in _BUILTINS),
+    *((module, name) for module in ("pathlib", "pathlib._local") for name in _PATHS),
+]
 """What trainers often save with the weights; such a name is no news."""
 TENSOR_NAMES: Names = {
     ("collections", "OrderedDict"): _dictionary,
@@ -224,27 +255,28 @@ TENSOR_NAMES: Names = {
     ("torch.storage", "UntypedStorage"): StoredStorage("UntypedStorage", "", 0),
     **{("torch", name): name for name in DTYPES},
     # what rebuilds tensors that are not plain numbers
-    **{("torch._utils", name): partial(placeholder, text) for name, text in _OTHER_TENSORS.items()},
+    **{("torch._utils", name): class_of(text) for name, text in _OTHER_TENSORS.items()},
     **{(module, name): _instance for module in ("copyreg", "copy_reg") for name in ("_reconstructor", "__newobj__")},
-    **{(module, name): Placeholder for module, names in _IGNORED.items() for name in names},
+    **dict.fromkeys(_IGNORED, Placeholder),
 }
-"""Names that the pickle of a saved model may hold, and what each stands for; any other is a `Placeholder`."""
+"""Names that the pickle of a saved model may hold, and what each stands for; any other is a class of its own."""
 _ATTACK_MODULES = set(
     "os posix nt ntpath posixpath subprocess sys pty socket ctypes importlib runpy shutil webbrowser commands".split()
 )
-_ATTACK_FUNCTIONS = {
-    "builtins": ["eval", "exec", "execfile", "compile", "open", "__import__", "input", "breakpoint", "globals"],
-    "torch": ["load", "hub", "serialization.load"],
-    "torch.serialization": ["load"],
-    "pickle": ["load", "loads", "Unpickler"],
-}
+_ATTACK_FUNCTIONS = set(
+    """
+builtins.eval builtins.exec builtins.execfile builtins.compile builtins.open builtins.__import__ builtins.input
+builtins.breakpoint builtins.globals torch.load torch.hub torch.serialization.load pickle.load
+pickle.loads pickle.Unpickler
+""".split()
+)
 _ATTACK_MODULE_OF = {"__builtin__": "builtins", "_pickle": "pickle", "cPickle": "pickle"}
 
 
 def _is_attack(module: str, name: str) -> bool:
     """Return whether a name has no use in a saved model but an attack; only the message depends on it."""
-    functions = _ATTACK_FUNCTIONS.get(_ATTACK_MODULE_OF.get(module, module), ())
-    if module.partition(".")[0] in _ATTACK_MODULES or name in functions:
+    full = f"{_ATTACK_MODULE_OF.get(module, module)}.{name}"
+    if module.partition(".")[0] in _ATTACK_MODULES or full in _ATTACK_FUNCTIONS:
         return True
     parts = name.split(".")
     return len(parts) > 1 and any(part in _ATTACK_MODULES or part.startswith("__") for part in parts)
@@ -259,11 +291,30 @@ def load(
     *,
     deferring: bool = False,
 ) -> Any:
-    """Unpickle, with an inert object for every name."""
-    bounded = stream if isinstance(stream, io.BytesIO) else cast(BinaryIO, _BoundedStream(stream))
-    kind = _DeferringUnpickler if deferring else _Unpickler
+    """Unpickle the next object of a stream, with an inert object for every name.
+
+    Parameters
+    ----------
+    stream : BinaryIO
+        Seekable; left behind the pickle.
+    location : str
+        Of the file, for messages.
+    names : mapping
+        What stands for a name: a function, a storage, the name of a dtype, or a class that defines ``__setstate__``.
+    persistent : callable, optional
+        Returns what stands for an object outside the pickle; without one, such a reference is refused.
+    unknown : dict, optional
+        Receives the names of other classes.
+    deferring : bool
+        Leave long bytes and texts in the file, as `Deferred`, so that listing the arrays of a pickle does not read
+        them.
+    """
     try:
-        return kind(bounded, location, names, persistent, {} if unknown is None else unknown).load()
+        content = _looked_over(stream, deferring=deferring)
+        refer = (lambda place: Deferred(*place)) if deferring else persistent
+        # A buffer to look ahead in spares the machine a call for each opcode.
+        read = io.BufferedReader(io.BytesIO(content), 1 << 17)
+        return _Unpickler(read, location, names, refer, {} if unknown is None else unknown).load()
     except CheckpointError:
         raise
     except Exception as error:
@@ -271,89 +322,17 @@ def load(
         raise damaged(location, f"its pickle cannot be read ({reason!a})") from error
 
 
-def _called(kind: Any, arguments: Any) -> Any:
-    """Return what a call stands for; arguments of a placeholder are not copied, as a pickle can repeat them cheaply."""
-    if type(arguments) is not tuple:
-        raise pickle.UnpicklingError("a call without arguments")
-    if kind is Placeholder or isinstance(kind, Placeholder):
-        made = placeholder(kind.name if isinstance(kind, Placeholder) else "")
-        made.arguments = arguments
-        return made
-    if len(arguments) > MAX_ARGUMENTS:
-        raise pickle.UnpicklingError("a call with too many arguments")
-    return kind(*arguments)
-
-
-class _BoundedStream:
-    """A stream of which at most `MAX_PICKLE_BYTES` are read."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._left = stream, MAX_PICKLE_BYTES
-
-    def read(self, count: int) -> bytes:
-        content = self._stream.read(min(count, self._left))
-        self._left -= len(content)
-        if len(content) < count:
-            raise EOFError("it ends too early, or is too long")
-        return content
-
-    def readline(self) -> bytes:
-        found = self._stream.readline(MAX_LINE_BYTES)
-        self._left -= len(found)
-        if self._left < 0 or not found.endswith(b"\n"):
-            raise EOFError("a line does not end")
-        return found
-
-    def skip(self, count: int) -> tuple[int, int]:
-        """Pass over bytes of the file, and return where they begin and end."""
-        start = self._stream.tell()
-        if count and not (self._stream.seek(start + count - 1) and self._stream.read(1)):
-            raise EOFError("it ends too early")
-        return start, start + count
-
-
-class _Unpickler(pickle._Unpickler):
-    """The standard library's unpickler in Python, its opcodes guarded.
-
-    The one in C cannot be used: a few bytes make it allocate gigabytes (an index of its memo) or hash a key of nested
-    tuples forever, and its opcodes cannot be replaced.
-    """
-
-    # Members of the base class that its stubs leave out.
-    stack: list[Any]
-    append: Callable[[Any], None]
-    pop_mark: Callable[[], list[Any]]
-    read: Callable[[int], bytes]
-    readline: Callable[[], bytes]
-
-    def __init__(self, stream: Any, location: str, names: Names, persistent: Persistent, unknown: Unknown) -> None:
+class _Unpickler(pickle.Unpickler):  # noqa: S301 - every name is inert
+    def __init__(self, stream: BinaryIO, location: str, names: Names, persistent: Persistent, unknown: Unknown) -> None:
         # Texts of Python 2 may hold the bytes of an array.
         super().__init__(stream, encoding="latin1")
-        self.stream: Any = stream
         self._location, self._names, self._persistent, self._unknown = location, names, persistent, unknown
-
-    def load(self) -> Any:
-        # The loop of the base class without its layer for frames, which takes a fifth of the time.
-        self.read, self.readline = self.stream.read, self.stream.readline
-        self.metastack: list[list[Any]] = []
-        self.stack = []
-        self.append = self.stack.append
-        self.proto = 0
-        read, dispatch = self.read, self.dispatch
-        try:
-            while True:
-                opcode = read(1)
-                if not opcode:
-                    raise EOFError("it ends too early")
-                dispatch[opcode[0]](self)
-        except pickle._Stop as stop:  # type: ignore[attr-defined]
-            return stop.value
+        self._n_others = 0
 
     def find_class(self, module: str, name: str) -> Any:
-        try:
-            return self._names[module, name]
-        except KeyError:
-            pass
+        found = self._names.get((module, name))
+        if found is not None:
+            return _Function(found) if callable(found) and not isinstance(found, type) else found
         full = f"{module}.{name}"
         full = full if full.isprintable() else ascii(full)[1:-1]
         if _is_attack(module, name):
@@ -362,130 +341,201 @@ class _Unpickler(pickle._Unpickler):
                 "nothing was executed. Save the model's state_dict() alone",
                 "unsafe",
             )
+        self._n_others += 1
+        if self._n_others > MAX_OTHER_NAMES:
+            raise pickle.UnpicklingError(f"more than {MAX_OTHER_NAMES:,} names of classes")
         if len(self._unknown) < MAX_UNKNOWN:
             self._unknown[full] = None
-        return placeholder(full)
+        return class_of(full)
 
     def persistent_load(self, reference: Any) -> Any:
         if self._persistent is None:
             raise pickle.UnpicklingError("it refers to objects outside the pickle")
         return self._persistent(reference)
 
-    def _build(self) -> None:
-        state, built = self.stack.pop(), self.stack[-1]
-        if not hasattr(type(built), "__setstate__"):
-            raise pickle.UnpicklingError("it sets the state of an object without one")
-        built.__setstate__(state)
 
-    def _set_item(self) -> None:
-        value = self.stack.pop()
-        self._update([self.stack.pop(), value])
+# The look over the opcodes
 
-    def _dictionary(self) -> None:
-        items = self.pop_mark()
-        self.append({})
-        self._update(items)
-
-    def _update(self, items: Sequence[Any]) -> None:
-        keys = items[::2]
-        for key in keys:
-            # Hashing tuples within tuples can take forever, or overflow the stack.
-            if type(key) is tuple and any(type(part) is tuple for part in key):
-                raise pickle.UnpicklingError("a key of tuples within tuples")
-            if type(key) is int and key.bit_length() > MAX_KEY_BITS:
-                raise pickle.UnpicklingError("a number of many digits as a key")
-        self.stack[-1].update(zip(keys, items[1::2], strict=True))
-
-    def _instantiate(self, kind: Any, arguments: list[Any]) -> None:
-        self.append(_called(kind, tuple(arguments)))
-
-    def _new(self) -> None:
-        arguments = self.stack.pop()
-        self.stack[-1] = _called(self.stack[-1], arguments)
-
-    def _new_with_keywords(self) -> None:
-        self.stack.pop()
-        self._new()
-
-    def _add_items(self) -> None:
-        items = self.pop_mark()
-        # Not hashed, as a set would; a set is a placeholder made of a list.
-        if isinstance(self.stack[-1], Placeholder):
-            (members,) = self.stack[-1].arguments
-            members.extend(items)
-
-    def _frozen_set(self) -> None:
-        items = self.pop_mark()  # which sets another list to append to
-        self.append(Placeholder(items))
-
-    def _frame(self) -> None:
-        # Read through rather than ahead: what follows need not be in memory.
-        self.read(8)
-
-    def _byte_array(self) -> None:
-        (count,) = struct.unpack("<Q", self.read(8))
-        content = self.read(count)
-        if len(content) < count:
-            raise EOFError("it ends too early")
-        self.append(content)
-
-    def _open(self, opened: Any) -> None:
-        if len(self.stack) > MAX_NESTED:
-            raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
-        self.append(opened)
-
-    def _mark(self) -> None:
-        if len(self.metastack) > MAX_NESTED:
-            raise pickle.UnpicklingError(f"{MAX_NESTED:,} lists or dictionaries within one another")
-        self.load_mark()  # type: ignore[attr-defined]
-
-    def _refuse(self) -> None:
-        raise pickle.UnpicklingError("an opcode that torch does not write")
-
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = pickle._Unpickler.dispatch | {
-        pickle.EMPTY_LIST[0]: lambda self: self._open([]),
-        pickle.EMPTY_DICT[0]: lambda self: self._open({}),
-        pickle.MARK[0]: _mark,
-        pickle.BUILD[0]: _build,
-        pickle.SETITEM[0]: _set_item,
-        pickle.SETITEMS[0]: lambda self: self._update(self.pop_mark()),
-        pickle.DICT[0]: _dictionary,
-        pickle.EMPTY_SET[0]: lambda self: self.append(Placeholder([])),
-        pickle.ADDITEMS[0]: _add_items,
-        pickle.FROZENSET[0]: _frozen_set,
-        pickle.REDUCE[0]: _new,
-        pickle.NEWOBJ[0]: _new,
-        pickle.NEWOBJ_EX[0]: _new_with_keywords,
-        pickle.FRAME[0]: _frame,
-        pickle.BYTEARRAY8[0]: _byte_array,
-        **dict.fromkeys((pickle.EXT1[0], pickle.EXT2[0], pickle.EXT4[0]), _refuse),
-    }
+_CODE = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
+_BINPUT, _LONG_BINPUT, _MEMOIZE = _CODE["BINPUT"], _CODE["LONG_BINPUT"], _CODE["MEMOIZE"]
+_BINGET, _LONG_BINGET, _POP, _DUP = _CODE["BINGET"], _CODE["LONG_BINGET"], _CODE["POP"], _CODE["DUP"]
+_MARK, _TUPLE, _LONG1, _LONG4, _INT = (_CODE[name] for name in ("MARK", "TUPLE", "LONG1", "LONG4", "INT"))
+_GLOBAL, _BINPERSID, _STOP, _FRAME, _PROTO = (_CODE[n] for n in ("GLOBAL", "BINPERSID", "STOP", "FRAME", "PROTO"))
+_TEXTS = (_CODE["BINUNICODE"], _CODE["BINUNICODE8"])
 
 
-def _deferring(width: str, *, is_text: bool) -> Callable[["_DeferringUnpickler"], None]:
-    """Return an opcode of bytes or a text whose length is stored in so many bytes."""
+def _table(values: Mapping[str, int], missing: int = -1) -> list[int]:
+    """Return a number for each byte that is an opcode."""
+    table = [missing] * 256
+    for names, value in values.items():
+        for name in names.split():
+            table[_CODE[name]] = value
+    return table
 
-    def opcode(self: "_DeferringUnpickler") -> None:
-        (count,) = struct.unpack(width, self.read(struct.calcsize(width)))
-        if count >= (MIN_DEFERRED_TEXT if is_text else MIN_DEFERRED_BYTES):
-            start, stop = self.stream.skip(count)
-            self.append(Deferred(start, stop, is_text))
+
+_CONSTANTS = _table({
+    "NONE NEWTRUE NEWFALSE EMPTY_LIST EMPTY_DICT EMPTY_SET EMPTY_TUPLE": 0,
+    "BININT1": 1, "BININT2": 2, "BININT": 4, "BINFLOAT": 8,
+})  # fmt: skip
+"""Bytes of the argument of opcodes that push one value."""
+_COUNTED = _table({
+    "SHORT_BINUNICODE SHORT_BINSTRING SHORT_BINBYTES": 1, "BINUNICODE BINSTRING BINBYTES": 4,
+    "BINUNICODE8 BINBYTES8 BYTEARRAY8": 8,
+})  # fmt: skip
+"""Bytes of the count of the bytes that follow."""
+_DEFERRED = _table(
+    {"SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 BINSTRING": MIN_DEFERRED_BYTES}
+    | {"BINUNICODE BINUNICODE8": MIN_DEFERRED_TEXT},
+    missing=MAX_PICKLE_BYTES,
+)
+_POPPED = _table({"BINPERSID STOP": 0, "APPEND BUILD STACK_GLOBAL REDUCE NEWOBJ": 1, "SETITEM": 2})
+"""Values by which the stack shrinks; that which is left on top is no tuple."""
+_BY_MARK = _table({"LIST DICT FROZENSET OBJ": 1, "APPENDS SETITEMS ADDITEMS POP_MARK": 0})
+"""Values pushed by opcodes that take all above the mark."""
+_KEYS = _table({"SETITEM SETITEMS DICT": 2, "ADDITEMS FROZENSET": 1}, missing=0)
+"""Every how manieth of the values that an opcode takes is hashed."""
+_CALLS = _table({"REDUCE NEWOBJ": 1}, missing=0)
+_TUPLES = _table({"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
+_UINT32 = struct.Struct("<I").unpack_from
+_MAX_OPCODE_BYTES = 128  # of an opcode with its argument, but for lines and what is counted
+_CHUNK = 1 << 16
+_NESTED = 40  # a tuple stands on the stack as its nesting, shifted by so many bits, plus its length; all else as 0
+_LENGTH = (1 << _NESTED) - 1
+
+
+def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
+    """Return the next pickle of a stream, once it is known to be bounded, without its frames and what is deferred.
+
+    Lengths lie inside the file, and indices of the memo are at most as many as the opcodes before them. Tuples are
+    followed along the stack: they are not nested deeply, small where they are keys, and of calls no longer together
+    than the pickle itself.
+    """
+    kept: list[bytes] = []
+    data, at, first, limit, n_kept, n_arguments, constants = b"", 0, 0, -1, 0, 0, _CONSTANTS
+    stack: list[int] = []
+    marks: list[int] = []
+    memo: dict[int, int] = {}
+    for place in range(MAX_OPCODES):
+        if at > limit:
+            kept.append(data[first:at])
+            n_kept += at - first
+            data, first, at = data[at:] + stream.read(_CHUNK), 0, 0
+            limit = len(data) - _MAX_OPCODE_BYTES
+            if not data or n_kept > MAX_PICKLE_BYTES:
+                raise EOFError("it ends too early, or is too long")
+        code = data[at]
+        at += 1
+        if code == _LONG_BINPUT:
+            (index,) = _UINT32(data, at)
+            if index > place:
+                raise pickle.UnpicklingError("an index of its memo beyond all values")
+            memo[index] = stack[-1]
+            at += 4
+        elif code == _BINPUT:
+            memo[data[at]] = stack[-1]
+            at += 1
+        elif (size := constants[code]) >= 0:
+            stack.append(0)
+            at += size
+        elif code == _BINGET:
+            stack.append(memo[data[at]])
+            at += 1
+        elif code == _MARK:
+            marks.append(len(stack))
+        elif code == _TUPLE or (size := _TUPLES[code]) > 0:
+            mark = marks.pop() if code == _TUPLE else len(stack) - size
+            parts = stack[mark:]
+            nesting = (max(parts) >> _NESTED) + 1 if any(parts) else 1
+            if nesting > MAX_NESTED_TUPLES:
+                raise pickle.UnpicklingError(f"more than {MAX_NESTED_TUPLES} tuples within one another")
+            stack[mark:] = [(nesting << _NESTED) + len(parts)]
+        elif (popped := _POPPED[code]) >= 0:
+            if code == _STOP:
+                stream.seek(stream.tell() - len(data) + at)
+                kept.append(data[first:at])
+                return b"".join(kept)
+            if code == _BINPERSID and deferring:
+                raise pickle.UnpicklingError("it refers to objects outside the pickle")
+            if _CALLS[code] > 0:
+                n_arguments += stack[-1] & _LENGTH
+                if n_arguments > place:
+                    raise pickle.UnpicklingError("the same arguments again and again")
+            elif _KEYS[code]:
+                _check_keys(stack[-2:-1])
+            del stack[len(stack) - popped :]
+            stack[-1] = 0
+        elif code == _LONG_BINGET:
+            stack.append(memo[_UINT32(data, at)[0]])
+            at += 4
+        elif code == _MEMOIZE:
+            memo[len(memo)] = stack[-1]
+        elif (width := _COUNTED[code]) > 0:
+            stack.append(0)
+            size = int.from_bytes(data[at : at + width], "little")
+            is_deferred = deferring and size >= _DEFERRED[code]
+            if not is_deferred and at + width + size <= len(data):
+                at += width + size
+                continue
+            start = stream.tell() - len(data) + at + width
+            _check_end(stream, start + size)
+            if is_deferred:
+                kept += [data[first : at - 1], _reference(start, start + size, is_text=code in _TEXTS)]
+            else:
+                n_kept += size
+                if n_kept > MAX_PICKLE_BYTES:
+                    raise EOFError("it is too long")
+                stream.seek(start)
+                kept += [data[first : at + width], stream.read(size)]
+            data, first, at, limit = b"", 0, 0, -1
+        elif (pushed := _BY_MARK[code]) >= 0:
+            mark = marks.pop()
+            if every := _KEYS[code]:
+                _check_keys(stack[mark::every])
+            stack[mark:] = [0] * pushed
+        elif code in (_GLOBAL, _INT):
+            for _ in range(2 if code == _GLOBAL else 1):
+                if (end := data.find(b"\n", at)) < 0:
+                    data += stream.read(MAX_LINE_BYTES)
+                    end = data.index(b"\n", at)
+                if code == _INT and end - at > MAX_INTEGER_BYTES:
+                    raise pickle.UnpicklingError("a whole number of many digits")
+                at = end + 1
+            stack.append(0)
+        elif code in (_LONG1, _LONG4):
+            width = 1 if code == _LONG1 else 4
+            size = int.from_bytes(data[at : at + width], "little")
+            if size > MAX_INTEGER_BYTES:
+                raise pickle.UnpicklingError("a whole number of many digits")
+            stack.append(0)
+            at += width + size
+        elif code == _POP:
+            (marks if marks and marks[-1] == len(stack) else stack).pop()
+        elif code == _DUP:
+            stack.append(stack[-1])
+        elif code == _FRAME:
+            kept.append(data[first : at - 1])
+            at += 8
+            first = at
+        elif code == _PROTO:
+            at += 1
         else:
-            content = self.read(count)
-            self.append(content.decode("utf-8", "surrogatepass") if is_text else content)
-
-    return opcode
+            raise pickle.UnpicklingError("an opcode that torch does not write")
+    raise pickle.UnpicklingError(f"more than {MAX_OPCODES:,} opcodes")
 
 
-class _DeferringUnpickler(_Unpickler):
-    """Leaves long bytes and texts in the file, so that listing the arrays of a pickle does not read them."""
+def _check_keys(keys: list[int]) -> None:
+    """Refuse tuples that take long to hash."""
+    if any(key >> _NESTED > 1 or key & _LENGTH > MAX_KEY_PARTS for key in keys):
+        raise pickle.UnpicklingError("a key of tuples within tuples, or of many parts")
 
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = _Unpickler.dispatch | {
-        pickle.SHORT_BINBYTES[0]: _deferring("<B", is_text=False),
-        pickle.BINBYTES[0]: _deferring("<I", is_text=False),
-        pickle.BINBYTES8[0]: _deferring("<Q", is_text=False),
-        pickle.BYTEARRAY8[0]: _deferring("<Q", is_text=False),
-        pickle.BINSTRING[0]: _deferring("<I", is_text=False),
-        pickle.BINUNICODE[0]: _deferring("<I", is_text=True),
-        pickle.BINUNICODE8[0]: _deferring("<Q", is_text=True),
-    }
+
+def _check_end(stream: BinaryIO, stop: int) -> None:
+    """Refuse a length that exceeds the file; leave the stream behind it."""
+    if not (stream.seek(stop - 1) and stream.read(1)):
+        raise EOFError("it ends too early")
+
+
+def _reference(start: int, stop: int, *, is_text: bool) -> bytes:
+    """Return opcodes that refer to bytes of the file as to an object outside the pickle."""
+    places = b"".join(pickle.LONG1 + b"\x09" + place.to_bytes(9, "little") for place in (start, stop))
+    return places + (pickle.NEWTRUE if is_text else pickle.NEWFALSE) + pickle.TUPLE3 + pickle.BINPERSID

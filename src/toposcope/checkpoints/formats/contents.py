@@ -7,7 +7,7 @@ from typing import Any
 
 from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.unpickling import MAX_NESTED, Placeholder, StoredTensor
+from toposcope.checkpoints.unpickling import MAX_NESTED, Placeholder, StoredTensor, name_of
 from toposcope.errors import ToposcopeError, choices
 
 Key = tuple[str | int, ...]
@@ -159,8 +159,8 @@ class _Walk:
         elif isinstance(content, list | tuple):
             for number, value in enumerate(content):
                 self.visit(_joined(name, str(number)), value, depth)
-        elif isinstance(content, Placeholder) and content.name:
-            self.model.unread[name] = content.name
+        elif what := name_of(content):
+            self.model.unread[name] = what
 
 
 def _joined(outer: str, name: str) -> str:
@@ -172,8 +172,9 @@ def _module_items(module: Placeholder) -> Iterator[tuple[str, Any]]:
     """Yield what the state_dict of a module would hold."""
     fields = fields_of(module) or {}
     transient = fields.get("_non_persistent_buffers_set")
-    members = transient.arguments[0] if isinstance(transient, Placeholder) and transient.arguments else ()
-    transient = {name for name in members if isinstance(name, str)}
+    if isinstance(transient, Placeholder):  # protocol 2 makes a set of a list
+        transient = transient.arguments[0] if transient.arguments else ()
+    transient = {name for name in transient or () if isinstance(name, str)}
     for part in ("_parameters", "_buffers", "_modules"):
         for name, value in (items_of(fields.get(part)) or {}).items():
             if isinstance(name, str) and not (part == "_buffers" and name in transient):
@@ -345,7 +346,7 @@ def _unusual(fields: Mapping[Any, Any], key: Key, own: dict[str | int, Model], n
         return replace(inner if is_found else Contents(others[0]), left=list(map(str, direct)))
     if whole and not direct:
         return Contents(None, others)
-    has_leaf = any(isinstance(value, StoredTensor | StoredArray | Placeholder) for value in fields.values())
+    has_leaf = any(isinstance(value, StoredTensor | StoredArray | Placeholder | type) for value in fields.values())
     return _alone(fields, key) if own or direct or has_leaf else Contents()
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -54,8 +55,9 @@ LIGHTNING_META = "meta.pt"  # a file that Lightning writes into the folder
 class _Record:
     """The state of a pickled object of the metadata: its fields, or a tuple of them."""
 
-    def __init__(self, *_: Any) -> None:
-        self.state: Any = {}
+    state: Any = MappingProxyType({})  # until it is set: the opcode of objects calls no constructor
+
+    def __init__(self, *_: Any) -> None: ...
 
     def __setstate__(self, state: Any) -> None:
         self.state = state

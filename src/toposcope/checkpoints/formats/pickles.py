@@ -24,8 +24,8 @@ from toposcope.checkpoints.unpickling import (
     StoredTensor,
     Unknown,
     load,
+    name_of,
     natural_numbers,
-    placeholder,
 )
 
 _CODES = {
@@ -51,7 +51,7 @@ class StoredDtype:
     __slots__ = ("code", "is_big", "name")
 
     def __init__(self, code: Any = "", *_: Any) -> None:
-        if isinstance(code, Placeholder) and code.name.startswith(_EXTENSIONS):
+        if name_of(code).startswith(_EXTENSIONS):
             last = code.name.rpartition(".")[2]
             self.code, self.name = last, last if last in DTYPES else ""
         else:
@@ -85,6 +85,7 @@ class StoredArray:
         if not isinstance(dtype, StoredDtype):
             return
         shape = natural_numbers(shape)
+        data = bytes(data) if isinstance(data, bytearray) else data
         self.code, self.is_big = dtype.code, dtype.is_big
         if not dtype.name or not isinstance(data, bytes | str | Deferred):
             return
@@ -140,7 +141,7 @@ def _bytes(content: Any = b"", *_: Any) -> Any:
 
 NAMES: Names = {
     **TENSOR_NAMES,
-    ("numpy", "dtype"): StoredDtype,
+    ("numpy", "dtype"): lambda *arguments: StoredDtype(*arguments),
     ("_codecs", "encode"): _encode,
     **{(module, name): _bytes for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray")},
     **{(f"{core}.multiarray", "_reconstruct"): lambda *_: StoredArray() for core in _CORES},
@@ -197,8 +198,8 @@ def stream_of(file: StoredFile) -> BinaryIO:
 def storage_of(reference: Any) -> StoredStorage | Placeholder:
     """Return the storage that a pickle of torch refers to; a placeholder for one of another kind."""
     kind, typed, record, _device, count, *view = reference
-    if kind == "storage" and isinstance(typed, Placeholder):
-        return placeholder(typed.name)
+    if kind == "storage" and isinstance(typed, type):
+        return typed(count) if issubclass(typed, Placeholder) else Placeholder(count)
     if kind != "storage" or not isinstance(typed, StoredStorage) or view.count(None) < len(view):
         raise ValueError("an unknown kind of stored object")
     if not isinstance(record, str) or type(count) is not int or count < 0:
@@ -271,9 +272,9 @@ class Legacy:
             raise unsupported(file, "its numbers are big-endian; save it again on another machine")
         self._begins = self._places(keys, stream.tell())
 
-    def _stored(self, reference: Any) -> StoredStorage | Placeholder:
+    def _stored(self, reference: Any) -> StoredStorage | type:
         # The class of a module that was saved whole, with its source.
-        if reference[0] == "module" and isinstance(reference[1], Placeholder):
+        if reference[0] == "module" and isinstance(reference[1], type):
             return reference[1]
         storage = storage_of(reference)
         if not isinstance(storage, StoredStorage):
