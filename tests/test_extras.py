@@ -60,10 +60,10 @@ def test_one_line_names_what_needs_it_and_the_extra(package: str, monkeypatch: p
 
 def test_a_library_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "gguf", raising=False)
-    (tmp_path / "gguf.py").write_text("raise ImportError('libcudart.so.12: not found')\n")
-    with pytest.raises(ToposcopeError, match=r"needs gguf, which does not load \(libcudart.so.12: not found\); pip"):
-        require("gguf", "this")
+    monkeypatch.delitem(sys.modules, "gudhi", raising=False)
+    (tmp_path / "gudhi.py").write_text("raise ImportError('libcudart.so.12: not found')\n")
+    with pytest.raises(ToposcopeError, match=r"needs GUDHI, which does not load \(libcudart.so.12: not found\); pip"):
+        require("gudhi", "this")
 
 
 def _byte_pairs(folder: Path) -> object:

@@ -102,33 +102,3 @@ def test_ray(folder: Path, tmp_path: Path) -> None:
         assert errors == {}
         frames.append(study.frame())
     assert frames[0].equals(frames[1])
-
-
-def test_gguf(tmp_path: Path) -> None:
-    import gguf
-
-    name, W = "blk.0.ffn_up.weight", weights(0)[FC1].repeat(16, axis=1)
-    kind = gguf.GGMLQuantizationType.Q8_0
-    writer = gguf.GGUFWriter(str(tmp_path / "model.gguf"), "llama")
-    packed = gguf.quants.quantize(W, kind)
-    writer.add_tensor(name, packed, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    (layer,) = Checkpoint(tmp_path / "model.gguf", 0).layers()
-    np.testing.assert_array_equal(layer.matrix(), gguf.quants.dequantize(packed, kind))
-
-
-def test_tensorboard(tmp_path: Path) -> None:
-    from tensorboard.compat.proto.event_pb2 import Event
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-    writer = EventFileWriter(str(tmp_path))
-    for step, loss in ((1, 4.0), (2, 3.5)):
-        writer.add_event(Event(step=step, summary=Summary(value=[Summary.Value(tag="loss", simple_value=loss)])))
-    writer.close()
-    from toposcope.logs import read_log
-
-    assert read_log(tmp_path).loss.tolist() == [4.0, 3.5]

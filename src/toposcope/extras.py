@@ -14,7 +14,6 @@ EXTRAS = {
     "sklearn": ("scikit-learn", "boosting"),
     "ray": ("Ray", "ray"),
     "tensorboard": ("TensorBoard", "tensorboard"),
-    "gguf": ("gguf", "gguf"),
 }
 """Of each package that is imported: its name, and the extra that installs it."""
 

@@ -1,9 +1,11 @@
 """torch.distributed.checkpoint without a process group: tensors from their chunks, beside torch's own loader."""
 
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -219,6 +221,34 @@ def test_the_metadata_of_olmo_core(tmp_path: Path) -> None:
     )
     file.write_bytes(content)
     assert torch.equal(Checkpoint(folder, 1).tensors()["w"], W)
+
+
+def test_layers_stacked_by_megatron_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stacked = random_weights({"decoder.layers.mlp.linear_fc1.weight": (3, 6, 4), "decoder.layers.norm.weight": (3, 4)})
+    other = random_weights({"embedding.word_embeddings.weight": (8, 4), "optimizer.state.exp_avg.x": (5,)})
+    weights = stacked | other
+    cuts = {"decoder.layers.mlp.linear_fc1.weight": ((1, 2), (3,), ()), "decoder.layers.norm.weight": ((1, 2), ())}
+    write_sharded(tmp_path / "iter_10", weights, cuts, paths={name: (name,) for name in weights})
+    as_megatron_core(tmp_path / "iter_10", monkeypatch)
+    expected = {name: tensor for name, tensor in other.items() if "optimizer" not in name}
+    for name, tensor in stacked.items():
+        expected |= {name.replace("layers.", f"layers.{k}."): part for k, part in enumerate(tensor)}
+    assert_same(Checkpoint(tmp_path / "iter_10", 10).tensors(), expected)
+
+
+def as_megatron_core(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add what Megatron-Core writes, and give the metadata its class."""
+    name = "megatron.core.dist_checkpointing.strategies.torch"
+    for k in range(1, name.count(".") + 2):
+        part = ".".join(name.split(".")[:k])
+        monkeypatch.setitem(sys.modules, part, ModuleType(part))
+    kind = type("MCoreMetadata", (Metadata,), {"__module__": name})
+    monkeypatch.setattr(sys.modules[name], "MCoreMetadata", kind, raising=False)
+    metadata = pickle.loads((folder / ".metadata").read_bytes())  # noqa: S301 - written above
+    metadata.__class__ = kind
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    (folder / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
+    torch.save({"iteration": 10}, folder / "common.pt")
 
 
 # Damage

@@ -306,9 +306,8 @@ def test_a_damaged_msgpack_is_refused_in_one_line_or_read(
 @pytest.mark.parametrize(
     ("names", "format_name"),
     [
-        (["a.gguf", "README.md"], "gguf_file"),
-        (["a.gguf", "flax_model.msgpack", "a.npz", "model.pkl"], "model_folder"),
-        (["a.gguf", "flax_model.msgpack", "a.npz", "tokenizer.pkl"], "gguf_file"),
+        (["flax_model.msgpack", "a.npz", "model.pkl"], "model_folder"),
+        (["flax_model.msgpack", "a.npz", "tokenizer.pkl"], "flax_file"),
         (["a.gguf", "model.safetensors"], "model_folder"),
         (["flax_model.msgpack", "pytorch_model.bin", "tf_model.h5"], "model_folder"),
         (["flax_model.msgpack", "opt_state.msgpack", "a.npz"], "flax_file"),
@@ -336,6 +335,7 @@ def test_one_format_at_most_recognises_a_folder(names: list[str], format_name: s
         (["default/_METADATA", "default/manifest.ocdbt", "_CHECKPOINT_METADATA"], "an Orbax checkpoint"),
         (["model.mlpackage/Manifest.json"], "Core ML"),
         (["checkpoint.tar.gz"], "unpack it"),
+        (["README.md", "model-Q4_K_M.gguf"], "name the checkpoint that it was made from"),
     ],
 )
 def test_a_checkpoint_of_another_framework_is_named_with_its_converter(names: list[str], words: str) -> None:

@@ -130,7 +130,7 @@ def plan_average(members: Sequence[Checkpoint], weights: Sequence[float]) -> Pla
 def _listed(member: Checkpoint) -> Mapping[str, Entry]:
     """Return the tensors of a checkpoint, by name; packed ones are refused."""
     entries = {entry.name: entry for entry in member.entries}
-    if packed := {name: entry.note for name, entry in entries.items() if entry.note} | member.weights.packed:
+    if packed := member.weights.packed:
         name, scheme = next(iter(packed.items()))
         raise unsupported(
             member.location, f"{name}: quantised ({scheme}); average the checkpoints that it was made from"

@@ -13,6 +13,7 @@ from toposcope.checkpoints import formats, roles
 from toposcope.checkpoints.formats import weight_names
 from toposcope.checkpoints.formats.contents import text_of
 from toposcope.checkpoints.formats.dtypes import as_tensor
+from toposcope.checkpoints.formats.rank_files import refuse_one_of_several
 from toposcope.checkpoints.formats.weight_names import refuse_pointers
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import main_embedding
@@ -105,6 +106,7 @@ class Checkpoint:
 
     @cached_property
     def _listing(self) -> Sequence[formats.Entry]:
+        refuse_one_of_several(self.source, self.files)
         return formats.entries(self.source.spec, self.files, self.key)
 
     @property

@@ -10,7 +10,7 @@ from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint
 from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
-from toposcope.checkpoints.formats.rank_files import parts_of, refuse_ranks
+from toposcope.checkpoints.formats.rank_files import CONVERT_MEGATRON, parts_of, refuse_ranks
 from toposcope.checkpoints.formats.series_inside import counters_in_folder
 from toposcope.checkpoints.formats.weight_names import (
     ARRAYS,
@@ -262,7 +262,7 @@ def _refuse_one_rank(root: Source) -> None:
         path = root.path.absolute()
         for place in (path, path.parent):
             if place.name.startswith("mp_rank_") and len(ranks := [*place.parent.glob("mp_rank_*/")]) > 1:
-                reason = f"one of {len(ranks)} ranks of one model of Megatron-LM; name {place.parent}"
+                reason = f"one of {len(ranks)} ranks of one model of Megatron-LM; {CONVERT_MEGATRON}"
                 raise unsupported(root.spec, reason)
 
 
@@ -338,8 +338,8 @@ def _single(
         if foreign := known_foreign(names):
             raise unsupported(root.spec, foreign)
         raise ToposcopeError(
-            f"{root.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin, .ckpt or .gguf files, model "
-            "folders, or folders of torch.distributed.checkpoint"
+            f"{root.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin, .ckpt files, model folders, "
+            "or folders of torch.distributed.checkpoint"
         )
     return _looked_into(Series(name, root.spec, (), (), root), where, stem, options)
 

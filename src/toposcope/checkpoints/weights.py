@@ -143,7 +143,7 @@ def weights_of(
     all_weights: bool = False,
 ) -> Weights:
     """Sort the tensors of a checkpoint into matrices and all else."""
-    how: dict[str, str] = {e.name: e.note for e in entries if e.note}
+    how: dict[str, str] = {}
     parts: dict[str, str] = {}
     refused: dict[str, str] = {}
     packed: dict[str, str] = {}

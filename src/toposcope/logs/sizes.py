@@ -58,7 +58,7 @@ def with_sizes(log: Run) -> Run:
 
 def _has_checkpoint(folder: Path) -> bool:
     """Return whether opening the folder can be worth it; it may hold the logs of a thousand runs."""
-    endings = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz", ".gguf", ".distcp", ".index.json")
+    endings = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npz", ".distcp", ".index.json")
     return any(path.name.endswith(endings) for depth in ("*", "*/*", "*/*/*") for path in folder.glob(depth))
 
 

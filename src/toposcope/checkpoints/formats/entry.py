@@ -39,8 +39,6 @@ class Entry:
         Whether rows can be read without the bytes of all others; not those of a transposed matrix.
     place : tuple of StoredFile and int, optional
         The file, and the offset in it, where the numbers follow each other row by row.
-    note : str
-        How its numbers were made from what is stored, in a few words: ``GGUF Q4_K``.
     """
 
     name: str
@@ -49,7 +47,6 @@ class Entry:
     read: Callable[[int, int], NDArray[Any]]
     sequential_rows: bool = True
     place: tuple[StoredFile, int] | None = None
-    note: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(self.shape))  # JSON holds a list
@@ -208,17 +205,6 @@ def _read_stacked(pieces: Sequence[Rows], shape: tuple[int, ...], dtype: str, st
     if len(found) == 1:
         return found[0]
     return np.concatenate(found) if found else np.empty((0, *shape[1:]), DTYPES[dtype])
-
-
-def side_by_side(name: str, parts: Sequence[Entry]) -> Entry:
-    """Return a matrix whose columns run through the parts."""
-    shape = (parts[0].shape[0], sum(part.shape[1] for part in parts))
-    read = partial(_read_side_by_side, parts)
-    return Entry(name, shape, parts[0].dtype, read, all(part.sequential_rows for part in parts))
-
-
-def _read_side_by_side(parts: Sequence[Entry], start: int, stop: int) -> NDArray[Any]:
-    return np.concatenate([part.read(start, stop) for part in parts], axis=1)
 
 
 def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterator[tuple[list[Item], NDArray[Any]]]:

@@ -1,6 +1,6 @@
 """A folder of weights: of transformers, whole or sharded behind an index, or one in which a single file holds them.
 
-LitGPT, OLMo, DeepSpeed and PEFT write the latter.
+LitGPT, OLMo, PEFT, DeepSpeed, Megatron-LM and Meta write the latter.
 """
 
 import re
@@ -11,14 +11,7 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints.formats import (
-    deepspeed,
-    distributed,
-    megatron,
-    meta_llama,
-    safetensors_file,
-    torch_file,
-)
+from toposcope.checkpoints.formats import distributed, rank_files, safetensors_file, torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.series_inside import trainer_counters
@@ -40,7 +33,7 @@ MAX_INDEX_BYTES = 100_000_000
 _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
 _BEFORE = (".safetensors", ".distcp", ".metadata", *TORCH)
 """Endings of weights that are read rather than those of these formats."""
-_ENDINGS = (".gguf", ".msgpack", ".npz")  # the formats, the one that is read first in front
+_ENDINGS = (".msgpack", ".npz")  # the formats, the one that is read first in front
 
 
 class _ShardIndex(msgspec.Struct):
@@ -65,9 +58,9 @@ def _lone_weights(names: Collection[str]) -> str:
     ]
     usual = [name for name in found if not name.endswith(PICKLES)]
     found = usual or [name for name in found if _PICKLED_WEIGHTS.search(name)]
-    is_lone = len(names) > 1 and len(found) == 1 and not is_transformers_folder(names)
-    others = (deepspeed, distributed, megatron, meta_llama)
-    return found[0] if is_lone and not any(format.claims(names) for format in others) else ""
+    if len(names) == 1 or is_transformers_folder(names) or distributed.claims(names) or rank_files.claims(names):
+        return ""
+    return rank_files.lone_rank(names) or (found[0] if len(found) == 1 else "")
 
 
 def is_only(names: Collection[str], ending: str) -> bool:

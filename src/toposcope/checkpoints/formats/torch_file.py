@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any, Protocol
 
+from toposcope.checkpoints.formats import rank_files
 from toposcope.checkpoints.formats.contents import (
     MAX_LISTED,
     WEIGHT_KEYS,
@@ -39,7 +40,7 @@ from toposcope.checkpoints.formats.pickles import (
     strided_entry,
 )
 from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
-from toposcope.checkpoints.formats.weight_names import MEGATRON_RANK, PICKLES, TORCH, is_other, of_weights
+from toposcope.checkpoints.formats.weight_names import PICKLES, TORCH, is_other, of_weights
 from toposcope.checkpoints.sources.source import (
     Bytes,
     CheckpointError,
@@ -72,35 +73,13 @@ _BEGINNINGS = {
     b"\x89HDF": "an HDF5 file; save the model's state_dict with torch.save",
     b"SQLite format 3": "an SQLite database",
     b"\x93NUMPY": "an array of NumPy; rename it to .npy",
-    b"GGUF": "a GGUF file; rename it to .gguf",
+    b"GGUF": "a GGUF file; name the checkpoint that it was made from",
     b"\x7fELF": "a program",
     b"<": "a web page (HTML or XML), as servers send instead of a file that needs a login; fetch it again",
     b"{": "text (JSON)",
     b"[": "text (JSON)",
 }
 """First bytes of other files."""
-
-
-class RankFile:
-    """What one rank saved: the object, parsed once, and its tensors."""
-
-    def __init__(self, file: StoredFile) -> None:
-        self.file, self._opened = file, open_file(file)
-        self.content = _content(file, self._opened)
-
-    @property
-    def fields(self) -> Mapping[Any, Any]:
-        """The items of the object."""
-        return fields_of(self.content) or {}
-
-    def entry(self, name: str, tensor: StoredTensor) -> Entry:
-        """Return one of its tensors."""
-        return self._opened.entry(name, tensor)
-
-    def tensors(self, part: Any) -> dict[str, Entry]:
-        """Return the tensors of the model in a part of the object, by their dotted names."""
-        found = model_of(part).tensors.items()
-        return {name: self.entry(name, tensor) for name, tensor in found if isinstance(tensor, StoredTensor)}
 
 
 class Saved(Protocol):
@@ -118,8 +97,9 @@ class Saved(Protocol):
 
 def claims(names: Collection[str]) -> bool:
     """By the suffix of a single file that does not belong to the optimizer."""
-    if len(names) != 1 or MEGATRON_RANK.fullmatch(name := next(iter(names))):
+    if len(names) != 1 or rank_files.claims(names):
         return False
+    name = next(iter(names))
     return name.endswith((*TORCH, *PICKLES)) and not is_other(name)
 
 
@@ -138,6 +118,7 @@ def saved_fields(files: Files) -> Mapping[Any, Any]:
 def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
     """List the tensors of the model in what a file saves, or of the one under a key."""
     content = _content(file, saved)
+    rank_files.refuse_rank(file, content)
     inner = descend(content, key, file.location)
     found = contents_of(inner, resolved(content, key, file.location))
     if found.chosen is None:

@@ -10,7 +10,7 @@ File = TypeVar("File")
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 PICKLES = (".pkl", ".pickle")  # of anything; taken for weights only where nothing else is
 ARRAYS = (".npz",)  # of NumPy, the same
-_BY_KIND = ((".safetensors", ".distcp"), TORCH, (".gguf",), (".msgpack",), PICKLES, ARRAYS)
+_BY_KIND = ((".safetensors", ".distcp"), TORCH, (".msgpack",), PICKLES, ARRAYS)
 ENDINGS = tuple(ending for endings in _BY_KIND for ending in endings)
 WHOLE_OR_INDEX = (
     *("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"),
@@ -49,7 +49,7 @@ _KNOWN = (
     (r".*\.params", "an MXNet checkpoint", f"open it with mxnet.nd.load and {_TO_NPZ}"),
     (r".*\.nemo", "an archive of NeMo", "unpack it with tar and name the checkpoint in it"),
     (r".*\.(engine|plan|trt)", "a TensorRT engine", _MADE_FROM),
-    (r".*\.(ggml|ggmf|ggjt)", "a model of llama.cpp from before GGUF", "convert it with convert_llama_ggml_to_gguf.py"),
+    (r".*\.(gguf|ggml|ggmf|ggjt)", "a GGUF file of llama.cpp", _MADE_FROM),
     (r".*\.(tar|tgz|tar\.gz|zip|7z|gz|xz|bz2|zst)", "an archive", "unpack it and name what was in it"),
 )
 """Patterns of a file or folder, what holds it, and what to do; the most certain first."""
