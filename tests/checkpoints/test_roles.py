@@ -1,13 +1,12 @@
-"""What each layer is for, which way round it is stored, and the head that is tied to the embedding."""
+"""What each layer is for, by its name, and which way round GPT-2 stores it."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_checkpoints import Weights, family_weights, model_folder, random_weights, refused
+from small_checkpoints import Weights, random_weights
 
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.checkpoints.roles import BY_NAME, OWN_RULE, UNKNOWN, checked, plain_names, recognised, role_of
@@ -274,70 +273,6 @@ def test_the_width_decides_which_way_round_conv1d_is(
 ) -> None:
     layers = saved(tmp_path, random_weights({"wte.weight": (11, 4), **shapes})).layers()
     assert {layer.name for layer in layers if layer.transposed} == (set(shapes) if turned else set())
-
-
-# The tied head
-
-
-def without_head() -> Weights:
-    return {name: w for name, w in family_weights().items() if name != "head.weight"}
-
-
-def heads(checkpoint: Checkpoint) -> list[tuple[str, str]]:
-    """Head and embeddings among the analysed layers."""
-    return [(layer.name, layer.role) for layer in checkpoint.analysed() if "layers" not in layer.name]
-
-
-def test_a_tied_head_that_is_stored_counts_once(tmp_path: Path) -> None:
-    weights = family_weights()
-    weights["head.weight"] = weights["token_emb.weight"]
-    torch.save(weights, tmp_path / "step_1.pt")
-    assert heads(one(tmp_path / "step_1.pt")) == [("head.weight", "head")]
-
-
-def test_a_tied_head_that_is_not_stored_counts_once(tmp_path: Path) -> None:
-    checkpoint = saved(tmp_path, without_head())
-    assert heads(checkpoint) == [("token_emb.weight", "head")]
-    assert [layer.role for layer in checkpoint.layers()].count("embed") == 0
-    # The matrix and its name are as stored; the role alone is another.
-    head = next(layer for layer in checkpoint.layers() if layer.role == "head")
-    assert np.array_equal(head.matrix(), family_weights()["token_emb.weight"].numpy())
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"tie_word_embeddings": False}, []),
-        ({"tie_word_embeddings": True}, [("token_emb.weight", "head")]),
-        ({"model_type": "gpt2"}, [("token_emb.weight", "head")]),
-    ],
-)
-def test_the_configuration_decides_whether_the_head_is_tied(
-    config: dict[str, object], expected: list[tuple[str, str]], tmp_path: Path
-) -> None:
-    folder = model_folder(".safetensors")(tmp_path, 1, without_head())
-    (folder / "config.json").write_text(json.dumps(config))
-    assert heads(one(folder)) == expected
-    # A stored head counts, whatever the configuration says.
-    save_file(family_weights(), folder / "model.safetensors")
-    assert heads(one(folder)) == [("head.weight", "head")]
-
-
-def test_the_configuration_may_lie_beside_a_file(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"tie_word_embeddings": false}')
-    assert heads(saved(tmp_path, without_head())) == []
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", "\udcff"])
-def test_a_broken_configuration_is_named(content: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_bytes(content.encode(errors="surrogateescape"))
-    with refused(tmp_path / "config.json"):
-        saved(tmp_path, without_head()).layers()
-
-
-def test_two_embeddings_are_no_head(tmp_path: Path) -> None:
-    weights = without_head() | {"second.token_emb.weight": torch.ones(3, 4)}
-    assert heads(saved(tmp_path, weights)) == []
 
 
 # Order

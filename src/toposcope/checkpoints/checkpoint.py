@@ -9,14 +9,13 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from toposcope.checkpoints import formats, roles
+from toposcope.checkpoints import formats, roles, vocabulary
 from toposcope.checkpoints.formats import weight_names
 from toposcope.checkpoints.formats.contents import text_of
 from toposcope.checkpoints.formats.dtypes import as_tensor
 from toposcope.checkpoints.formats.rank_files import refuse_one_of_several
 from toposcope.checkpoints.formats.weight_names import refuse_pointers
 from toposcope.checkpoints.layer import Layer
-from toposcope.checkpoints.matrices import main_embedding
 from toposcope.checkpoints.sources.local import LocalSource, refuse_linked
 from toposcope.checkpoints.sources.source import CheckpointError, Files, Source, fingerprint
 from toposcope.checkpoints.weights import Weights, weights_of
@@ -179,7 +178,7 @@ class Checkpoint:
             If there is not exactly one of each.
         """
         heads = [layer for layer in self._layers if layer.role == "head"]
-        place = main_embedding(self._layers)
+        place = vocabulary.main_embedding(self._layers)
         inputs = heads if place is None else [self._layers[place]]
         if len(inputs) != 1 or len(heads) != 1:
             raise ToposcopeError(

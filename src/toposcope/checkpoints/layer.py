@@ -34,7 +34,7 @@ class Layer:
     tensor : str
         The name of the stored tensor that it is, as stored; empty if it was made from one or several.
     why : str
-        How its role was recognised: ``name``, ``shape``, ``your rule`` or ``unknown``.
+        How its role was recognised: ``name``, ``shape``, ``your rule`` or ``unknown``; of a tied head, its reason.
     how : str
         How it is read, where not simply as stored: ``heads joined``, ``expert 3 of 8``, ``GPTQ, 4 bits``.
     """

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import layouts, roles, tuning
+from toposcope.checkpoints import layouts, roles, tuning, vocabulary
 from toposcope.checkpoints.copies import copies
 from toposcope.checkpoints.data_beside import beside
 from toposcope.checkpoints.formats import Entry
@@ -52,9 +52,6 @@ _NORM = re.compile(
     r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
 )
 _OPTIMIZER = re.compile(r"(?:^|\.)(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer)(?:\.|$)|^optim(?:izer)?s?\.")
-_EXTRA_TABLE = re.compile(
-    r"per_layer|ngram|entity|value|segment|type|hash|global|emb(?:ed)?_?\d|shape|pronunciation|char"
-)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -176,8 +173,10 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
             candidates[name] = (entry, "other", roles.BY_NAME)
     tables = [e for e, role, _ in candidates.values() if role == "embed" and len(e.shape) == 2]
     others = [e for e, role, _ in candidates.values() if role not in roles.NOT_ANALYSED]
-    width = layouts.residual_width(entries, [e for e in tables if not _EXTRA_TABLE.search(e.name)] or tables, others)
-    known = _by_shape(candidates, width)
+    width = layouts.residual_width(
+        entries, [e for e in tables if not vocabulary.is_extra_table(e.name)] or tables, others
+    )
+    known = _by_shape(candidates, width, vectors)
     found = layouts.matrices([(entry, role) for entry, role, _ in known.values()], width, vectors)
     for name, parts in found.items():
         _, role, why = known[name]
@@ -238,33 +237,22 @@ def _no_matrix(entry: Entry) -> str:
     return BIAS if _BIAS.search(entry.name) else ""
 
 
-def main_embedding(layers: Sequence[Layer]) -> int | None:
-    """Return the place of the input embedding among layers: the only one, or the one of tokens; None without such."""
-    tables = [k for k, layer in enumerate(layers) if layer.role == "embed"]
-    if len(tables) > 1:
-        tables = [k for k in tables if not _EXTRA_TABLE.search(layers[k].name.lower())]
-    return tables[0] if len(tables) == 1 else None
-
-
-def _by_shape(candidates: Mapping[str, tuple[Entry, str, str]], width: int | None) -> dict[str, tuple[Entry, str, str]]:
+def _by_shape(
+    candidates: Mapping[str, tuple[Entry, str, str]], width: int | None, vectors: Mapping[str, int]
+) -> dict[str, tuple[Entry, str, str]]:
     """Give roles by shape to matrices whose names say nothing, or say the half of an MLP that they are not."""
     blocks: dict[int | None, Counter[tuple[int, ...]]] = {}
-    heads, tables = set[tuple[int, ...]](), set[tuple[int, ...]]()
-    for entry, role, _ in candidates.values():
+    for entry, _, _ in candidates.values():
         blocks.setdefault(_block(entry.name), Counter())[entry.shape] += 1
-        heads |= {entry.shape} if role == "head" else set()
-        tables |= {entry.shape} if role == "embed" else set()
+    of_tokens = vocabulary.by_shape(candidates, width, vectors)
     known = {}
     for name, (entry, role, why) in candidates.items():
         block = _block(name)
-        if why == roles.UNKNOWN and len(entry.shape) == 2 and name.endswith("weight"):
-            if block is not None:
-                by_shape = _inside_block(entry.shape, width, blocks[block])
-            elif not tables and entry.shape[0] in {head[0] for head in heads}:
-                by_shape = "embed"
-            else:
-                by_shape = "head" if entry.shape in tables and not heads else ""
-            role, why = (by_shape, roles.BY_SHAPE) if by_shape else (role, why)
+        if name in of_tokens:
+            role, why = of_tokens[name], roles.BY_SHAPE
+        elif why == roles.UNKNOWN and len(entry.shape) == 2 and name.endswith("weight") and block is not None:
+            if by_shape := _inside_block(entry.shape, width, blocks[block]):
+                role, why = by_shape, roles.BY_SHAPE
         elif role in {"mlp.in", "mlp.out"} and why == roles.BY_NAME and name.endswith(".weight"):
             shape = entry.shape
             if len(shape) == 2 and shape[0] != shape[1] and width in shape and ".c_" not in name:

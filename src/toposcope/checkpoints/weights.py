@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints import adapters, matrices, quantisation, roles, tuning
+from toposcope.checkpoints import adapters, matrices, quantisation, roles, tuning, vocabulary
 from toposcope.checkpoints.copies import same_numbers
 from toposcope.checkpoints.data_beside import DATA
 from toposcope.checkpoints.formats import Entry
@@ -33,7 +33,6 @@ _STATED_IN = {
     "quant_config.json": (),
 }
 """Files that state how weights are packed, and under which keys; without a key, the whole file does."""
-_NO_OUTPUT = re.compile(r"project|embed|per_layer|transform|pooler|adapter|router|connector|v_head|norm", re.IGNORECASE)
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -192,7 +191,8 @@ def weights_of(
             f"{n_small:,} tensors with matrices of at most {SMALL_SIZE:,} numbers are not measured, as these "
             f"are more than {tuning.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
         )
-    return Weights(entries, _with_tied_head(found, configuration), others, packed, refused, sizes, remarks)
+    found, doubts = vocabulary.with_head(found, others, entries, configuration, refused)
+    return Weights(entries, found, others, packed, refused, sizes, remarks + doubts)
 
 
 def _remarks_on_parts(how: Mapping[str, str], unknown: Mapping[str, str]) -> list[str]:
@@ -222,33 +222,3 @@ def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
             if stated is not None:
                 return stated
     return {}
-
-
-def _has_other_output(found: Sequence[Layer], place: int, stated: Mapping[str, Any]) -> bool:
-    """Return whether a model predicts something else than tokens: a matrix outside its blocks reads the stream."""
-    architectures = stated.get("architectures")
-    if isinstance(architectures, list) and any(re.search("LM|Causal", str(name)) for name in architectures):
-        return False
-    width = found[place].entry.shape[1]
-    return any(
-        m.role == "other"
-        and m.tensor.endswith(".weight")
-        and roles.block_of(m.name) is None
-        and m.entry.shape[1] == width
-        and 1 < m.entry.shape[0] != width
-        and not _NO_OUTPUT.search(m.name)
-        for m in found
-    )
-
-
-def _with_tied_head(found: list[Layer], configuration: Configuration) -> list[Layer]:
-    """Give the embedding the role of the head if no head is stored: the two are one matrix."""
-    place = matrices.main_embedding(found)
-    if place is None or any(m.role == "head" for m in found):
-        return found
-    stated = configuration("config.json")
-    inner = stated.get("text_config")
-    ties = (part.get("tie_word_embeddings") for part in (stated, inner) if isinstance(part, dict))
-    if any(tie is False for tie in ties) or _has_other_output(found, place, stated):
-        return found
-    return [replace(m, role="head") if k == place else m for k, m in enumerate(found)]
