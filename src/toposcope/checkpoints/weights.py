@@ -1,7 +1,6 @@
 """A checkpoint's tensors as weights: unpacked, adapters multiplied out, sorted into matrices and all else."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
