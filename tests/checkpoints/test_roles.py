@@ -264,8 +264,9 @@ def test_gpt2_is_stored_transposed_and_nanogpt_is_not(d: int, tmp_path: Path) ->
         ({"h.0.mlp.c_fc.weight": (4, 9), "h.0.attn.c_proj.weight": (4, 4)}, True),
         ({"h.0.mlp.c_fc.weight": (9, 4), "h.0.attn.c_proj.weight": (4, 4)}, False),
         ({"h.0.attn.c_proj.weight": (4, 4)}, False),
-        # no other linear map is ever turned
-        ({"layers.0.attn.qkv.weight": (4, 12), "lm_head.weight": (4, 12)}, False),
+        # two that agree overrule nn.Linear, as of PaddlePaddle; one does not
+        ({"layers.0.attn.qkv.weight": (4, 12), "lm_head.weight": (4, 11)}, True),
+        ({"layers.0.attn.qkv.weight": (4, 12)}, False),
     ],
 )
 def test_the_width_decides_which_way_round_conv1d_is(

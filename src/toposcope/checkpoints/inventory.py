@@ -25,6 +25,7 @@ class ListedLayer(msgspec.Struct, frozen=True):
     measured: bool
     transposed: bool
     how: str
+    orientation: str  # what shows it; empty: unknown, read as stored
 
 
 class StoredShape(msgspec.Struct, frozen=True):
@@ -68,6 +69,7 @@ class Inventory(msgspec.Struct, frozen=True):
                 measured=layer.role not in roles.NOT_ANALYSED,
                 transposed=layer.transposed,
                 how=layer.how,
+                orientation=layer.orientation,
             )
             for layer in layers
         ]

@@ -36,7 +36,10 @@ class Layer:
     why : str
         How its role was recognised: ``name``, ``shape``, ``your rule`` or ``unknown``; of a tied head, its reason.
     how : str
-        How it is read, where not simply as stored: ``heads joined``, ``expert 3 of 8``, ``GPTQ, 4 bits``.
+        How it is read, where not simply as stored: ``heads joined``, ``expert 3 of 8``, ``pruned``.
+    orientation : str
+        What shows which axis holds the outputs, in words: ``the length of b1``. Empty where nothing does: the
+        orientation is unknown, and the matrix is read as stored.
     """
 
     name: str
@@ -47,6 +50,12 @@ class Layer:
     tensor: str = ""
     why: str = ""
     how: str = ""
+    orientation: str = "stated"
+
+    @property
+    def flag(self) -> str:
+        """Of what is measured of its rows: empty, or that these may be its columns."""
+        return "" if self.orientation else "orientation unknown"
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,13 +1,12 @@
-"""Which way round a weight is stored, and the matrices in tensors of three axes and more.
+"""The matrices in tensors of three axes and more: heads of attention joined, stacked experts taken apart.
 
-``nn.Linear`` stores (outputs, inputs). Conv1D of GPT-2, Flax and TransformerLens store (inputs, outputs), weights of
-attention also with an axis for the heads, mixtures of experts one matrix for each. The width of the residual stream
-shows which axis is which: attention and the first half of an MLP read it, the second half and attention's output write.
+The width of the residual stream shows which axis is which: attention and the first half of an MLP read it, the second
+half and attention's output write.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -17,28 +16,25 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import reshaped, slice_of
+from toposcope.checkpoints.orientation import READS, UNKNOWN, Convention, Orientation, Stored, orientations
 from toposcope.checkpoints.roles import leaf_of
 from toposcope.checkpoints.tuning import MAX_CONVOLVED
 
-READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
-WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
 HEADS_JOINED = "heads joined"
+_TABLES = {"embed", "pos_embed"}
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
-_CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
-_ROUTER = re.compile(r"router|gating", re.IGNORECASE)
-_INPUTS_FIRST = re.compile(r"(?:^|\.)_?W_[A-Za-z]+$")
 _EXPERTS = re.compile(r"experts?(?:$|[._])|moe|_(?:ch)?exps(?:$|\.)", re.IGNORECASE)
 _STACKED_ROWS = re.compile(r"(.*)\.experts(?:\.mlp)?\.(w1|v1|w2)(?:\.weight)?$")
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in a stored tensor: its numbers, whether stored as (inputs, outputs), and how it lies, in words."""
+    """A matrix in a stored tensor: its numbers, which way round they are stored, and how it lies, in words."""
 
     entry: Entry
-    transposed: bool = False
     layout: str = ""
+    orientation: Orientation = UNKNOWN
 
 
 def residual_width(entries: Sequence[Entry], tables: Sequence[Entry], matrices: Iterable[Entry]) -> int | None:
@@ -51,7 +47,10 @@ def residual_width(entries: Sequence[Entry], tables: Sequence[Entry], matrices: 
 
 
 def matrices(
-    found: Sequence[tuple[Entry, str]], width: int | None, biases: Mapping[str, int]
+    found: Sequence[tuple[Entry, str]],
+    width: int | None,
+    vectors: Mapping[str, tuple[int, ...]],
+    vocabularies: Collection[int],
 ) -> dict[str, list[Matrix]]:
     """Return the matrices in each tensor, by its name; none where its axes cannot be told apart."""
     routers = {
@@ -73,70 +72,39 @@ def matrices(
             result[entry.name] = [matrix] if matrix else []
         else:
             result[entry.name] = []
-    return _turned(result, {entry.name: role for entry, role in found}, width, biases)
+    return _oriented(result, {entry.name: role for entry, role in found}, width, vectors, vocabularies)
 
 
-def _turned(
-    found: Mapping[str, Sequence[Matrix]], roles: Mapping[str, str], width: int | None, biases: Mapping[str, int]
+def _oriented(
+    found: Mapping[str, Sequence[Matrix]],
+    roles: Mapping[str, str],
+    width: int | None,
+    vectors: Mapping[str, tuple[int, ...]],
+    vocabularies: Collection[int],
 ) -> dict[str, list[Matrix]]:
-    """Mark the matrices stored as (inputs, outputs): by their own shapes, or as the others of the same style."""
-    own = {
-        name: _vote(name, parts[0].entry.shape, roles[name], width, biases) for name, parts in found.items() if parts
+    """Say of each matrix which way round it is stored."""
+    stored = [
+        Stored(name, parts[0].entry.shape, roles[name], is_expert=parts[0].layout.startswith("expert"))
+        for name, parts in found.items()
+        if parts and not parts[0].orientation.reason and roles[name] not in _TABLES
+    ]
+    heads = [part.orientation.transposed for parts in found.values() for part in parts if part.layout == HEADS_JOINED]
+    known = orientations(stored, vectors, width, vocabularies, heads)
+    # A table has a row for each token; by hand some have a column for each.
+    known |= {
+        name: Orientation(_is_turned_table(parts[0].entry, width), "a row for each token")
+        for name, parts in found.items()
+        if parts and roles[name] in _TABLES
     }
-    votes: dict[str, set[bool | None]] = {}
-    for name, vote in own.items():
-        votes.setdefault(_style(name, found[name][0]), set()).add(vote)
     return {
-        name: [replace(part, transposed=_is_turned(name, part, roles[name], own[name], votes, width)) for part in parts]
+        name: [replace(part, orientation=known[name]) if name in known else part for part in parts]
         for name, parts in found.items()
     }
 
 
-def _is_turned(
-    name: str, part: Matrix, role: str, vote: bool | None, votes: Mapping[str, set[bool | None]], width: int | None
-) -> bool:
-    style = _style(name, part)
-    if part.transposed or style == "done":
-        return part.transposed
-    if role in {"embed", "pos_embed"}:
-        # A row for each token; by hand some tables have a column for each.
-        shape = part.entry.shape
-        return style == "parameter" and role == "embed" and shape[0] == width != shape[1]
-    if style in {"kernel", "linear"}:
-        return style == "kernel"
-    of_style = votes[style] - {None}
-    if vote is not None and "conv1d" not in style:
-        return vote
-    is_usual = style == "conv1d kernel" or _INPUTS_FIRST.search(name) is not None
-    return of_style == {True} or (not of_style and is_usual)
-
-
-def _vote(name: str, shape: tuple[int, ...], role: str, width: int | None, biases: Mapping[str, int]) -> bool | None:
-    """Return whether a shape shows (inputs, outputs), also by a bias (``b1`` of ``W1``), as long as the outputs."""
-    outer, dot, leaf = name.rpartition(".")
-    bias = biases.get(f"{outer}{dot}b{leaf[1:]}") if leaf[:1] in {"w", "W"} else None
-    if role == "other" and _ROUTER.search(name):
-        role = "mlp.in"  # a router of experts reads the stream
-    if bias in shape and shape[0] != shape[1]:
-        return shape[1] == bias
-    if width is None or shape[0] == shape[1] or width not in shape or role not in READS | WRITES:
-        return None
-    return (shape[0] == width) == (role in READS)
-
-
-def _style(name: str, part: Matrix) -> str:
-    """Return the way of storing that a name stands for: all of one style are stored the same way round."""
-    leaf = leaf_of(name)
-    if part.layout == HEADS_JOINED:
-        return "done"
-    if leaf == "kernel" or (leaf == "w" and ("/" in name or "~" in name)):
-        # The Conv1D of GPT-2 in Flax stores (outputs, inputs); the Dense of others, under the same names, does not.
-        return "conv1d kernel" if _CONV1D.search(name) else "kernel"
-    if part.layout.startswith("expert"):
-        return "experts"
-    if _CONV1D.search(name):
-        return "conv1d"
-    return "linear" if leaf == "weight" or leaf.endswith("_weight") else "parameter"
+def _is_turned_table(table: Entry, width: int | None) -> bool:
+    is_by_hand = Stored(table.name, table.shape, "embed").convention is Convention.BY_HAND
+    return is_by_hand and table.shape[0] == width != table.shape[1]
 
 
 def _holds_experts(entry: Entry, width: int | None) -> bool:
@@ -176,7 +144,7 @@ def _of_heads(entry: Entry, role: str, width: int | None) -> Matrix | None:
     else:
         moved = reshaped(entry.name, (size, others) if axis == 0 else (others, size), entry)
         transposed = (axis == 0) == (role in READS)
-    return Matrix(moved, transposed, HEADS_JOINED)
+    return Matrix(moved, HEADS_JOINED, Orientation(transposed, "the axis of the heads"))
 
 
 def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
@@ -185,15 +153,16 @@ def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:
     count = routers.get(match.group(1), 0) if match else 0
     if not match or not 0 < count <= 4096 or entry.shape[0] % count:
         return []
-    return _experts(
-        reshaped(entry.name, (count, entry.shape[0] // count, entry.shape[1]), entry), match.group(2) == "w2"
-    )
+    # MegaBlocks multiplies by the transpose of all but the last.
+    orientation = Orientation(match.group(2) == "w2", "experts of MegaBlocks")
+    return _experts(reshaped(entry.name, (count, entry.shape[0] // count, entry.shape[1]), entry), orientation)
 
 
-def _experts(entry: Entry, transposed: bool = False) -> list[Matrix]:
+def _experts(entry: Entry, orientation: Orientation = UNKNOWN) -> list[Matrix]:
     count = entry.shape[0]
     return [
-        Matrix(slice_of(entry, k, f"{entry.name}[{k}]"), transposed, f"expert {k + 1} of {count}") for k in range(count)
+        Matrix(slice_of(entry, k, f"{entry.name}[{k}]"), f"expert {k + 1} of {count}", orientation)
+        for k in range(count)
     ]
 
 

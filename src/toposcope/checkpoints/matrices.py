@@ -4,13 +4,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import layouts, roles, tuning, vocabulary
+from toposcope.checkpoints import layouts, orientation, roles, tuning, vocabulary
 from toposcope.checkpoints.copies import copies
 from toposcope.checkpoints.data_beside import beside
 from toposcope.checkpoints.formats import Entry
@@ -141,7 +141,7 @@ class Sorted:
 def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False) -> Sorted:
     """Find the weight matrices among tensors, and say what each other tensor is."""
     result = Sorted()
-    layers, rest = result.layers, result.rest
+    rest = result.rest
     candidates: dict[str, tuple[Entry, str, str]] = {}
     for copy in copies(entries, by_numbers=not all_weights):
         rest |= dict.fromkeys(copy.names, COPY)
@@ -165,26 +165,32 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
             if why != roles.OWN_RULE and (kind := buffer_kind(entry, shapes)):
                 rest[entry.name] = kind
                 del candidates[entry.name]
-    vectors = {e.name: e.shape[0] for e in entries if len(e.shape) == 1}
+    vectors = {e.name: e.shape for e in entries if sum(size > 1 for size in e.shape) < 2 and e.name not in candidates}
     for name, (entry, role, why) in candidates.items():
         # A linear map that is called an embedding: a table has no bias.
         bias = f"{name.removesuffix('weight')}bias" if name.endswith("weight") else ""
-        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[0]:
+        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[:1]:
             candidates[name] = (entry, "other", roles.BY_NAME)
+    in_order = [orientation.Stored(n, e.shape, role) for n, (e, role, _) in candidates.items() if len(e.shape) == 2]
+    for name in orientation.first_tables(in_order, vectors):
+        if candidates[name][2] == roles.UNKNOWN:
+            candidates[name] = (candidates[name][0], "embed", roles.BY_SHAPE)
     tables = [e for e, role, _ in candidates.values() if role == "embed" and len(e.shape) == 2]
     others = [e for e, role, _ in candidates.values() if role not in roles.NOT_ANALYSED]
     width = layouts.residual_width(
         entries, [e for e in tables if not vocabulary.is_extra_table(e.name)] or tables, others
     )
     known = _by_shape(candidates, width, vectors)
-    found = layouts.matrices([(entry, role) for entry, role, _ in known.values()], width, vectors)
+    vocabularies = {table.shape[0] for table in tables}
+    found = layouts.matrices([(entry, role) for entry, role, _ in known.values()], width, vectors, vocabularies)
     for name, parts in found.items():
         _, role, why = known[name]
         if not parts:
             rest[name] = f"{len(known[name][0].shape)} {MORE_AXES}"
-        layers += [
-            Layer(m.entry.name, role, m.transposed, "", m.entry, tensor=name, why=why, how=m.layout) for m in parts
-        ]
+        for part in parts:
+            transposed, reason = part.orientation
+            made = Layer(part.entry.name, role, transposed, "", part.entry, tensor=name, why=why, how=part.layout)
+            result.layers.append(replace(made, orientation=reason))
     return result
 
 
@@ -238,7 +244,7 @@ def _no_matrix(entry: Entry) -> str:
 
 
 def _by_shape(
-    candidates: Mapping[str, tuple[Entry, str, str]], width: int | None, vectors: Mapping[str, int]
+    candidates: Mapping[str, tuple[Entry, str, str]], width: int | None, vectors: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[Entry, str, str]]:
     """Give roles by shape to matrices whose names say nothing, or say the half of an MLP that they are not."""
     blocks: dict[int | None, Counter[tuple[int, ...]]] = {}

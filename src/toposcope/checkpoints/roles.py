@@ -211,6 +211,6 @@ def plain_names(names: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def leaf_of(name: str) -> str:
-    """Return the last part of a name, in lower case."""
-    parts = re.split(r"[./]", name.lower())
+    """Return the last part of a name, in lower case, without what JAX and TensorFlow add to it."""
+    parts = re.split(r"[./]", re.sub(r":\d+$", "", name.lower()))
     return parts[-2] if parts[-1] == "value" and len(parts) > 1 else parts[-1]

@@ -70,7 +70,7 @@ def in_blocks(found: Mapping[str, str], table: str) -> Callable[[str], bool]:
 
 
 def by_shape(
-    found: Mapping[str, tuple[Entry, str, str]], width: int | None, vectors: Mapping[str, int]
+    found: Mapping[str, tuple[Entry, str, str]], width: int | None, vectors: Mapping[str, tuple[int, ...]]
 ) -> dict[str, str]:
     """Return the role that shapes alone show, by name: the head of a known embedding, the embedding of a known head.
 
@@ -95,7 +95,7 @@ def by_shape(
     if tokens == inner or len(others) != 1 or found[others[0]][2] == roles.OWN_RULE:
         return {}
     (name,) = others
-    has_bias = vectors.get(f"{name.removesuffix('weight')}bias") == tokens
+    has_bias = vectors.get(f"{name.removesuffix('weight')}bias") == (tokens,)
     if heads:
         return {name: "embed"} if found[name][2] == roles.UNKNOWN and not has_bias else {}
     return {name: "head"} if has_bias or not {inner, width}.isdisjoint(shapes[name]) else {}

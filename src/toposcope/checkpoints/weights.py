@@ -32,6 +32,7 @@ _STATED_IN = {
     "quant_config.json": (),
 }
 """Files that state how weights are packed, and under which keys; without a key, the whole file does."""
+_UNKNOWN_ORIENTATION = "no bias, width or chain of shapes shows the outputs, so values of rows may be those of columns"
 
 
 class Coverage(msgspec.Struct, frozen=True):
@@ -41,10 +42,11 @@ class Coverage(msgspec.Struct, frozen=True):
     layers: int  # how many they are
     rest: dict[str, int]  # parameters that are not measured, by kind
     names: dict[str, str]  # some tensors of the kinds that are not plain, by kind, for the sentence
+    unknown_orientation: int = 0  # how many analysed layers are read as stored because nothing shows their orientation
 
     @classmethod
-    def of(cls, measured: Sequence[int], rest: Mapping[str, tuple[str, int]]) -> "Coverage":
-        """Count from the sizes of the analysed layers, and kind and size of each other tensor by name."""
+    def of(cls, measured: Sequence[Layer], rest: Mapping[str, tuple[str, int]]) -> "Coverage":
+        """Count from the analysed layers, and kind and size of each other tensor by name."""
         counts: dict[str, int] = {}
         names: dict[str, list[str]] = {}
         for name, (kind, size) in rest.items():
@@ -53,7 +55,8 @@ class Coverage(msgspec.Struct, frozen=True):
                 names.setdefault(kind, []).append(name)
         ordered = dict(sorted(counts.items(), key=lambda pair: -pair[1]))
         named = {kind: f" ({examples(of_kind, MAX_NAMES)})" for kind, of_kind in names.items()}
-        return cls(sum(measured), len(measured), ordered, named)
+        sizes = [math.prod(layer.shape) for layer in measured]
+        return cls(sum(sizes), len(sizes), ordered, named, sum(not layer.orientation for layer in measured))
 
     @property
     def total(self) -> int:
@@ -69,6 +72,7 @@ class Coverage(msgspec.Struct, frozen=True):
         """Say which share is measured, and name the rest where it is over `NAMED_SHARE`."""
         matrices = "1 matrix" if self.layers == 1 else f"{self.layers:,} matrices"
         said = f"{percent(self.share)} of the parameters are measured, in {matrices}"
+        said += f", {self.unknown_orientation:,} of unknown orientation" if self.unknown_orientation else ""
         if 1 - self.share <= NAMED_SHARE:
             return said
         kinds = [
@@ -109,7 +113,7 @@ class Weights:
         """Count which parameters are measured, and what the rest is; an embedding equal to the head counts once."""
         embeddings, positions, vectors = PLAIN_KINDS
         tables = {"embed": embeddings, "pos_embed": positions}
-        measured = [math.prod(m.entry.shape) for m in self.matrices if m.role not in tables]
+        measured = [m for m in self.matrices if m.role not in tables]
         heads = [m.entry for m in self.matrices if m.role == "head"]
         rest = {
             m.name: (tables[m.role], math.prod(m.entry.shape))
@@ -185,6 +189,9 @@ def weights_of(
     ]
     others = sorted_out.rest | parts | unknown
     remarks += [*sorted_out.remarks, *_remarks_on_parts(how, unknown)]
+    if turned_unknown := [layer.name for layer in found if not layer.orientation]:
+        names = examples(turned_unknown, MAX_NAMES)
+        remarks.append(f"orientation unknown, read as stored: {names}; {_UNKNOWN_ORIENTATION}")
     if n_small := sum(kind == matrices.SMALL for kind in others.values()):
         remarks.append(
             f"{n_small:,} tensors with matrices of at most {SMALL_SIZE:,} numbers are not measured, as these "

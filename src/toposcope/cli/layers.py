@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from toposcope.cli.options import Opening, json_option, series_options
 from toposcope.cli.output import print_lines, print_notes, print_table
+
+if TYPE_CHECKING:
+    from toposcope.checkpoints.inventory import ListedLayer
+
+
+def _read_as(row: ListedLayer) -> str:
+    stored = ("transposed" if row.transposed else "") if row.orientation else "as stored, orientation unknown"
+    return ", ".join(filter(None, (row.how, stored)))
 
 
 @click.command()
@@ -41,7 +50,7 @@ def layers(spec: str, step: int | None, as_json: bool, opening: Opening) -> None
     rows = [
         (
             *(row.name, row.role, row.recognised, " x ".join(map(str, row.shape)), row.dtype, decimal(row.bytes)),
-            *("yes" if row.measured else "no", ", ".join(filter(None, (row.how, "transposed" * row.transposed)))),
+            *("yes" if row.measured else "no", _read_as(row)),
         )
         for row in inventory.layers
     ]

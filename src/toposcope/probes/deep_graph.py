@@ -31,6 +31,7 @@ class DeepGraphProbe(Probe, frozen=True, tag="deep_graph"):
     """
 
     KIND: ClassVar[Kind] = "topology"
+    ROWS: ClassVar[bool] = True
     KINDS: ClassVar[Mapping[str, Kind]] = dict.fromkeys(("weight_variance", "depth", "n_chains"), "control")
     SCALE_FREE: ClassVar[bool] = True
     ACROSS_LAYERS: ClassVar[bool] = True

@@ -28,6 +28,7 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
 
     VERSION: ClassVar[int] = 4
     KIND: ClassVar[Kind] = "topology"
+    ROWS: ClassVar[bool] = True
     KINDS: ClassVar[Mapping[str, Kind]] = {NORM: "norm"}
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"gradients"})
     LATER: ClassVar[frozenset[str]] = frozenset({"batches"})

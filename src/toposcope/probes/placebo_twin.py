@@ -19,6 +19,7 @@ class PlaceboTwinProbe(Probe, frozen=True, tag="placebo_twin"):
     """The statistics of `neural_persistence` and `rips` of every layer with its entries permuted."""
 
     KIND: ClassVar[Kind] = "control"
+    ROWS: ClassVar[bool] = True
     LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1}
 
     max_dimension: int = 1  # as of `rips`

@@ -57,8 +57,8 @@ class Measurement:
     diagrams : dict of Diagram
         By short name, for example ``H0``.
     flag : str
-        ``degenerate``, ``landmarks``, ``random rows``, ``random points``, ``batch halved to N``, or empty; several
-        are joined, as in ``batch halved to 4, landmarks``.
+        ``degenerate``, ``landmarks``, ``random rows``, ``random points``, ``batch halved to N``, ``orientation
+        unknown``, or empty; several are joined, as in ``batch halved to 4, landmarks``.
     states : ndarray, shape (n, width), float32, optional
         Points stored for comparing representations, or losses on a plane for its picture.
     """
@@ -202,6 +202,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Options that no statistic depends on: the number of repetitions for the noise, the number of stored points.
     ACROSS_LAYERS : bool
         What it measures of a layer depends on other layers too.
+    ROWS : bool
+        Its statistics depend on which axis of a matrix holds the neurons; they are flagged where that is unknown.
     NETWORK_ONLY : bool
         It reports on the network alone, which is not combined from layers.
     SCALE_FREE : bool
@@ -222,6 +224,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     LATER: ClassVar[frozenset[str]] = frozenset()
     REPEATS: ClassVar[frozenset[str]] = frozenset()
     ACROSS_LAYERS: ClassVar[bool] = False
+    ROWS: ClassVar[bool] = False
     NETWORK_ONLY: ClassVar[bool] = False
     SCALE_FREE: ClassVar[bool] = False
     LEAST: ClassVar[Mapping[str, int]] = {}

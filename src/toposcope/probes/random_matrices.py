@@ -27,6 +27,7 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
     """
 
     KIND: ClassVar[Kind] = "control"
+    ROWS: ClassVar[bool] = True
     SCALE_FREE: ClassVar[bool] = True
     ONCE: ClassVar[bool] = True
     LEAST: ClassVar[Mapping[str, int]] = {"draws": MIN_DRAWS}

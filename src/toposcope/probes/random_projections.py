@@ -27,6 +27,7 @@ class RandomProjectionsProbe(Probe, frozen=True, tag="random_projections"):
     """
 
     KIND: ClassVar[Kind] = "control"
+    ROWS: ClassVar[bool] = True
     NETWORK_ONLY: ClassVar[bool] = True
     SCALE_FREE: ClassVar[bool] = True
     LEAST: ClassVar[Mapping[str, int]] = {"count": 1}

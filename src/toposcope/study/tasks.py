@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial, wraps
 from importlib import resources
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -20,8 +20,9 @@ from toposcope.integrity.diagnosis import coverage_of, remarks_of
 from toposcope.integrity.series_summaries import summarise_batch
 from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, ProbeInput
+from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import RunContext, needs_of
-from toposcope.probes.probe import Diagrams, States, Weights
+from toposcope.probes.probe import POOLED, Diagrams, States, Weights
 from toposcope.study.tables import CheckpointRow, LayerRow
 from toposcope.study.tuning import MAX_OPEN_CHECKPOINTS
 from toposcope.study.work import WORK, milliseconds
@@ -187,14 +188,18 @@ def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failu
 def _measured_batch(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]] | None:
     """Measure several checkpoints with one probe; None if anything is wrong with one of them."""
     try:
-        measured = probe.measure_batch([_subject(task) for task in tasks])
+        subjects = [_subject(task) for task in tasks]
+        measured = probe.measure_batch(subjects)
         for task in tasks:
             _check_all_unchanged(task)
     except Exception:  # noqa: BLE001 - each is then measured by itself, which gives the reason to the one it is of
         return None
     for task in tasks:
         report(WORK, task.milliseconds, 0)
-    return [[checked(result) for result in results] for results in measured]
+    return [
+        [checked(flagged(result, probe, subject.layers)) for result in results]
+        for subject, results in zip(subjects, measured, strict=True)
+    ]
 
 
 def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
@@ -208,7 +213,7 @@ def _measured(task: MeasureTask) -> list[Measurement | Failure]:
     subject, results = _subject(task), []
     shapes = {layer.name: (layer.shape[0], layer.shape[1]) for layer in subject.layers}
     for result in task.probe.measure(subject):
-        results.append(checked(result))
+        results.append(checked(flagged(result, task.probe, subject.layers)))
         if task.probe.by_layer() and result.layer in shapes:
             report(WORK, milliseconds(task.probe, {result.layer: shapes[result.layer]}), 0)
     _check_all_unchanged(task)
@@ -266,6 +271,14 @@ def checked(result: Measurement | Failure) -> Measurement | Failure:
             if not math.isfinite(value):
                 return Failure(result.layer, f"layer {result.layer}: {name} is {value}; the weights are out of range")
     return result
+
+
+def flagged(result: Measurement | Failure, probe: Probe, layers: Sequence[Layer]) -> Measurement | Failure:
+    """Flag what was measured of rows that may be columns."""
+    flags = {layer.flag for layer in layers if result.layer in {layer.name, NETWORK, POOLED}} - {""}
+    if isinstance(result, Failure) or not (probe.ROWS and flags):
+        return result
+    return replace(result, flag=", ".join(filter(None, (result.flag, *flags))))
 
 
 def one_line(error: BaseException) -> str:

@@ -1,0 +1,396 @@
+"""Which way round each matrix of a checkpoint is stored, by the evidence in the file.
+
+``nn.Linear`` stores (outputs, inputs); Conv1D of GPT-2, Flax, Keras and most people who write ``x @ W`` store (inputs,
+outputs). Every piece of evidence is a vote. A vector of biases that fits one axis only decides; then what is known of
+the residual stream and of the vocabulary; then shapes that chain, ``784 x 128, 128 x 10``; then the convention that a
+name such as ``kernel`` stands for. What shows nothing itself follows the others of its convention, and without any
+evidence the orientation is unknown.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from toposcope.checkpoints.roles import leaf_of
+
+Shape = tuple[int, ...]
+READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
+WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
+_CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
+_TRANSFORMER_LENS = re.compile(r"(?:^|\.)_?W_(?:[QKVOU]|in|out|gate)$")
+_SURE_HALF = re.compile(r"up|gate|down|h_to_4h|4h_to_h|intermediate|fc_in|fc_out|wi|wo", re.IGNORECASE)
+_ROUTER = re.compile(r"router|gating", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_WEIGHT_WORDS = {"w", "weight", "weights", "kernel", "coef", "coefs", "theta", "matrix"}
+_BIAS_WORDS = {"b", "bias", "biases", "intercept", "intercepts", "offset"}
+_NORM_WORDS = {"ln", "bn", "norm", "layernorm", "batchnorm", "rmsnorm", "gamma", "beta", "scale", "g"}
+_PLACES = (
+    {"in", "input", "inputs", "first", "ih", "xh"},
+    {"hidden", "hid", "mid", "middle", "hh"},
+    {"out", "output", "outputs", "last", "final", "ho", "hy"},
+)
+"""Words of the first, the middle and the last matrix of a network without numbers."""
+_RECURRENT = {"recurrent", "hh"}
+_GATES = (3, 4)  # blocks of outputs in a recurrent cell with gates: GRU, LSTM
+
+
+class Convention(IntEnum):
+    """Ways of storing that names stand for: matrices of one convention in a file are stored the same way round."""
+
+    BY_HAND, LINEAR, KERNEL, CONV1D, EXPERTS = range(5)
+
+
+class Rank(IntEnum):
+    """How much a vote is worth."""
+
+    HALF_BY_NAME, CHAIN, STREAM, BIAS = range(4)
+
+
+class Vote(NamedTuple):
+    """A piece of evidence: whether it shows (inputs, outputs), what it is worth, and what it is, in words."""
+
+    transposed: bool
+    rank: Rank
+    reason: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A matrix as stored: its name, shape, role, and whether it is one of several experts in a tensor."""
+
+    name: str
+    shape: Shape
+    role: str
+    is_expert: bool = False
+
+    @property
+    def convention(self) -> Convention:
+        """The way of storing that its name stands for."""
+        leaf = leaf_of(self.name)
+        if self.is_expert:
+            return Convention.EXPERTS
+        if _CONV1D.search(self.name):
+            # Conv1D has the names of a linear map of nanoGPT, in torch and in Flax.
+            return Convention.CONV1D
+        if leaf.endswith("kernel") or (leaf == "w" and ("/" in self.name or "~" in self.name)):
+            return Convention.KERNEL
+        is_linear = leaf == "weight" or leaf.endswith("_weight") or leaf.startswith("weight_")
+        return Convention.LINEAR if is_linear else Convention.BY_HAND
+
+
+class Orientation(NamedTuple):
+    """Whether a matrix is stored as (inputs, outputs), and what shows it; without evidence as stored."""
+
+    transposed: bool
+    reason: str  # empty: unknown
+
+
+UNKNOWN = Orientation(False, "")
+
+
+def orientations(
+    matrices: Sequence[Stored],
+    vectors: Mapping[str, Shape],
+    width: int | None,
+    vocabularies: Iterable[int] = (),
+    columns_of_heads: Sequence[bool] = (),
+) -> dict[str, Orientation]:
+    """Return the orientation of every matrix by its name.
+
+    Parameters
+    ----------
+    matrices : sequence of Stored
+        In the order of the checkpoint.
+    vectors : mapping of str to tuple of int
+        Shapes of tensors with at most one axis longer than 1, in the same order.
+    width : int or None
+        Of the residual stream.
+    vocabularies : iterable of int
+        Numbers of rows of the tables of tokens.
+    columns_of_heads : sequence of bool
+        Of weights of attention with an axis for the heads, whether each stores the stream before its outputs.
+    """
+    votes: dict[str, list[Vote]] = defaultdict(list)
+    rules = (
+        _by_named_biases(matrices, vectors),
+        _by_following_vectors(matrices, vectors),
+        _by_recurrence(matrices, vectors),
+        _by_stream(matrices, width, set(vocabularies)),
+        _by_chains(matrices, has_biases=any(_is_bias(name) for name in vectors)),
+    )
+    for rule in rules:
+        for name, vote in rule:
+            votes[name].append(vote)
+    groups: dict[Convention, list[Stored]] = defaultdict(list)
+    for matrix in matrices:
+        groups[matrix.convention].append(matrix)
+    result: dict[str, Orientation] = {}
+    for convention, members in groups.items():
+        heads = [Vote(turned, Rank.STREAM, "the weights of its heads") for turned in columns_of_heads]
+        of_group = [vote for m in members for vote in votes[m.name]]
+        shared = _Shared(convention, of_group + (heads if convention is Convention.BY_HAND else []), len(members))
+        result |= {m.name: _decided(m, votes[m.name], shared) for m in members}
+    return result
+
+
+class _Shared(NamedTuple):
+    """The votes on all matrices of a convention, and how many matrices these are."""
+
+    convention: Convention
+    votes: list[Vote]
+    n_matrices: int
+
+
+def _decided(matrix: Stored, own: Sequence[Vote], shared: _Shared) -> Orientation:
+    """Decide by the strongest evidence: the matrix's own, then that of its convention, then the convention itself."""
+    convention = shared.convention
+    is_named = convention in {Convention.LINEAR, Convention.KERNEL}
+    # A role, a width or a chain can be wrong about one matrix of a convention that is known; a bias cannot.
+    mine = [vote for vote in own if vote.rank is Rank.BIAS or not is_named]
+    for votes, rank, words in (
+        (mine, Rank.BIAS, ""),
+        (mine, Rank.STREAM, ""),
+        (shared.votes, Rank.BIAS, "as others: "),
+        (shared.votes, Rank.STREAM, "as others: "),
+        (mine, Rank.CHAIN, ""),
+        (shared.votes, Rank.CHAIN, "as others: "),
+        (mine, Rank.HALF_BY_NAME, ""),
+        (shared.votes, Rank.HALF_BY_NAME, "as others: "),
+    ):
+        of_rank = [vote for vote in votes if vote.rank is rank]
+        least = 1 if votes is mine else _least(rank, shared)
+        if len(of_rank) >= least and len({vote.transposed for vote in of_rank}) == 1:
+            return Orientation(of_rank[0].transposed, words + of_rank[0].reason)
+    if convention is Convention.LINEAR:
+        return Orientation(False, "weight of a linear map")
+    if convention is Convention.KERNEL:
+        return Orientation(True, "kernel")
+    if convention is Convention.BY_HAND and _TRANSFORMER_LENS.search(matrix.name):
+        return Orientation(True, "TransformerLens by its name")
+    return UNKNOWN
+
+
+def _least(rank: Rank, shared: _Shared) -> int:
+    """Return how many votes overrule a convention: those of a chain only if it holds all of its matrices."""
+    if shared.convention not in {Convention.LINEAR, Convention.KERNEL} or rank is Rank.BIAS:
+        return 1
+    return 2 if rank is Rank.STREAM else max(2, shared.n_matrices)
+
+
+# Biases
+
+
+def _by_named_biases(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
+    """Vote by biases whose names are those of their matrices but for the word: ``W_hidden`` and ``b_hidden``."""
+    exact: dict[tuple[str, ...], list[Stored]] = defaultdict(list)
+    below: dict[str, list[Stored]] = defaultdict(list)
+    for matrix in matrices:
+        exact[_stem(matrix.name)].append(matrix)
+        below[_parent(matrix.name)].append(matrix)
+    for name, shape in vectors.items():
+        if not _is_bias(name):
+            continue
+        stem = _stem(name)
+        found = exact.get(stem) or [m for m in below[_parent(name)] if _holds(_stem(m.name), stem)]
+        for matrix in found:
+            if (vote := _fitting(matrix, name, shape)) is not None:
+                yield matrix.name, vote
+
+
+def _fitting(matrix: Stored, name: str, shape: Shape) -> Vote | None:
+    """Vote by the axis that a bias fits; of a square matrix, by whether the bias is a row or a column."""
+    length = max(shape, default=1)
+    rows, columns = matrix.shape
+    if (rows == length) != (columns == length):
+        return Vote(columns == length, Rank.BIAS, f"the length of {name}")
+    if rows == columns == length > 1 and len(shape) == 2 and matrix.convention is Convention.BY_HAND:
+        return Vote(shape[0] == 1, Rank.BIAS, f"{name} is a {'row' if shape[0] == 1 else 'column'}")
+    return None
+
+
+@lru_cache(maxsize=1 << 16)
+def _words(name: str) -> tuple[str, ...]:
+    """Return the words and numbers of a name; the letter of a weight or bias is a word of its own: ``Wq``, ``bq``."""
+    words: list[str] = []
+    for part in re.split(r"[^A-Za-z0-9]+", re.sub(r":\d+$", "", name)):
+        if re.fullmatch(r"[wb][a-z]{1,2}", part) or re.fullmatch(r"[WB][a-z]{1,3}", part):
+            words += [part[0].lower(), part[1:]]
+        else:
+            words += [word.lower() for word in _WORD.findall(part)]
+    return tuple(words)
+
+
+def _stem(name: str) -> tuple[str, ...]:
+    """Return the words of a name without those for a weight or a bias."""
+    return tuple(word for word in _words(name) if word not in _WEIGHT_WORDS | _BIAS_WORDS)
+
+
+def _without(name: str, words: set[str]) -> tuple[str, ...]:
+    return tuple(word for word in _stem(name) if word not in words)
+
+
+def _is_bias(name: str) -> bool:
+    words = set(_words(name))
+    return not _BIAS_WORDS.isdisjoint(words) and _NORM_WORDS.isdisjoint(words)
+
+
+def _holds(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether the words of one name are among those of the other."""
+    first, second = Counter(one), Counter(other)
+    return first <= second or second <= first
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+# Arrays without names
+
+
+class _Run(NamedTuple):
+    """Matrices that follow each other without a vector between them, and the first vector after them."""
+
+    matrices: list[Stored]
+    vector: tuple[str, Shape] | None
+
+
+def _runs(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[list[_Run]]:
+    """Yield sequences of matrices and vectors whose names differ in numbers alone, as of a list or ``numpy.savez``."""
+    members: dict[str, list[Stored | str]] = defaultdict(list)
+    for matrix in matrices:
+        if _NUMBER.search(matrix.name):
+            members[_NUMBER.sub("#", matrix.name)].append(matrix)
+    own = {name: template for name in vectors if (template := _NUMBER.sub("#", name)) in members}
+    for name, template in own.items():
+        members[template].append(name)
+    for template in dict.fromkeys(own.values()):
+        in_order = sorted(members[template], key=_numbers)
+        runs: list[_Run] = []
+        for member in in_order:
+            is_open = bool(runs) and runs[-1].vector is None
+            if isinstance(member, Stored):
+                if is_open:
+                    runs[-1].matrices.append(member)
+                else:
+                    runs.append(_Run([member], None))
+            elif is_open:
+                runs[-1] = runs[-1]._replace(vector=(member, vectors[member]))
+        following = [(name, vectors[name]) for name in in_order if isinstance(name, str)]
+        if len(runs) == 1 and len(runs[0].matrices) == len(following) > 1:
+            # All matrices first, then all vectors.
+            runs = [_Run([matrix], vector) for matrix, vector in zip(runs[0].matrices, following, strict=True)]
+        yield runs
+
+
+def _numbers(member: Stored | str) -> list[int]:
+    return [int(number) for number in _NUMBER.findall(member if isinstance(member, str) else member.name)]
+
+
+def _by_following_vectors(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
+    for runs in _runs(matrices, vectors):
+        for run in runs:
+            if run.vector is not None and (vote := _fitting(run.matrices[-1], *run.vector)) is not None:
+                yield run.matrices[-1].name, vote
+
+
+def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> set[str]:
+    """Return the tables of embeddings among arrays without names.
+
+    Such a table comes first, no vector belongs to it, although one does to all others, and what follows reads one or
+    several of its rows.
+    """
+    found = set()
+    for runs in _runs(matrices, vectors):
+        first, *others = runs[0].matrices
+        if (
+            len(runs) > 1
+            and others
+            and all(run.vector for run in runs)
+            and any(n % first.shape[1] == 0 for n in others[0].shape)
+        ):
+            found.add(first.name)
+    return found
+
+
+def _by_recurrence(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
+    """Vote by the two matrices of a recurrent cell: both have its outputs, several for each number of its state."""
+    of_inputs = {_without(m.name, {"ih", "xh"}): m for m in matrices if _RECURRENT.isdisjoint(_words(m.name))}
+    pairs = [run.matrices[-2:] for runs in _runs(matrices, vectors) for run in runs if len(run.matrices) > 1]
+    for matrix in matrices:
+        if not _RECURRENT.isdisjoint(_words(matrix.name)):
+            inputs = of_inputs.get(_without(matrix.name, _RECURRENT))
+            pairs += [[inputs, matrix]] if inputs else []
+    for first, second in pairs:
+        for axis in (0, 1):
+            size, state = second.shape[axis], second.shape[1 - axis]
+            if first.shape[axis] == size in {n * state for n in _GATES} and first.shape[1 - axis] != size:
+                vote = Vote(axis == 1, Rank.BIAS, f"the outputs that {first.name} and {second.name} share")
+                yield from ((first.name, vote), (second.name, vote))
+
+
+# The residual stream
+
+
+def _by_stream(matrices: Sequence[Stored], width: int | None, vocabularies: set[int]) -> Iterator[tuple[str, Vote]]:
+    """Vote by the axis of the residual stream or of the vocabulary, where the role says which axis has it."""
+    for matrix in matrices:
+        rows, columns = matrix.shape
+        role = "mlp.in" if matrix.role == "other" and _ROUTER.search(matrix.name) else matrix.role
+        if rows == columns:
+            continue
+        if (
+            role == "head"
+            and (rows in vocabularies) != (columns in vocabularies)
+            and width not in {None, rows, columns}
+        ):
+            yield matrix.name, Vote(columns in vocabularies, Rank.STREAM, "the vocabulary")
+        elif role in READS | WRITES and width is not None and (rows == width) != (columns == width):
+            is_half = role in {"mlp.in", "mlp.out"} and not _SURE_HALF.search(matrix.name)
+            rank = Rank.HALF_BY_NAME if is_half else Rank.STREAM
+            yield matrix.name, Vote((rows == width) == (role in READS), rank, "the residual width")
+
+
+# Shapes that chain
+
+
+def _by_chains(matrices: Sequence[Stored], *, has_biases: bool) -> Iterator[tuple[str, Vote]]:
+    """Vote by sequences of matrices of which each has the outputs that the next has as inputs, one way round only."""
+    for members in _sequences(matrices):
+        # Where biases lie in the matrices, these have an input more.
+        fits = {
+            turned: [extra for extra in (0, 1)[: 1 if has_biases else 2] if _is_chain(members, turned, extra)]
+            for turned in (True, False)
+        }
+        for turned, other in ((True, False), (False, True)):
+            if fits[turned] and not fits[other]:
+                shapes = ", ".join(f"{m.shape[0]:,} x {m.shape[1]:,}" for m in members[:3])
+                vote = Vote(turned, Rank.CHAIN, f"the chain of shapes {shapes}{', ...' * (len(members) > 3)}")
+                yield from ((matrix.name, vote) for matrix in members)
+
+
+def _is_chain(members: Sequence[Stored], turned: bool, extra: int) -> bool:
+    outputs, inputs = (1, 0) if turned else (0, 1)
+    return all(one.shape[outputs] + extra == other.shape[inputs] for one, other in pairwise(members))
+
+
+def _sequences(matrices: Sequence[Stored]) -> Iterator[list[Stored]]:
+    """Yield matrices that follow each other by a number in their names, or by words such as input and output."""
+    families: dict[str | tuple[str, ...], list[tuple[int, Stored]]] = defaultdict(list)
+    for matrix in matrices:
+        for number in _NUMBER.finditer(matrix.name):
+            template = f"{matrix.name[: number.start()]}#{matrix.name[number.end() :]}"
+            families[template].append((int(number[0]), matrix))
+        words = _words(matrix.name)
+        for place, names in enumerate(_PLACES):
+            if len(at := names & set(words)) == 1:
+                families[tuple(word for word in words if word not in at)].append((place, matrix))
+    for members in families.values():
+        members.sort(key=lambda member: member[0])
+        if len({place for place, _ in members}) == len(members) > 1:
+            yield [matrix for _, matrix in members]

@@ -1,0 +1,141 @@
+"""Which way round matrices are stored is shown by evidence in the file, whatever the names, or unknown."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hand_written import BIASES, NAMINGS, perceptron
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from property_examples import examples
+
+from toposcope.checkpoints import series
+from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.inventory import Inventory
+from toposcope.checkpoints.weights import Weights, weights_of
+
+EVIDENCE = Path(__file__).parents[3] / "shared" / "data" / "wild" / "evidence"
+
+
+def weights(tensors: dict[str, np.ndarray[Any, Any]]) -> Weights:
+    found = [
+        Entry(name, array.shape, str(array.dtype), lambda a, b, array=array: array[a:b])  # type: ignore[misc]
+        for name, array in tensors.items()
+    ]
+    return weights_of(found, (), lambda name: {})
+
+
+def r(*shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+@examples(300)
+@given(
+    sizes=st.lists(st.integers(2, 40), min_size=3, max_size=6),
+    naming=st.sampled_from(sorted(NAMINGS)),
+    biases=st.sampled_from(BIASES),
+    turned=st.booleans(),
+)
+def test_networks_by_hand_are_read_the_right_way_round_or_said_to_be_unknown(
+    sizes: list[int], naming: str, biases: str, turned: bool
+) -> None:
+    # Who adds a row computes with rows, and who adds a column with columns.
+    assume(biases not in {"row", "column"} or turned == (biases == "row"))
+    written = perceptron(np.random.default_rng(0), sizes, naming, biases, turned=turned)
+    found = {layer.name: layer for layer in weights(written.tensors).matrices if layer.role != "embed"}
+    for name, layer in found.items():
+        if layer.orientation:
+            matrix = layer.entry.whole().T if layer.transposed else layer.entry.whole()
+            assert np.array_equal(matrix, written.right[name]), (name, layer.orientation)
+        else:
+            assert name in written.unknown
+            assert not layer.transposed
+
+
+D, H = 12, 28
+CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]] = {
+    "Keras: a recurrent kernel beside a kernel": (
+        {"lstm/lstm_cell/kernel:0": r(8, 24), "lstm/lstm_cell/recurrent_kernel:0": r(6, 24), "out/kernel:0": r(6, 5)},
+        {"lstm/lstm_cell/kernel:0": True, "lstm/lstm_cell/recurrent_kernel:0": True, "out/kernel:0": True},
+    ),
+    "a recurrent cell by hand, as columns": (
+        {"W_ih": r(18, 8), "W_hh": r(18, 6), "W_out": r(5, 6)},
+        {"W_ih": False, "W_hh": False, "W_out": False},
+    ),
+    "an echo state network: input, reservoir, output": (
+        {"W_in": r(200, 3), "W": r(200, 200), "W_out": r(1, 200)},
+        {"W_in": False, "W": False, "W_out": False},
+    ),
+    "heads of three axes say what their siblings are": (
+        {"W_E": r(D, 40), "blocks.0.W_K": r(4, 3, D), "blocks.0.W_O": r(D, D), "blocks.0.ln.w": r(D)},
+        {"blocks.0.W_O": False},
+    ),
+    "Conv1D of GPT-2 by the length of its biases": (
+        {"h.0.attn.c_attn.weight": r(D, 3 * D), "h.0.attn.c_attn.bias": r(3 * D), "h.0.attn.c_proj.weight": r(D, D)},
+        {"h.0.attn.c_attn.weight": True, "h.0.attn.c_proj.weight": True},
+    ),
+    "Conv1D of GPT-2 in Flax stores outputs first": (
+        {"h.0.attn.c_attn.kernel": r(3 * D, D), "h.0.attn.c_attn.bias": r(3 * D), "h.0.attn.c_proj.kernel": r(D, D)},
+        {"h.0.attn.c_attn.kernel": False, "h.0.attn.c_proj.kernel": False},
+    ),
+    "nothing shows it": ({"W": r(7, 12), "U": r(12, 12)}, {"W": None, "U": None}),
+    "a linear map of torch by its format": ({"fc.weight": r(7, 12)}, {"fc.weight": False}),
+    "a bias overrules the name of a linear map (PaddlePaddle)": (
+        {"linear_0.weight": r(7, 12), "linear_0.bias": r(12), "linear_1.weight": r(12, 12)},
+        {"linear_0.weight": True, "linear_1.weight": True},
+    ),
+    "a bias overrules the name of a kernel": ({"fc.kernel": r(7, 12), "fc.bias": r(7)}, {"fc.kernel": False}),
+    "graph convolutions next to linear maps": (
+        {"gc.weight": r(7, 12), "gc.bias": r(12), "fc.weight": r(3, 12), "fc.bias": r(3), "g.weight": r(5, 5)},
+        {"gc.weight": True, "fc.weight": False, "g.weight": False},
+    ),
+    "the scale of a norm before a matrix is no bias of it": (
+        {"ln1_g": r(D), "ln1_b": r(D), "W1": r(H, D), "b1": r(H)},
+        {"W1": False},
+    ),
+    "a plain multilayer perceptron without biases, under torch's names": (
+        {"layer1.weight": r(7, 12), "layer2.weight": r(12, 5), "layer3.weight": r(5, 3)},
+        {"layer1.weight": True, "layer2.weight": True, "layer3.weight": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_evidence(case: str) -> None:
+    tensors, right = CASES[case]
+    found = {layer.name: layer for layer in weights(tensors).matrices}
+    assert {n: found[n].transposed if found[n].orientation else None for n in right} == right
+
+
+def test_an_unknown_orientation_is_said_everywhere(tmp_path: Path) -> None:
+    import toposcope as ts
+
+    for step in (1, 2):
+        np.savez(tmp_path / f"step_{step}.npz", W=r(7, 12) * step, U=r(12, 12))
+    checkpoint = series(tmp_path)[0]
+    inventory = Inventory.of(checkpoint)
+    assert [layer.orientation for layer in inventory.layers] == ["", ""]
+    assert "in 2 matrices, 2 of unknown orientation" in inventory.coverage
+    assert any(note.startswith("orientation unknown, read as stored: U, W") for note in checkpoint.notes)
+    assert any("orientation unknown" in remark for remark in ts.doctor(tmp_path).remarks)
+    rows = ts.measure(tmp_path)
+    flags = {probe: set(of_probe["flag"]) for (probe,), of_probe in rows.group_by("probe")}
+    assert flags["rips"] == {"orientation unknown"}
+    assert flags["neural_persistence"] == {""}
+
+
+RIGHT = json.loads((EVIDENCE / "right.json").read_text()) if EVIDENCE.exists() else {}
+
+
+@pytest.mark.skipif(not RIGHT, reason="needs the reference checkpoints, which are not part of the project")
+@pytest.mark.parametrize("name", [name for name in RIGHT if name.startswith("orient_")])
+def test_reference_files(name: str) -> None:
+    layers = {layer.name: layer for layer in series(EVIDENCE / RIGHT[name]["file"])[0].layers()}
+    for layer, right in RIGHT[name]["right"].items():
+        if right == "embedding":
+            assert layers[layer].role == "embed"
+        elif layer != "roles":
+            assert layers[layer].orientation
+            assert layers[layer].transposed == ("to be transposed" in right)
