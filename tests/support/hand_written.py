@@ -53,12 +53,9 @@ def perceptron(rng: np.random.Generator, sizes: list[int], naming: str, biases: 
 
 
 def _has_evidence(stored: list[tuple[int, ...]], sizes: list[int], biases: str) -> bool:
-    """Return whether a bias fits one axis only, or shapes chain one way round only."""
+    """Return whether a bias fits one axis only, or all shapes chain one way round only, with or without biases."""
     if biases == "plain" and any(a != b for a, b in pairwise(sizes)):
         return True
-    links = [
-        (a[1] + extra == b[0], a[0] + extra == b[1])
-        for extra in ([1] if biases == "last row" else [0])
-        for a, b in pairwise(stored)
-    ]
-    return biases != "plain" and any(one != other for one, other in links)
+    ways = [(axis, extra) for axis in (0, 1) for extra in (0, 1)]
+    fits = {axis for axis, extra in ways if all(a[axis] + extra == b[1 - axis] for a, b in pairwise(stored))}
+    return biases != "plain" and len(fits) == 1
