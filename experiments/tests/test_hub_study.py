@@ -10,7 +10,7 @@ from hub_stand_in import Hub, hub_of
 from safetensors.torch import save_file
 
 from toposcope.checkpoints import Access
-from toposcope.checkpoints.sources import http_requests
+from toposcope.checkpoints.sources import remote
 from toposcope.report import write_report
 from toposcope.study import Declaration, Study, run_study
 from toposcope.study.declaration import DeclaredSeries
@@ -116,7 +116,7 @@ def test_seven_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_without_a_hub_the_rest_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     for step in (0, 10):
         place = tmp_path / "here" / f"step{step}"
@@ -131,7 +131,7 @@ def test_without_a_hub_the_rest_is_done(tmp_path: Path, monkeypatch: pytest.Monk
     assert set(study.frame()["run"]) == {"here"}
     assert study.runs().select("run", "status").rows() == [("pythia-14m", "unreachable"), ("here", "complete")]
     (note,) = study.notes()
-    assert note.startswith("pythia-14m: left out: hf:owner/name: cannot be listed: no connection")
+    assert note.startswith("pythia-14m: left out: hf:owner/name: cannot be read: no connection")
     assert "\n" not in note
     assert study.errors().is_empty()
     # Where it must be there, it is an error.

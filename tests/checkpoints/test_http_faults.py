@@ -89,7 +89,7 @@ def test_a_server_that_is_busy_is_asked_again(server: RangeServer, status: int, 
 def test_the_wait_is_what_the_server_asks_for(server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.5)
+    monkeypatch.setattr(remote, "FIRST_WAIT", 0.5)
     file = opened(server)
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(time.time() + 60))
     server.conduct.statuses = [

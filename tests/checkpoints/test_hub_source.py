@@ -16,7 +16,7 @@ from small_checkpoints import WRITERS, family_weights
 from stored_tensors import tensor_of
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.sources import http_requests, hub, is_remote, range_cache
+from toposcope.checkpoints.sources import hub, is_remote, remote
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import doctor
 
@@ -27,8 +27,8 @@ TOKEN = "hf_verysecrettokenofatest"
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A model with three steps and main, the last step once more."""
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
-    range_cache.memory_cache.clear()
+    monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
+    remote.single_block.cache_clear()
     hub._tree.cache_clear()
     folder = tmp_path / "model"
     for branch, seed in (("step0", 0), ("step1000", 1), ("step2000", 2), ("main", 2)):
@@ -221,7 +221,7 @@ def test_offline_after_online(model: Hub, access: Access) -> None:
     opened = series("hf:owner/name@step*", access=access)
     hashes = [c.content_hash() for c in opened[:2]]
     n_requests = len(model.requests), len(model.storage.requests)
-    range_cache.memory_cache.clear()
+    remote.single_block.cache_clear()
     hub._tree.cache_clear()
     offline = series("hf:owner/name@step*", access=Access(offline=True, folder=access.folder))
     assert [c.content_hash() for c in offline[:2]] == hashes
@@ -262,7 +262,7 @@ def test_a_commit_that_is_served_with_other_content(model: Hub, access: Access) 
     with pytest.raises(ToposcopeError, match="damaged: its SHA-256 is not the published one"):
         large.read(0, large.size)
     assert large.read(0, large.size).tobytes() == (model.folder / "main" / "model.safetensors").read_bytes()
-    range_cache.memory_cache.clear()
+    remote.single_block.cache_clear()
     (main,) = series("hf:owner/name", access=Access(keep=0))
     files = main.files
     model.conduct.statuses = [(302, {**told, "X-Repo-Commit": "0" * 40})]

@@ -206,7 +206,7 @@ def test_any_ranges_in_any_order_with_any_limit(
         patch.setattr(range_cache, "PAGE_BYTES", page)
         for a, b in ranges:
             start, stop = sorted((a, b))
-            range_cache.memory_cache.clear()
+            remote.single_block.cache_clear()
             found = range_cache.read_cached(source, start, stop, "key", access, source.fill)
             assert found.tobytes() == CONTENT[start:stop]
             assert keep is None or total(access.folder or Path()) <= keep
@@ -216,7 +216,7 @@ def test_any_ranges_in_any_order_with_any_limit(
 
 def test_a_fetch_that_is_killed_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_cache, "CHUNK_BYTES", 70)
-    range_cache.memory_cache.clear()
+    remote.single_block.cache_clear()
     source = Source(CONTENT[:300])
     source.fails_after = 200
     access = Access(folder=tmp_path)

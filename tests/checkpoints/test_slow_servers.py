@@ -58,7 +58,7 @@ def test_a_server_without_end_is_given_up(
     monkeypatch.setattr(http_requests, "WINDOW_SECONDS", 0.4)
     monkeypatch.setattr(web, "MAX_PAGES", 100)
     monkeypatch.setattr(http_requests, "MAX_TRIES", 2)
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.0)
+    monkeypatch.setattr(remote, "FIRST_WAIT", 0.0)
 
     class Here(Drip):
         pass

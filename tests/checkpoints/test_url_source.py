@@ -16,7 +16,7 @@ from small_checkpoints import WRITERS, Writer, every_format, family_weights
 from stored_tensors import tensor_of
 
 from toposcope.checkpoints import Access, series
-from toposcope.checkpoints.sources import fingerprint, http_requests, is_remote, range_cache, roots
+from toposcope.checkpoints.sources import fingerprint, is_remote, remote, roots
 from toposcope.errors import ToposcopeError
 
 MB = 1_000_000
@@ -140,7 +140,7 @@ def test_a_file_in_a_bucket_that_is_replaced_while_being_read(bucket: str, tmp_p
     upload(tmp_path, bucket)
     layer = series(bucket, access=Access(keep=0))[0].layers()[0]
     upload(tmp_path, bucket)
-    range_cache.memory_cache.clear()
+    remote.single_block.cache_clear()
     with pytest.raises(ToposcopeError, match=r"step_000001\.safetensors: replaced while it was being read"):
         layer.read()
 
@@ -148,7 +148,7 @@ def test_a_file_in_a_bucket_that_is_replaced_while_being_read(bucket: str, tmp_p
 def test_a_bucket_that_fails_in_passing(
     bucket: str, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
     WRITERS["safetensors"](tmp_path, 1, family_weights())
     upload(tmp_path, bucket)
     filesystem = fsspec.filesystem("memory")
@@ -169,7 +169,7 @@ def test_a_bucket_that_fails_in_passing(
         pass
 
     errors[:] = [DriverError("AWS_SECRET=abc")]
-    range_cache.memory_cache.clear()
+    remote.single_block.cache_clear()
     with pytest.raises(ToposcopeError, match="DriverError from its driver") as caught:
         series(bucket, access=Access(keep=0))[0].layers()
     assert "abc" not in str(caught.value)

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from range_server import Handler, RangeServer, running
 
-from toposcope.checkpoints.sources import http_requests, hub, range_cache
+from toposcope.checkpoints.sources import hub, remote
 
 PAGE = 3
 """Files on a page of a listing."""
@@ -132,8 +132,8 @@ class HubHandler(Handler):
 @contextmanager
 def hub_of(folder: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, Path] | None = None) -> Iterator[Hub]:
     """Serve these models in place of the hub, to readers who wait shortly and have read nothing in another test."""
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
-    range_cache.memory_cache.clear()
+    monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
+    remote.single_block.cache_clear()
     hub._tree.cache_clear()
     with running(Storage(folder)) as storage, running(Hub(folder, storage, models)) as server:  # type: ignore[arg-type]
         monkeypatch.setenv("HF_ENDPOINT", server.url)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from property_examples import examples
 
 from toposcope.checkpoints import Access
-from toposcope.checkpoints.sources import http_requests, range_cache
+from toposcope.checkpoints.sources import remote
 
 # No property depends on how fast the machine is.
 settings.register_profile("untimed", examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,9 +43,9 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     Neither what another test read nor the credentials of whoever runs the tests are seen.
     """
-    monkeypatch.setattr(http_requests, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    range_cache.memory_cache.clear()
+    remote.single_block.cache_clear()
     folder = tmp_path / "served"
     folder.mkdir()
     return folder

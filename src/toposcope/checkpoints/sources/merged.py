@@ -5,7 +5,6 @@ when their bytes are read, a block of rows at a time; nothing is written. Next t
 checkpoint that describe its model.
 """
 
-import bisect
 import hashlib
 import math
 import re
@@ -113,7 +112,11 @@ class MergedSource:
     @property
     def notes(self) -> list[str]:
         """How it was averaged, and what was copied or left out."""
-        return [_said(self), *self.plan().notes]
+        steps = f"{len(self.members)} checkpoints, steps {self.members[0].step} to {self.last.step}"
+        total = 1.0 if self.how in DECAYS else math.fsum(map(float, self.how.split()))
+        way = f"of the decay {self.how}" if self.how in DECAYS else "as given"
+        way += "" if math.isclose(total, 1) else f", divided by their sum {total:.6g}"
+        return [f"the average of {steps}, weights {way}", *self.plan().notes]
 
     def plan(self) -> Plan:
         """Return what each tensor is made of, from the headers of the checkpoints as they are now."""
@@ -159,13 +162,10 @@ class MergedFile:
         content = np.empty(stop - start, np.uint8)
         head = np.frombuffer(plan.header[start:stop], np.uint8)
         content[: len(head)] = head
-        for k in range(max(bisect.bisect_right(plan.begins, start) - 1, 0), len(plan.tensors)):
-            begin, tensor = plan.begins[k], plan.tensors[k]
-            first, last = max(start - begin, 0), min(stop - begin, tensor.n_bytes)
-            if last <= 0:
-                break
+        for begin, tensor in zip(plan.begins, plan.tensors, strict=True):
+            first, last = max(start, begin), min(stop, begin + tensor.n_bytes)
             if first < last:
-                tensor.fill(content[begin + first - start : begin + last - start], first)
+                tensor.fill(content[first - start : last - start], first - begin)
         return content
 
 
@@ -177,27 +177,23 @@ def merged_source(
     bounds = _WINDOW.fullmatch(window)
     if bounds is None:
         raise ToposcopeError(f"{spec}: {window!r} is no window of two steps; {_FORM}")
-    if bounds[1]:
-        first, last = int(bounds[1]), int(bounds[2])
-        chosen = [member for member in members if first <= member.step <= last]
-    else:
-        steps = {int(step) for step in window.split("+")}
-        chosen = [member for member in members if member.step in steps]
-        if missing := steps - {member.step for member in chosen}:
-            raise ToposcopeError(f"{spec}: the series has no checkpoint at step {min(missing)}")
+    there = [member.step for member in members]
+    steps = {int(step) for step in window.split("+")} if bounds[1] is None else set()
+    if missing := steps.difference(there):
+        raise ToposcopeError(f"{spec}: the series has no checkpoint at step {min(missing)}")
+    chosen = [m for m in members if (m.step in steps if steps else int(bounds[1]) <= m.step <= int(bounds[2]))]
     if len(chosen) < 2:
-        there = f"{len(members)} from step {members[0].step} to {members[-1].step}" if members else "none"
         found = f"only the one of step {chosen[0].step}" if chosen else "no checkpoint"
+        has = f"{len(there)} from step {there[0]} to {there[-1]}" if there else "none"
         raise ToposcopeError(
-            f"{spec}: {found} in the window; an average needs two, and the series has {there}: widen the window"
+            f"{spec}: {found} in the window; an average needs two, and the series has {has}: widen the window"
         )
-    weights = tuple(_weights(spec, how, [member.step for member in chosen]))
-    return MergedSource(inner, window, how, tuple(chosen), weights, root)
+    return MergedSource(inner, window, how, tuple(chosen), _weights(spec, how, [m.step for m in chosen]), root)
 
 
-def _weights(spec: str, how: str, steps: Sequence[int]) -> list[float]:
+def _weights(spec: str, how: str, steps: Sequence[int]) -> tuple[float, ...]:
     if how in DECAYS:
-        return [float(weight) for weight in decay_weights(steps, how)]
+        return tuple(decay_weights(steps, how).tolist())
     try:
         given = [float(word) for word in how.split()]
     except ValueError:
@@ -208,16 +204,7 @@ def _weights(spec: str, how: str, steps: Sequence[int]) -> list[float]:
         raise ToposcopeError(f"{spec}: {len(given)} weights for the {len(steps)} checkpoints of the window")
     if not all(0 <= weight < math.inf for weight in given) or not 0 < sum(given) < math.inf:
         raise ToposcopeError(f"{spec}: weights are numbers from 0 on, and not all of them 0")
-    return [weight / math.fsum(given) for weight in given]
-
-
-def _said(source: MergedSource) -> str:
-    steps = [member.step for member in source.members]
-    way = f"weights of the decay {source.how}"
-    if source.how not in DECAYS:
-        total = math.fsum(map(float, source.how.split()))
-        way = "weights as given" + ("" if math.isclose(total, 1) else f", divided by their sum {total:.6g}")
-    return f"the average of {len(steps)} checkpoints, steps {steps[0]} to {steps[-1]}, {way}"
+    return tuple(weight / math.fsum(given) for weight in given)
 
 
 def _version(source: MergedSource) -> str:

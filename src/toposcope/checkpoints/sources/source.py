@@ -40,7 +40,12 @@ class CheckpointError(ToposcopeError):
 
 def damaged(place: "StoredFile | Path | str", reason: str, fix: str = "fetch or save it again") -> CheckpointError:
     """Return the error of a file that holds something else than its format says."""
-    return CheckpointError(f"{_location(place)}: damaged: {reason}; {fix}", "damaged")
+    return malformed(place, f"damaged: {reason}; {fix}")
+
+
+def malformed(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a file, or a place, that is damaged or was never what it seems."""
+    return CheckpointError(f"{_location(place)}: {reason}", "damaged")
 
 
 def truncated(place: "StoredFile | Path | str", reason: str, fix: str = "fetch or save it again") -> CheckpointError:
@@ -51,11 +56,6 @@ def truncated(place: "StoredFile | Path | str", reason: str, fix: str = "fetch o
 def unsupported(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
     """Return the error of a file, or a place, that is whole but cannot be read."""
     return CheckpointError(f"{_location(place)}: {reason}", "unsupported")
-
-
-def malformed(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
-    """Return the error of a file, or a place, that is damaged or was never what it seems."""
-    return CheckpointError(f"{_location(place)}: {reason}", "damaged")
 
 
 def incomplete(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
@@ -170,29 +170,10 @@ def check_range(location: str, start: int, stop: int, size: int) -> None:
         raise truncated(location, f"it ends at byte {size}, {stop} are needed")
 
 
-def checked_name(name: str, location: str) -> str:
-    """Return a path from a listing; CheckpointError if it leads out of its folder."""
-    if not is_relative_name(name):
-        raise CheckpointError(f"{location}: lists a file outside its folder, or no file: {name[:80]!r}", "unsafe")
-    return name
-
-
 def is_relative_name(name: str) -> bool:
     """Return whether a path is relative, printable, and stays in its folder."""
     plain = name.isprintable() and "\\" not in name and len(name) < 1024
     return plain and not any(part in ("", ".", "..") for part in name.split("/"))
-
-
-def is_hidden(name: str) -> bool:
-    """Return whether a path lies in a hidden folder."""
-    return any(part.startswith(".") for part in name.split("/")[:-1])
-
-
-def checked_size(size: object, location: str) -> int:
-    """Return the size of a file from a listing; CheckpointError if it is missing or not a size."""
-    if not isinstance(size, int) or not 0 <= size < 1 << 63:
-        raise unreachable(location, "its source gives no size; it cannot be read by ranges")
-    return size
 
 
 class RangeStream(io.RawIOBase):

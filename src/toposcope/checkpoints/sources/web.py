@@ -1,123 +1,24 @@
 """Files of an HTTP server: one by its address, or a folder by the index page that the server makes of it."""
 
+import html
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, field
-from functools import cached_property, partial
-from html.parser import HTMLParser
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Self
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import msgspec
 
-from toposcope.checkpoints.sources.http_requests import (
-    Address,
-    Retry,
-    describe_error,
-    fetch_range,
-    open_response,
-    paced,
-    parse_size,
-    response_error,
-    transient_errors,
-)
-from toposcope.checkpoints.sources.range_cache import cached_lookup, read_cached
-from toposcope.checkpoints.sources.source import (
-    MAX_DEPTH,
-    MAX_FILES,
-    Access,
-    Bytes,
-    Files,
-    checked_size,
-    is_relative_name,
-    unreachable,
-)
-from toposcope.checkpoints.tuning import INDEX_THREADS
+from toposcope.checkpoints.sources.http_requests import pieces, ranged, response_of, size_of
+from toposcope.checkpoints.sources.remote import Listed, RemoteSource, is_shown, looked_up
+from toposcope.checkpoints.sources.source import MAX_FILES, Access, is_relative_name, unreachable
 from toposcope.errors import ToposcopeError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from httpx2 import Response
-
+INDEX_THREADS = 8  # index pages requested at the same time
 MAX_PAGE_BYTES = 20_000_000
 MAX_PAGES = 5000  # index pages of one place: a server can make pages without end
-_folders: set[str] = set()  # addresses known to be folders, which are listed without a request that finds out
-_NO_HEAD = (400, 403, 405, 501)  # statuses of servers that only know GET
-
-
-class Index(msgspec.Struct, frozen=True):
-    """Names of the files and folders in a folder."""
-
-    files: list[str]
-    folders: list[str]
-
-
-def read_index(url: str) -> Index:
-    """Read the index page of a folder, whose address ends in a slash."""
-    page, final_url = _page(url)
-    links = _Links()
-    links.feed(page)
-    names = dict(_name_below(final_url, link) for link in links.targets)
-    names.pop("", None)
-    return Index(*(sorted(name for name in names if names[name] is is_folder) for is_folder in (False, True)))
-
-
-class _Links(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.targets: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "a":
-            self.targets += [value for name, value in attrs if name == "href" and value]
-
-
-def _page(url: str) -> tuple[str, str]:
-    address, retry = Address(url, url), Retry(url)
-    while True:
-        with closing(open_response(address, retry=retry)) as response:
-            if response.status_code != 200:
-                raise response_error(response, address)
-            at_home = response.url.host == urlsplit(url).hostname and response.url.path.endswith("/")
-            if "html" not in response.headers.get("content-type", "") or not at_home:
-                raise unreachable(url, "its server makes no index page of this folder; give the address of a file")
-            page = bytearray()
-            try:
-                for chunk in paced(response, response.iter_bytes()):
-                    page += chunk
-                    if len(page) > MAX_PAGE_BYTES:
-                        raise unreachable(url, "its index page is too long")
-                return page.decode("utf-8", "replace"), str(response.url)
-            except transient_errors() as error:
-                retry.wait(describe_error(error))
-
-
-def _name_below(folder: str, link: str) -> tuple[str, bool]:
-    """Return the name that a link has in the folder, empty if it leads elsewhere, and whether it is a folder."""
-    try:
-        target = urljoin(folder, link)
-        parts = urlsplit(target)
-    except ValueError:
-        return "", False
-    path, base = unquote(target), unquote(folder)
-    rest = path.removeprefix(base)
-    name = rest.removesuffix("/")
-    # Links that sort the page have a query.
-    if parts.query or parts.fragment or not path.startswith(base) or "/" in name or not is_relative_name(name):
-        return "", False
-    return name, rest.endswith("/")
-
-
-class _Status(msgspec.Struct, frozen=True):
-    """What an address is: a folder, a file of a size and a version, or missing."""
-
-    folder: bool = False
-    size: int = 0
-    version: str = ""
-    missing: bool = False
+MISSING = (403, 404, 410)  # statuses of a missing file; storages that may not be listed answer 403
 
 
 def claims(spec: str) -> bool:
@@ -128,146 +29,99 @@ def claims(spec: str) -> bool:
 def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
     """Return the one place that an address names; no request is made."""
     try:
-        parts = urlsplit(spec)
-        host = parts.hostname
+        host = urlsplit(spec).hostname
     except ValueError:
         host = None
     if not host:
         raise ToposcopeError("an http address without a host; write https://host/path")
-    return [(_name_of(spec) or host, WebSource(spec, access))]
+    source = WebSource(spec, access)
+    return [(source.name or host, source)]
 
 
-@dataclass(frozen=True)
-class WebFile:
-    """A file of an HTTP server (see `StoredFile`); its size is requested when it is first needed."""
+class WebSource(RemoteSource):
+    """A file or folder of an HTTP server; an address that ends in a slash is a folder."""
 
-    location: str
-    access: Access
-    known: _Status | None = field(default=None, compare=False)
-    sha256: str = ""
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return self._status.size
-
-    @property
-    def version(self) -> str:
-        """Its entity tag or modification date; empty if the server sends neither."""
-        return self._status.version
-
-    @cached_property
-    def _status(self) -> _Status:
-        status = self.known or _status_of(self.location, self.access)
-        if status.folder:
-            raise unreachable(self, "a folder, where its server lists a file")
-        return status
-
-    def read(self, start: int, stop: int) -> Bytes:
-        """Read a range."""
-        fill = partial(
-            fetch_range, Address(self.location, self.location), self.size, partial(_is_version, self.version)
-        )
-        return read_cached(self, start, stop, f"web:{self.location}", self.access, fill)
-
-
-@dataclass(frozen=True)
-class WebSource:
-    """A file or folder of an HTTP server (see `Source`); an address that ends in a slash is a folder."""
-
-    spec: str
-    access: Access
-
-    def files(self) -> Files:
-        """List the files by the index pages of the server."""
-        if not self.spec.endswith("/") and self.spec not in _folders:
-            status = _status_of(self.spec, self.access)
-            if not status.folder:
-                return {_name_of(self.spec): WebFile(self.spec, self.access, status)}
-            _folders.add(self.spec)
-        return {name: WebFile(f"{self.spec.rstrip('/')}/{quote(name)}", self.access) for name in sorted(self._names())}
-
-    def child(self, name: str) -> "WebSource":
+    def child(self, name: str) -> Self:
         """Return a file or folder below."""
-        return WebSource(f"{self.spec.rstrip('/')}/{quote(name)}", self.access)
+        return super().child(quote(name))
 
-    def beside(self, name: str) -> WebFile | None:
+    def sibling(self, name: str) -> Self:
         """Return a file in the folder of this file."""
-        url = f"{self.spec.rpartition('/')[0]}/{quote(name)}"
-        request = partial(_request_status, url, may_be_missing=True)
-        status = cached_lookup(f"beside {url}", _Status, url, self.access, request, immutable=False)
-        return None if status.missing or status.folder else WebFile(url, self.access, status)
+        return super().sibling(quote(name))
 
-    def _names(self) -> Iterator[str]:
-        folders, count, n_pages = [""], 0, 0
+    def find(self) -> dict[str, Listed]:
+        """List the files by the index pages of the server; they are looked at when they are first needed."""
+        seen = self._seen("")
+        if seen.file is not None:
+            return {"": seen.file}
+        found, pages, n_pages = dict[str, Listed](), [("", seen)], 0
         with ThreadPoolExecutor(INDEX_THREADS) as pool:
-            for depth in range(MAX_DEPTH + 1):
-                below: list[str] = []
-                n_pages += len(folders)
-                if n_pages > MAX_PAGES:
-                    raise ToposcopeError(f"{self.spec}: more than {MAX_PAGES:,} folders; name the folder of a series")
-                for prefix, index in zip(folders, pool.map(self._index, folders), strict=True):
-                    yield from (prefix + name for name in index.files)
-                    below += [f"{prefix}{name}/" for name in index.folders if not name.startswith(".")]
-                    _folders.update(f"{self.spec.rstrip('/')}/{quote(prefix + name)}" for name in index.folders)
-                    count += len(index.files) + len(index.folders)
-                    if count > MAX_FILES:
-                        raise ToposcopeError(f"{self.spec}: more than {MAX_FILES:,} files; name the folder of a series")
-                folders = below if depth < MAX_DEPTH else []
+            while pages:
+                n_pages += len(pages)
+                if n_pages > MAX_PAGES or len(found) > MAX_FILES:
+                    raise ToposcopeError(f"{self.spec}: files or folders without end; name the folder of a series")
+                paths = [folder + name for folder, page in pages for name in page.names]
+                found |= {path: Listed(self.child(path).spec, -1, "") for path in paths if not path.endswith("/")}
+                below = [path for path in paths if path.endswith("/") and is_shown(f"{path}x")]
+                pages = list(zip(below, pool.map(self._seen, below), strict=True))
+        return dict(sorted(found.items()))
 
-    def _index(self, prefix: str) -> Index:
-        url = f"{self.spec.rstrip('/')}/{quote(prefix)}"
-        return cached_lookup(f"index {url}", Index, url, self.access, partial(read_index, url), immutable=False)
+    def look(self) -> Listed | None:
+        """Request one byte of the file."""
+        return self._seen("", missing=MISSING).file
 
+    def stream(self, listed: Listed, start: int, stop: int) -> Iterator[bytes]:
+        """Request a range."""
+        return ranged(self.spec, listed, start, stop)
 
-def _status_of(url: str, access: Access) -> _Status:
-    return cached_lookup(f"look {url}", _Status, url, access, partial(_request_status, url), immutable=False)
-
-
-def _request_status(url: str, *, may_be_missing: bool = False) -> _Status:
-    """Request what an address is, by HEAD, or by one byte of a server that does not serve it."""
-    address = Address(url, url)
-    with closing(open_response(address, "HEAD")) as head:
-        status = _status_from(head)
-        if head.status_code == 404 and not url.endswith("/"):
-            with closing(open_response(Address(f"{url}/", f"{url}/"), "HEAD")) as folder:
-                if folder.status_code == 200:
-                    return _Status(folder=True)
-        usable = head.status_code == 200 and "content-encoding" not in head.headers
-        if status is not None and (status.folder or usable):
-            return status
-        if head.status_code not in (200, *_NO_HEAD) and not may_be_missing:
-            raise response_error(head, address)
-    with closing(open_response(address, headers={"Range": "bytes=0-0"})) as response:
-        # Storages that may not be listed answer 403 for a missing file.
-        if may_be_missing and response.status_code in (403, 404, 410):
-            return _Status(missing=True)
-        if response.status_code not in (200, 206, 416):
-            raise response_error(response, address)
-        return _status_from(response) or _Status(size=checked_size(None, url))
+    def _seen(self, folder: str, missing: tuple[int, ...] = ()) -> "_Seen":
+        url = self.child(folder).spec if folder else self.spec
+        return looked_up(self.access, "web", _Seen, url, partial(_look, url, missing))
 
 
-def _status_from(response: "Response") -> _Status | None:
-    """Return what a response says of its address; None if it gives no size."""
-    if response.status_code in (200, 206) and response.url.path.endswith("/"):
-        return _Status(folder=True)
-    header = "content-length" if response.status_code == 200 else "content-range"
-    size = parse_size(response.headers.get(header, "").rpartition("/")[2])
-    return None if size is None or size >= 1 << 63 else _Status(size=size, version=_version(response.headers))
+class _Seen(msgspec.Struct, frozen=True):
+    """What is at an address: a file, or a folder with these names in it, those of folders ending in a slash."""
+
+    file: Listed | None = None
+    names: list[str] = []
 
 
-def _version(headers: "Mapping[str, str]") -> str:
-    for name in ("etag", "last-modified"):
-        if headers.get(name):
-            return f"{name}={headers[name]}"
-    return ""
+def _look(url: str, missing: tuple[int, ...]) -> _Seen:
+    span = "" if url.endswith("/") else "bytes=0-0"
+    with response_of(url, span, expected=(416, *missing)) as response:
+        if response.status_code in missing:
+            return _Seen()
+        if not response.url.path.endswith("/"):
+            header = "content-length" if response.status_code == 200 else "content-range"
+            size = size_of(response.headers.get(header, ""))
+            if size is None or "content-encoding" in response.headers:
+                raise unreachable(url, "its server gives no size; it cannot be read by ranges")
+            named = ((name, response.headers.get(name)) for name in ("etag", "last-modified"))
+            return _Seen(Listed(url, size, next((f"{name}={value}" for name, value in named if value), "")))
+        if response.status_code == 206:  # of an index page that is a file
+            return _look(f"{url}/", missing)
+        if "html" not in response.headers.get("content-type", "") or response.url.host != urlsplit(url).hostname:
+            raise unreachable(url, "its server makes no index page of this folder; give the address of a file")
+        page = b""
+        for piece in pieces(response):
+            page += piece
+            if len(page) > MAX_PAGE_BYTES:
+                raise unreachable(url, "its index page is too long")
+    folder = str(response.url).rstrip("/") + "/"
+    links = re.findall(r"""<a\s[^>]*?href\s*=\s*["']?([^"'\s>]+)""", page.decode("utf-8", "replace"), re.IGNORECASE)
+    return _Seen(names=sorted({_name_below(folder, html.unescape(link)) for link in links} - {""}))
 
 
-def _is_version(version: str, response: "Response") -> bool:
-    """Return whether a response is of a version, as far as its headers show."""
-    name, _, value = version.partition("=")
-    return not name or response.headers.get(name, value) == value
-
-
-def _name_of(url: str) -> str:
-    return unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2])
+def _name_below(folder: str, link: str) -> str:
+    """Return the name that a link has in the folder, with the slash of a folder; empty if it leads elsewhere."""
+    try:
+        target = urljoin(folder, link)
+        parts = urlsplit(target)
+    except ValueError:
+        return ""
+    path, base = unquote(target), unquote(folder)
+    name = path.removeprefix(base)
+    plain = name.removesuffix("/")
+    # Links that sort the page have a query.
+    is_inside = path.startswith(base) and not parts.query and not parts.fragment and "/" not in plain
+    return name if is_inside and is_relative_name(plain) else ""

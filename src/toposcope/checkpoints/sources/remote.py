@@ -1,0 +1,248 @@
+"""Files elsewhere, whatever the protocol: one way to fetch a range, by blocks that are cached."""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Self, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+
+from toposcope.checkpoints.sources.faults import one_line
+from toposcope.checkpoints.sources.range_cache import RangeCache
+from toposcope.checkpoints.sources.source import (
+    MAX_DEPTH,
+    MAX_FILES,
+    Access,
+    Bytes,
+    CheckpointError,
+    Files,
+    check_range,
+    damaged,
+    is_relative_name,
+    unreachable,
+)
+from toposcope.errors import ToposcopeError
+
+BLOCK_BYTES = 1 << 17  # fetched and cached at least: a request costs as much as some 100 kB
+MAX_SINGLE = 4  # blocks of a read that are fetched one by one and held in memory too: headers, small tensors
+MAX_RUN = 1 << 26  # bytes fetched under one lock; then another process that waits for the same file goes on
+MAX_CUTS = 5  # of a connection, without a block in between
+FIRST_WAIT = 0.5  # seconds until the rest is requested; each wait is twice as long as the one before
+Answer = TypeVar("Answer")
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """A file as its source lists it."""
+
+    url: str  # by which it is fetched
+    size: int  # -1 if it has to be looked up
+    version: str  # changes with the content; empty if the source gives nothing that does
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class RemoteSource:
+    """A file or folder elsewhere (see `Source`); each kind lists files and requests ranges of them."""
+
+    spec: str
+    access: Access
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+        return unquote(self.spec.rstrip("/").rpartition("/")[2])
+
+    def find(self) -> dict[str, Listed]:
+        """Return the files below, by name; of a file, itself, under no name."""
+        raise NotImplementedError
+
+    def look(self) -> Listed | None:
+        """Return the file at this very place, if there is one."""
+        raise NotImplementedError
+
+    def stream(self, listed: Listed, start: int, stop: int) -> Iterator[bytes]:
+        """Request a range of this file once, and yield it in pieces."""
+        raise NotImplementedError
+
+    def key(self, listed: Listed) -> str:
+        """Return what stands for the content of a file in the cache."""
+        return f"{listed.url}\x1f{listed.version}\x1f{listed.size}"
+
+    def files(self) -> Files:
+        """List the files."""
+        found = self.find()
+        if not found:
+            raise ToposcopeError(f"{self.spec}: no such file or folder, or an empty one; check the name")
+        shown = {name: self.child(name) if name else self for name in found if is_shown(name)}
+        return {name or self.name: RemoteFile(source, found[name]) for name, source in shown.items()}
+
+    def child(self, name: str) -> Self:
+        """Return a file or folder below."""
+        return replace(self, spec=f"{self.spec.rstrip('/')}/{name}")
+
+    def sibling(self, name: str) -> Self:
+        """Return a file in the folder of this file."""
+        return replace(self, spec=f"{self.spec.rpartition('/')[0]}/{name}")
+
+    def beside(self, name: str) -> "RemoteFile | None":
+        """Return a file in the folder of this file."""
+        place = self.sibling(name)
+        listed = place.look()
+        return None if listed is None else RemoteFile(place, listed)
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file elsewhere (see `StoredFile`)."""
+
+    source: RemoteSource
+    known: Listed
+
+    @cached_property
+    def listed(self) -> Listed:
+        """What its source says of it; of files that an index page only names, looked up when first needed."""
+        listed = self.known if self.known.size >= 0 else self.source.find().get("")
+        if listed is None:
+            raise unreachable(self, "a folder, where its server lists a file")
+        return listed
+
+    @property
+    def location(self) -> str:
+        """Its spec."""
+        return self.source.spec
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.listed.size
+
+    @property
+    def version(self) -> str:
+        """As its source gives it."""
+        return self.listed.version
+
+    @property
+    def sha256(self) -> str:
+        """As its source publishes it."""
+        return self.known.sha256
+
+    def read(self, start: int, stop: int) -> Bytes:
+        """Read a range, from the cache as far as possible; a file that is read whole is checked by its hash."""
+        check_range(self.location, start, stop, self.size)
+        try:
+            content = np.empty(stop - start, np.uint8)
+        except MemoryError as error:
+            raise damaged(self, f"{stop - start} bytes do not fit into memory") from error
+        for at, block in self._blocks(start, stop) if start < stop else ():
+            first, last = max(start, at), min(stop, at + len(block))
+            content[first - start : last - start] = np.frombuffer(block, np.uint8)[first - at : last - at]
+        if self.sha256 and len(content) == self.size and hashlib.sha256(content.data).hexdigest() != self.sha256:
+            single_block.cache_clear()
+            RangeCache.of(self.source.access).forget(self.source.key(self.listed))
+            raise damaged(self, "its SHA-256 is not the published one", "run the same command again")
+        return content
+
+    def _blocks(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        if not self.version:  # another file of the same size would look the same: nothing is cached
+            return self.fetched(start, stop)
+        first, last = start - start % BLOCK_BYTES, min(stop + -stop % BLOCK_BYTES, self.size)
+        if last - first <= MAX_SINGLE * BLOCK_BYTES:
+            return ((at, single_block(self, at)) for at in range(first, last, BLOCK_BYTES))
+        return self.cached(first, last)
+
+    def cached(self, at: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield blocks and where they begin; what is not cached is fetched and cached."""
+        access, key = self.source.access, self.source.key(self.listed)
+        cache = RangeCache.of(access)
+
+        def place(begin: int) -> Path:
+            return cache.block(key, begin, min(begin + BLOCK_BYTES, self.size))
+
+        while at < end:
+            block = cache.load(place(at))
+            if block is not None:
+                yield at, block
+                at += len(block)
+                continue
+            if access.offline:
+                raise unreachable(self, f"byte {at} is not in the cache, and this is offline; run once online")
+            with cache.lock(key):
+                if cache.load(place(at)) is not None:
+                    continue  # another process has fetched it
+                run = at + BLOCK_BYTES
+                while run < min(end, at + MAX_RUN) and not place(run).exists():
+                    run += BLOCK_BYTES
+                for begin, fetched in self.fetched(at, min(run, end)):
+                    cache.save(place(begin), fetched)
+                    yield begin, fetched
+                    at = begin + len(fetched)
+
+    def fetched(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the blocks of a range as they come; where it is cut, the rest is requested."""
+        cuts = 0
+        while start < stop:
+            buffer = bytearray()
+            with one_line(self.location), suppress(*(ConnectionError, TimeoutError) if cuts < MAX_CUTS else ()):
+                for piece in self.source.stream(self.listed, start, stop):
+                    buffer += piece
+                    if start + len(buffer) > stop:
+                        raise unreachable(self, "cannot be read by ranges: more comes than requested; download it")
+                    while len(buffer) >= BLOCK_BYTES or (buffer and start + len(buffer) == stop):
+                        block = bytes(buffer[:BLOCK_BYTES])
+                        yield start, block
+                        del buffer[: len(block)]
+                        start, cuts = start + len(block), 0
+                if start < stop:
+                    raise ConnectionError
+            if start < stop:
+                time.sleep(FIRST_WAIT * 2**cuts)
+                cuts += 1
+
+
+@lru_cache(maxsize=256)  # the headers of the files in use, also where nothing is kept on disk
+def single_block(file: RemoteFile, at: int) -> bytes:
+    """Return a block, from the memory, the disk or its source."""
+    ((_, block),) = file.cached(at, min(at + BLOCK_BYTES, file.size))
+    return block
+
+
+def checked_listing(found: dict[str, Listed], location: str) -> dict[str, Listed]:
+    """Return the files of a listing in order; what cannot be one is refused."""
+    for name, file in found.items():
+        if not isinstance(name, str) or not is_relative_name(name):
+            raise CheckpointError(f"{location}: lists a file outside its folder, or no file: {name[:80]!r}", "unsafe")
+        if not isinstance(file.size, int) or not 0 <= file.size < 1 << 63:
+            raise unreachable(f"{location}/{name}", "its source gives no size; it cannot be read by ranges")
+    if len(found) > MAX_FILES:
+        raise ToposcopeError(f"{location}: more than {MAX_FILES:,} files; name the folder of a series")
+    return dict(sorted(found.items()))
+
+
+def is_shown(name: str) -> bool:
+    """Return whether a file is listed: not too deep, and in no hidden folder."""
+    *folders, _ = name.split("/")
+    return len(folders) <= MAX_DEPTH and not any(folder.startswith(".") for folder in folders)
+
+
+def looked_up(
+    access: Access, key: str, kind: type[Answer], location: str, fetch: Callable[[], Answer], *, lasting: bool = False
+) -> Answer:
+    """Return what a source says about its files: fetched and cached; from the cache if lasting, or offline."""
+    cache = RangeCache.of(access)
+    place = cache.listing(f"{key} {location}")
+    content = cache.load(place) if lasting or access.offline else None
+    if content is not None:
+        with suppress(msgspec.MsgspecError):  # that of another version of this program is looked up again
+            return msgspec.json.decode(content, type=kind)
+    if access.offline:
+        raise unreachable(location, "not looked up before, and this is offline; open it once online")
+    with one_line(location):
+        answer = fetch()
+    cache.save(place, msgspec.json.encode(answer))
+    return answer
