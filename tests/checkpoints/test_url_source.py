@@ -1,6 +1,5 @@
 """Checkpoints of an HTTP server and of any URL fsspec reads: the same as on this machine, and little is moved."""
 
-import hashlib
 import json
 import pickle
 from collections.abc import Iterator
@@ -18,8 +17,6 @@ from stored_tensors import tensor_of
 from toposcope.checkpoints import Access, series
 from toposcope.checkpoints.sources import fingerprint, is_remote, remote, roots
 from toposcope.errors import ToposcopeError
-
-MB = 1_000_000
 
 
 @pytest.fixture
@@ -73,30 +70,26 @@ def test_one_tensor_moves_little_more_than_itself(server: RangeServer, access: A
         before = server.sent
         layer = checkpoint.layers()[1]
         assert torch.equal(tensor_of(layer), weights[layer.name])
-        assert n_bytes <= server.sent - before < 17 * MB
+        assert n_bytes <= server.sent - before < n_bytes + 3 * remote.BLOCK_BYTES + 100  # header, both ends, looks
         before = server.sent
         assert torch.equal(tensor_of(layer), weights[layer.name])
         assert server.sent == before
-
-
-def test_one_file_by_its_address(server: RangeServer, access: Access) -> None:
-    path = WRITERS["safetensors"](server.folder, 100, family_weights())
-    opened = series(f"{server.url}/{path.name}", access=access)
-    assert opened.steps == [100]
-    assert opened[0].location == f"{server.url}/{path.name}"
-    assert opened[0].content_hash() == series(path)[0].content_hash()
-    assert not opened[0].published_hash()
 
 
 def test_names_that_an_address_has_to_quote(server: RangeServer, access: Access) -> None:
     folder = server.folder / "a model & more"
     folder.mkdir()
     path = WRITERS["safetensors"](folder, 7, family_weights())
-    path.rename(folder / "my run #1 100% step=7.safetensors")
+    path = path.rename(folder / "my run #1 100% step=7.safetensors")
+    (server.folder / "an other.safetensors").write_bytes(path.read_bytes())
     opened = series(f"{server.url}/a%20model%20%26%20more", access=access)
     assert opened.steps == [7]
     assert opened.name == "a model & more"
-    assert len(opened[0].analysed()) == 9
+    assert opened[0].content_hash() == series(path)[0].content_hash()
+    (other,) = series(f"{server.url}/an%20other.safetensors", access=access)
+    assert other.location == f"{server.url}/an%20other.safetensors"
+    assert other.content_hash() == opened[0].content_hash()
+    assert not other.published_hash()
 
 
 def test_an_index_page_leads_nowhere_else(server: RangeServer, access: Access) -> None:
@@ -113,11 +106,8 @@ def test_an_index_page_leads_nowhere_else(server: RangeServer, access: Access) -
     assert all(request.startswith("GET /series/") for request in server.requests)
 
 
-def test_a_server_without_head(server: RangeServer, access: Access) -> None:
-    WRITERS["safetensors"](server.folder, 1, family_weights())
+def test_an_empty_file(server: RangeServer, access: Access) -> None:
     (server.folder / "empty.safetensors").touch()
-    server.conduct.head = False
-    assert len(series(f"{server.url}/", access=access)[0].analysed()) == 9
     ((_, empty),) = roots(f"{server.url}/empty.safetensors", access)
     assert empty.files()["empty.safetensors"].size == 0
 
@@ -151,26 +141,21 @@ def test_a_bucket_that_fails_in_passing(
     monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
     WRITERS["safetensors"](tmp_path, 1, family_weights())
     upload(tmp_path, bucket)
-    filesystem = fsspec.filesystem("memory")
+    driver = type(fsspec.filesystem("memory"))
     errors: list[Exception] = [TimeoutError(), ConnectionResetError()]
-    read = filesystem.cat_file
+    read = driver.cat_file
 
-    def cat_file(*args: object, **options: object) -> object:
+    def cat_file(self: object, path: str, start: int, end: int) -> bytes:
         if errors:
             raise errors.pop()
-        return read(*args, **options)
+        content: bytes = read(self, path, start, end)
+        return content[:4000]  # some give fewer bytes than asked for
 
-    monkeypatch.setattr(type(filesystem), "cat_file", staticmethod(cat_file))
-    checkpoint = series(bucket, access=access)[0]
-    assert checkpoint.content_hash() == series(tmp_path)[0].content_hash()
-    assert not errors
-
-    class DriverError(Exception):
-        pass
-
-    errors[:] = [DriverError("AWS_SECRET=abc")]
+    monkeypatch.setattr(driver, "cat_file", cat_file)
+    assert series(bucket, access=access)[0].content_hash() == series(tmp_path)[0].content_hash()
+    errors[:] = [ValueError("AWS_SECRET=abc")]
     remote.single_block.cache_clear()
-    with pytest.raises(ToposcopeError, match="DriverError from its driver") as caught:
+    with pytest.raises(ToposcopeError, match="ValueError from its server or driver") as caught:
         series(bucket, access=Access(keep=0))[0].layers()
     assert "abc" not in str(caught.value)
 
@@ -278,12 +263,10 @@ def test_a_study_of_one_run_is_found_everywhere(server: RangeServer, access: Acc
         series(f"{server.url}/study/", access=access)
 
 
-@pytest.mark.parametrize("head", [True, False])
 @pytest.mark.parametrize("tied", [True, False, None])
 def test_a_configuration_beside_a_file_is_heeded_everywhere(
-    tied: bool | None, head: bool, server: RangeServer, access: Access, bucket: str
+    tied: bool | None, server: RangeServer, access: Access, bucket: str
 ) -> None:
-    server.conduct.head = head
     weights = {"embed_in.weight": torch.ones(9, 4), "l.0.mlp.fc1.weight": torch.ones(8, 4)}
     WRITERS["safetensors"](server.folder, 1, weights)
     if tied is not None:
@@ -299,13 +282,9 @@ def test_a_configuration_beside_a_file_is_heeded_everywhere(
 
 
 def test_a_series_in_many_folders_is_listed_in_few_requests(server: RangeServer, access: Access) -> None:
-    weights = family_weights()
     for step in range(20):
-        WRITERS["stepN safetensors"](server.folder, step, weights)
+        WRITERS["stepN safetensors"](server.folder, step, family_weights())
     opened = series(f"{server.url}/", access=access)
     assert opened.steps == list(range(20))
     assert len(server.requests) == 21
     assert server.sent < 100_000
-    digest = hashlib.sha256((server.folder / "step3" / "model.safetensors").read_bytes()).hexdigest()
-    content = opened[3].files["model.safetensors"]
-    assert hashlib.sha256(content.read(0, content.size).data).hexdigest() == digest

@@ -65,22 +65,6 @@ def test_a_layer_that_is_not_finite_is_named(tmp_path: Path) -> None:
         ts.layer_topology(ts.series(tmp_path))
 
 
-def test_a_file_is_read_whole_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from toposcope.checkpoints.sources.local import LocalFile
-
-    series = write(tmp_path / "run", range(1, 4), torch.float32, "safetensors")
-    ranges = []
-    read = LocalFile._read
-
-    def counted(file: LocalFile, start: int, stop: int, max_copied: int) -> object:
-        ranges.append((file.path.name, start, stop == file.size))
-        return read(file, start, stop, max_copied)
-
-    monkeypatch.setattr(LocalFile, "_read", counted)
-    ts.layer_topology(series)
-    assert sorted(ranges) == [(f"step_{step}.safetensors", 0, True) for step in (1, 2, 3)]
-
-
 @pytest.mark.parametrize("given", [3, None, [3], ["a.safetensors"], {"fc.weight": torch.eye(3)}])
 def test_what_is_no_checkpoint_is_refused(given: object) -> None:
     with pytest.raises(

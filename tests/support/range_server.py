@@ -34,14 +34,12 @@ class Conduct:
         Told in place of the true one.
     tags : bool
         Whether ETag and Last-Modified are told.
-    head : bool
-        Whether HEAD is understood.
     extra : bytes
         Sent behind each body.
     authorization : str
         Value of the Authorization header that is asked for, if any.
-    pause : float
-        Seconds before each body.
+    slowly : float
+        Seconds between the parts of a body.
     """
 
     cut_after: int = 0
@@ -50,10 +48,9 @@ class Conduct:
     ranges: bool = True
     content_range: str = ""
     tags: bool = True
-    head: bool = True
     extra: bytes = b""
     authorization: str = ""
-    pause: float = 0.0
+    slowly: float = 0.0
 
 
 class RangeServer(ThreadingHTTPServer):
@@ -98,9 +95,6 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 
-    def do_HEAD(self) -> None:
-        self.answer()
-
     def do_GET(self) -> None:
         self.answer()
 
@@ -114,8 +108,6 @@ class Handler(BaseHTTPRequestHandler):
             self.plain(*told)
         elif conduct.authorization and self.headers.get("Authorization") != conduct.authorization:
             self.plain(401)
-        elif self.command == "HEAD" and not conduct.head:
-            self.plain(405)
         else:
             self.serve()
 
@@ -181,10 +173,6 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
-        if self.command == "HEAD":
-            return
-        if conduct.pause:
-            time.sleep(conduct.pause)
         content += conduct.extra
         cut = status == 206 and conduct.n_cuts > 0 and len(content) > conduct.cut_after
         if cut:
@@ -194,6 +182,8 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 self.server.sent += len(content[start : start + STEP])
             self.wfile.write(content[start : start + STEP])
+            if conduct.slowly:
+                time.sleep(conduct.slowly)
         if cut:
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True

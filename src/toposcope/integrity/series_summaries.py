@@ -9,7 +9,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from toposcope.checkpoints import Checkpoint, Series, roles
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import stacks_of
-from toposcope.checkpoints.sources import LocalSource, small_files_held
+from toposcope.checkpoints.sources import LocalSource
 from toposcope.errors import ToposcopeError
 from toposcope.integrity.summary import (
     CheckpointSummary,
@@ -32,12 +32,11 @@ def summarise_batch(
     checkpoints: Sequence[Checkpoint], progress: Callable[[int], None] | None = None
 ) -> list[CheckpointSummary]:
     """Summarise checkpoints by a deep look (see `summarise`); each gives what it gives by itself, to the last bit."""
-    with small_files_held():
-        known = _known(checkpoints) if len(checkpoints) > 1 else [{} for _ in checkpoints]
-        return [
-            summarise(checkpoint, deep=True, progress=progress, known=tensors)
-            for checkpoint, tensors in zip(checkpoints, known, strict=True)
-        ]
+    known = _known(checkpoints) if len(checkpoints) > 1 else [{} for _ in checkpoints]
+    return [
+        summarise(checkpoint, deep=True, progress=progress, known=tensors)
+        for checkpoint, tensors in zip(checkpoints, known, strict=True)
+    ]
 
 
 def _known(checkpoints: Sequence[Checkpoint]) -> list[dict[str, TensorSummary]]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import overload
 
 from toposcope.checkpoints import Checkpoint, Layer, series
-from toposcope.checkpoints.sources import small_files_held
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, NeuralPersistence, neural_persistence, rips
 from toposcope.homology.neural_persistence import neural_persistence_batch
@@ -100,14 +99,13 @@ def _groups(checkpoints: Iterable[Checkpoint]) -> Iterator[list[Checkpoint]]:
 
 
 def _of_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology]]:
-    with small_files_held():
-        subjects = [ProbeInput.of(checkpoint) for checkpoint in checkpoints]
-        persistence = by_stacks(subjects, neural_persistence_batch, narrow=True)
-        components = by_stacks(subjects, components_batch)
-        return [
-            {layer.name: _of_layer(layer, known.get(layer.name), trees.get(layer.name)) for layer in subject.layers}
-            for subject, known, trees in zip(subjects, persistence, components, strict=True)
-        ]
+    subjects = [ProbeInput.of(checkpoint) for checkpoint in checkpoints]
+    persistence = by_stacks(subjects, neural_persistence_batch, narrow=True)
+    components = by_stacks(subjects, components_batch)
+    return [
+        {layer.name: _of_layer(layer, known.get(layer.name), trees.get(layer.name)) for layer in subject.layers}
+        for subject, known, trees in zip(subjects, persistence, components, strict=True)
+    ]
 
 
 def _of_layer(layer: Layer, known: NeuralPersistence | None, tree: Diagram | None) -> LayerTopology:

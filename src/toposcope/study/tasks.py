@@ -11,7 +11,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 import msgspec
 
 from toposcope.checkpoints import Checkpoint, Layer
-from toposcope.checkpoints.sources import small_files_held, without_credentials
+from toposcope.checkpoints.sources import without_credentials
 from toposcope.checkpoints.weights import Coverage
 from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
@@ -171,7 +171,6 @@ def _doctors_code() -> bytes:
     return hashlib.sha256(b"".join(p.read_bytes() for p in sorted(modules, key=lambda p: p.name))).digest()
 
 
-@small_files_held()
 def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]]:
     """Measure several checkpoints, those of one probe together; each gives what `measure_task` gives."""
     results: list[list[Measurement | Failure]] = [[] for _ in tasks]

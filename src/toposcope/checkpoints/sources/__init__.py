@@ -23,7 +23,6 @@ from toposcope.checkpoints.sources.local import (
     local_path,
     name_of,
     refuse_linked,
-    small_files_held,
 )
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Source, StoredFile, fingerprint
 from toposcope.errors import ToposcopeError
@@ -43,7 +42,6 @@ __all__ = [
     "refuse_credentials_anywhere",
     "refuse_linked",
     "roots",
-    "small_files_held",
     "without_credentials",
 ]
 

@@ -33,10 +33,14 @@ HIDDEN = "[an address with credentials]"
 def refuse_credentials(text: str, what: str = "", *, query: bool = True) -> None:
     """Refuse a text with an address that holds a user name, a password, a token or a query."""
     for scheme, rest in _addresses(text):
-        found = _credential(scheme, rest) or (_query(scheme, rest) if query else "")
+        found = secret = _credential(scheme, rest)
+        # A question mark in hf:name@step-? stands for any character.
+        if query and scheme not in ("file://", HUB) and ("?" in rest or "#" in rest):
+            found = found or "a query or fragment"
         if found:
-            place = f"{what}: " if what else ""
-            raise ToposcopeError(f"{place}{scheme}{_host(scheme, rest)}: holds {found}; {FIX}")
+            host = re.split("[/?#]", rest)[0]
+            shown = host if not secret and _PORT.fullmatch(host) else ""  # if it is beyond doubt that it is a host
+            raise ToposcopeError(f"{what}{': ' if what else ''}{scheme}{shown}: holds {found}; {FIX}")
 
 
 def refuse_credentials_anywhere(content: Any, place: str = "", *, without_query: tuple[str, ...] = ()) -> None:
@@ -95,14 +99,3 @@ def _credential(scheme: str, rest: str) -> str:
         return user
     # A password may hold a slash, and the at sign then lies behind it.
     return user if "@" in path and ":" in authority and not scheme.startswith("http") else ""
-
-
-def _query(scheme: str, rest: str) -> str:
-    # A question mark in hf:name@step-? stands for any character.
-    return "a query or fragment" if scheme not in ("file://", HUB) and ("?" in rest or "#" in rest) else ""
-
-
-def _host(scheme: str, rest: str) -> str:
-    """Return the host if it is beyond doubt that it is one."""
-    authority = rest.partition("/")[0].partition("?")[0].partition("#")[0]
-    return authority if not _credential(scheme, rest) and _PORT.fullmatch(authority) else ""

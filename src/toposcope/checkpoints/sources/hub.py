@@ -11,9 +11,9 @@ from typing import Annotated, Self
 
 import msgspec
 
-from toposcope.checkpoints.sources.http_requests import ranged, response_of
 from toposcope.checkpoints.sources.remote import Listed, RemoteSource, checked_listing, looked_up
 from toposcope.checkpoints.sources.source import MAX_FILES, Access
+from toposcope.checkpoints.sources.web import ranged, response_of
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
 

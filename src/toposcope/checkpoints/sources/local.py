@@ -4,8 +4,6 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,22 +11,11 @@ import numpy as np
 
 from toposcope.checkpoints.sources.packed import POINTER, packed_file, packed_files
 from toposcope.checkpoints.sources.source import MAX_DEPTH, MAX_FILES, Bytes, Files, StoredFile, check_range, opened
-from toposcope.checkpoints.tuning import MAX_COPIED_BYTES, MAX_HELD_BYTES, MAX_HELD_IN_ALL
 from toposcope.errors import ToposcopeError
 from toposcope.files import leads_out, refuse_link
 
+MAX_COPIED_BYTES = 1 << 16  # of a range that is copied, which costs less than a map
 MAX_SHOWN_PATH = 120  # characters of an impossible path that a message shows
-_held: ContextVar["dict[tuple[str, str], Bytes] | None"] = ContextVar("held", default=None)
-
-
-@contextmanager
-def small_files_held() -> Iterator[None]:
-    """Read each small file once and whole in this context, and its ranges from memory: many tensors, one opening."""
-    before = _held.set({})
-    try:
-        yield
-    finally:
-        _held.reset(before)
 
 
 @dataclass(frozen=True)
@@ -53,25 +40,11 @@ class LocalFile:
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read a range; a long one is a private map of the file that lives as long as the array."""
-        if not 0 <= start <= stop <= self.size:
-            check_range(self.location, start, stop, self.size)
-        held = _held.get()
-        if held is None or self.size > MAX_HELD_BYTES:
-            return self._read(start, stop, MAX_COPIED_BYTES)
-        key = str(self.path), self.version
-        if key not in held:
-            if sum(content.nbytes for content in held.values()) > MAX_HELD_IN_ALL:
-                held.clear()
-            held[key] = self._read(0, self.size, MAX_HELD_BYTES)
-        return held[key][start:stop]
-
-    def _read(self, start: int, stop: int, max_copied: int) -> Bytes:
+        check_range(self.location, start, stop, self.size)
         with opened(self.path, self.location, self.size, self.version) as file:
-            if start == stop:
-                return np.empty(0, np.uint8)
-            if stop - start <= max_copied:
+            if stop - start <= MAX_COPIED_BYTES:
                 content = np.empty(stop - start, np.uint8)
-                if (count := os.preadv(file, [content.data], start)) < stop - start:
+                if content.size and (count := os.preadv(file, [content.data], start)) < content.size:
                     check_range(self.location, start, stop, start + count)
                 return content
             begin = start - start % mmap.ALLOCATIONGRANULARITY

@@ -133,7 +133,7 @@ def _packed_file(path: Path, pack: Path, run: str) -> PackedFile:
 
 
 class _Layout(NamedTuple):
-    """The header of a run's checkpoint, its size, and of each tensor where it begins, in the pack too, and its bytes."""
+    """A run's checkpoint: its header and size, and where each tensor begins in it and in the pack, and its bytes."""
 
     runs: list[str]
     header: bytes

@@ -3,17 +3,17 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import cache as once
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Self, TypeVar
-from urllib.parse import unquote
+from typing import Any, Self, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import numpy as np
 
-from toposcope.checkpoints.sources.faults import one_line
 from toposcope.checkpoints.sources.range_cache import RangeCache
 from toposcope.checkpoints.sources.source import (
     MAX_DEPTH,
@@ -35,6 +35,13 @@ MAX_RUN = 1 << 26  # bytes fetched under one lock; then another process that wai
 MAX_CUTS = 5  # of a connection, without a block in between
 FIRST_WAIT = 0.5  # seconds until the rest is requested; each wait is twice as long as the one before
 Answer = TypeVar("Answer")
+_LATER = "run the same command again later"
+_STATUSES = {
+    401: "it may not be read (401); {fix}",
+    403: "it may not be read (403); {fix}",
+    404: "not there (404); check the name",
+    410: "not there (410); check the name",
+}
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -153,7 +160,8 @@ class RemoteFile:
             return self.fetched(start, stop)
         first, last = start - start % BLOCK_BYTES, min(stop + -stop % BLOCK_BYTES, self.size)
         if last - first <= MAX_SINGLE * BLOCK_BYTES:
-            return ((at, single_block(self, at)) for at in range(first, last, BLOCK_BYTES))
+            known = RemoteFile(self.source, self.listed)  # with its version, also of what was looked up
+            return ((at, single_block(known, at)) for at in range(first, last, BLOCK_BYTES))
         return self.cached(first, last)
 
     def cached(self, at: int, end: int) -> Iterator[tuple[int, bytes]]:
@@ -185,11 +193,10 @@ class RemoteFile:
 
     def fetched(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield the blocks of a range as they come; where it is cut, the rest is requested."""
-        cuts = 0
+        cuts, buffer = 0, bytearray()
         while start < stop:
-            buffer = bytearray()
             with one_line(self.location), suppress(*(ConnectionError, TimeoutError) if cuts < MAX_CUTS else ()):
-                for piece in self.source.stream(self.listed, start, stop):
+                for piece in self.source.stream(self.listed, start + len(buffer), stop):
                     buffer += piece
                     if start + len(buffer) > stop:
                         raise unreachable(self, "cannot be read by ranges: more comes than requested; download it")
@@ -246,3 +253,58 @@ def looked_up(
         answer = fetch()
     cache.save(place, msgspec.json.encode(answer))
     return answer
+
+
+@contextmanager
+def one_line(location: str) -> Iterator[None]:
+    """Raise what goes wrong, whichever library it comes from, in one line about a place."""
+    try:
+        yield
+        return
+    except ToposcopeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - drivers raise anything
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        words = next(words for kinds, words in _faults() if isinstance(error, kinds))
+        words = words or _STATUSES.get(status, f"the server answers {status}; {_LATER}")
+        reason = words.format(name=type(error).__name__, fix=_fix(location))
+    # Not chained: the text of such an error may quote a header, an address with a signature, or a key.
+    raise unreachable(location, f"cannot be read: {reason}")
+
+
+@once
+def _faults() -> list[tuple[Any, str]]:
+    """Return errors and what they mean, nothing where the status does; of several that fit, the first holds."""
+    import httpx2
+    from huggingface_hub import errors as hub
+
+    return [
+        (hub.OfflineModeIsEnabled, "HF_HUB_OFFLINE is set; unset it"),
+        (hub.GatedRepoError, "the model is gated: ask for access on its page on the hub, and set HF_TOKEN"),
+        (hub.RepositoryNotFoundError, "no such model on the hub, or a private one; check the name, or {fix}"),
+        (hub.RevisionNotFoundError, "this revision is no longer on the hub; open the series again"),
+        ((hub.HfHubHTTPError, httpx2.HTTPStatusError), ""),
+        ((httpx2.ConnectTimeout, httpx2.ConnectError), f"no connection; {_LATER}"),
+        ((httpx2.TimeoutException, TimeoutError), f"no answer in time; {_LATER}"),
+        ((httpx2.TransportError, ConnectionError), f"the connection is cut; {_LATER}"),
+        (
+            (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError),
+            "check the address, the proxy and the environment; {fix}",
+        ),
+        (FileNotFoundError, "no such file or folder"),
+        (PermissionError, "it may not be read; {fix}"),
+        (Exception, "{name} from its server or driver; check the address and the credentials"),
+    ]
+
+
+def changed(location: str) -> CheckpointError:
+    """Return the error of a file that is another than was listed."""
+    return CheckpointError(f"{location}: replaced while it was being read; run the same command again", "changed")
+
+
+def _fix(location: str) -> str:
+    if location.startswith("hf:"):
+        return "set HF_TOKEN to a token that may read it"
+    if location.startswith("http"):
+        return f"put the credentials of {urlsplit(location).hostname} into ~/.netrc"
+    return "give its driver credentials that may"

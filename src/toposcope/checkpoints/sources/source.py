@@ -92,13 +92,7 @@ class StoredFile(Protocol):
         """Of the whole file, as published by its source, or an empty text."""
 
     def read(self, start: int, stop: int) -> Bytes:
-        """Read bytes ``start`` to ``stop``, exactly.
-
-        Raises
-        ------
-        CheckpointError
-            If the file is shorter, has changed since it was listed, or cannot be reached.
-        """
+        """Read bytes ``start`` to ``stop``, exactly; CheckpointError if it is shorter, changed or out of reach."""
 
 
 Files = Mapping[str, StoredFile]  # files by their paths relative to a source, with ``/``

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from toposcope.checkpoints.sources.faults import changed, one_line
 from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of
-from toposcope.checkpoints.sources.remote import Listed, RemoteSource, checked_listing, looked_up
+from toposcope.checkpoints.sources.remote import Listed, RemoteSource, changed, checked_listing, looked_up, one_line
 from toposcope.checkpoints.sources.source import MAX_DEPTH, Access, Source
 from toposcope.errors import ToposcopeError
 
