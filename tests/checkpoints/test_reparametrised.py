@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -96,9 +97,9 @@ def test_a_parametrisation_that_is_not_known_is_not_measured_but_counted(tmp_pat
 @pytest.mark.parametrize("shape", [(9, 9), (12, 7), (7, 12)])
 def test_an_orthogonal_weight_is_read_as_it_acts(shape: tuple[int, int], tmp_path: Path) -> None:
     torch.manual_seed(0)
-    layer = parametrizations.orthogonal(nn.Linear(*shape, bias=False).double())
+    layer: Any = parametrizations.orthogonal(nn.Linear(*shape, bias=False).double())
     with torch.no_grad():
-        layer.parametrizations.weight.original += torch.randn(shape[::-1]).double().tril(-1)  # type: ignore[union-attr]
+        layer.parametrizations.weight.original += torch.randn(shape[::-1]).double().tril(-1)
     torch.save(layer.state_dict(), tmp_path / "step_1.pt")
     checkpoint = Checkpoint(tmp_path / "step_1.pt", 1)
     (found,) = checkpoint.analysed()

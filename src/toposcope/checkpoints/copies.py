@@ -41,7 +41,7 @@ def copies(entries: Sequence[Entry], *, by_numbers: bool = True) -> list[Copy]:
     """
     floats = [entry for entry in entries if entry.is_float]
     modules: dict[str, list[Entry]] = {}
-    others = []
+    others: list[Entry] = []
     for entry in floats:
         outer = _copied(entry.name)
         (modules.setdefault(outer, []) if outer else others).append(entry)

@@ -26,7 +26,15 @@ from toposcope.checkpoints.formats.weight_names import (
 from toposcope.checkpoints.sources import is_remote, merged, roots
 from toposcope.checkpoints.sources.local import LocalSource, escaped, linked_files, local_path
 from toposcope.checkpoints.sources.source import Access, CheckpointError, Files, Source, unsupported
-from toposcope.checkpoints.steps import Selection, has_odd_step, step_of, step_pattern, step_within, tokens_of
+from toposcope.checkpoints.steps import (
+    Selection,
+    counted_by,
+    has_odd_step,
+    step_of,
+    step_pattern,
+    step_within,
+    tokens_of,
+)
 from toposcope.errors import ToposcopeError
 
 _SUBFOLDERS = ("checkpoints", "checkpoint")
@@ -94,6 +102,12 @@ class Series(Sequence[Checkpoint]):
     def steps(self) -> list[int]:
         """Steps, ascending."""
         return [c.step for c in self.checkpoints]
+
+    @property
+    def axis(self) -> str:
+        """What the steps count by the names of the checkpoints: ``step``, ``epoch``, or ``step or epoch``."""
+        kinds = {counted_by(checkpoint.source.spec, checkpoint.step) for checkpoint in self.checkpoints}
+        return kinds.pop() or "step" if len(kinds) == 1 else "step"
 
     def select(self, selection: Selection) -> "Series":
         """Return the series of the selected checkpoints.

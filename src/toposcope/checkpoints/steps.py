@@ -93,7 +93,7 @@ def step_within(stated: Mapping[str, int]) -> int | None:
 
 def disagreement(spec: str, step: int, stated: Mapping[str, int]) -> str:
     """Return how the step that a checkpoint's place gives differs from the counter saved in it, or an empty text."""
-    kind = _kind_of(spec, step)
+    kind = counted_by(spec, step)
     if not kind or step in stated.values():
         return ""
     epochs = [stated[name] for name in EPOCH_COUNTERS if name in stated]
@@ -105,8 +105,8 @@ def disagreement(spec: str, step: int, stated: Mapping[str, int]) -> str:
     return "" if name is None else f"{word} {step} by its name, but {name} inside is {stated[name]}"
 
 
-def _kind_of(spec: str, step: int) -> str:
-    """Return what the number in a name counts: ``step``, ``epoch``, ``step or epoch``; empty if it is not there."""
+def counted_by(spec: str, step: int) -> str:
+    """Return what the step in the name of a place counts: ``step``, ``epoch``, ``step or epoch``; empty if it is not there."""
     for part in [*reversed(spec.rstrip("/").split("/"))][:2]:
         for stem in (part, part.rpartition(".")[0]):
             place = next((k for k, rule in enumerate(_PATTERNS) if rule.search(stem)), None)

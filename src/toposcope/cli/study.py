@@ -111,7 +111,7 @@ def init(series: tuple[str, ...], out: Path | None, opening: options.Opening) ->
             steps = f"steps {opened.steps[0]} to {opened.steps[-1]}" if len(opened) > 1 else f"step {opened.steps[0]}"
             click.echo(f"{name}: {len(opened)} checkpoints, {steps}")
             try:
-                if opened.source is None or find_log(opened.source) is None:
+                if opened.source is None or find_log(opened.source, opened.axis) is None:
                     click.echo(f"note: {name}: no training log next to it, so its loss is not known", err=True)
             except ToposcopeError as error:
                 click.echo(f"note: {name}: its log cannot be read: {error}", err=True)

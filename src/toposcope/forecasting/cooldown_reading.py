@@ -184,7 +184,7 @@ def _logged(
     """Return the training losses in nats, none if there are none, the learning rates, and what there is to say."""
     remarks: list[str] = []
     if log is None:
-        table = find_log(series.source) if series.source else None
+        table = find_log(series.source, series.axis) if series.source else None
     else:
         log = log if isinstance(log, Run) else read_log(log)
         table = log.table or LogTable.from_rows({})

@@ -145,7 +145,7 @@ def _log_of(series: Series) -> "LogTable | None":
         return None
     from toposcope.logs import find_log  # Polars takes long to import
 
-    return find_log(series.source)
+    return find_log(series.source, series.axis)
 
 
 def diagnose(

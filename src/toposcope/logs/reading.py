@@ -263,12 +263,13 @@ def _differences(logs: list[Run]) -> list[str]:
     return remarks
 
 
-def find_log(place: "Source | Path") -> LogTable | None:
+def find_log(place: "Source | Path", axis: str = "step") -> LogTable | None:
     """Return what was logged of a series, or None if no log lies there.
 
     Looks for ``log.csv`` (our runs), ``training_log.json`` (a list of rows), then the ``trainer_state.json`` of the
     Hugging Face Trainer, in the folder and in its newest checkpoint. What a study stores next to checkpoints has to be
-    whole: unlike in `toposcope.logs.read_log`, no row is left out.
+    whole: unlike in `toposcope.logs.read_log`, no row is left out. What its rows count is the `axis`, as
+    `Series.axis` gives it: epochs, of which the last row of each is kept, where the checkpoints are named by them.
 
     Raises
     ------
@@ -296,16 +297,20 @@ def find_log(place: "Source | Path") -> LogTable | None:
             raise ToposcopeError(f"it holds {len(raws)} runs, not one")
         if lost := [remark for remark in raws[0].remarks if ZERO_BYTES in remark]:
             raise ToposcopeError(f"{lost[0]}; remove these lines")
-        return _whole_table(raws[0])
+        return _whole_table(raws[0], axis)
 
 
-def _whole_table(raw: RawLog) -> LogTable:
+def _whole_table(raw: RawLog, axis: str) -> LogTable:
     """Return the table of a log in which every row has a step and every value is a number."""
     table = raw.table
     if table.is_empty():
         return LogTable.from_rows({})
     columns = raw.columns
-    names = columns.named.get("step", [])
+    names, epochs = columns.named.get("step", []), columns.named.get("epoch", [])
+    if epochs and (axis == "epoch" or (axis == "step or epoch" and not names)):
+        names = epochs
+        raw = replace(raw, table=table.filter(is_step(raw.numbers[epochs[0]].values)))
+        table = raw.table
     if not names:
         raise ToposcopeError(f"no column of steps; it has {join_names(table.columns)}")
     step = "step" if "step" in names else names[0]

@@ -350,7 +350,7 @@ class _Runner:
                 logs = read_logs(declared_log).logs  # of several runs, the one of that name
                 self.logs[name] = (logs[0] if len(logs) == 1 else read_log(declared_log, run=name)).table
             else:
-                self.logs[name] = find_log(opened.source) if opened.source else None
+                self.logs[name] = find_log(opened.source, opened.axis) if opened.source else None
         except ToposcopeError as error:
             self.logs[name] = None
             self._fail(name, "log", str(error))
