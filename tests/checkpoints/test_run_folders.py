@@ -38,7 +38,8 @@ def test_the_one_version_of_lightning(below: str, tmp_path: Path) -> None:
     opened = series(tmp_path / below)
     assert opened.steps == [100, 200]
     assert opened.ignored == ("last.ckpt",)
-    assert bool(opened.notes) == (below != "lightning_logs/version_0")
+    assert opened.notes[-1] == "not among the steps: last.ckpt"
+    assert len(opened.notes) == 1 + (below != "lightning_logs/version_0")
     assert len(opened[0].analysed()) == 9
 
 
@@ -78,6 +79,31 @@ def test_the_one_run_somewhere_below(folder: str, tmp_path: Path) -> None:
     opened = series(tmp_path)
     assert opened.steps == [10, 20]
     assert opened.notes == (f"the one run below it, in {folder}",)
+
+
+@pytest.mark.parametrize(
+    ("names", "steps"),
+    [
+        (["runA_step100.pt", "runB_step200.pt"], None),
+        (["seed0-checkpoint-1.pt", "seed0-checkpoint-2.pt", "seed1-checkpoint-3.pt", "seed1-checkpoint-4.pt"], None),
+        (["gpt_step100.pt", "gpt_step200.pt", "other_step300.pt"], [100, 200]),
+        (["ckpt_100.pt", "ckpt_200.pt", "best_ckpt_150.pt", "final.pt"], [100, 200]),
+        (["epoch=1-step=100.pt", "epoch=2-step=200.pt", "val_loss=2.1-step=300.pt"], [100, 200, 300]),
+        (["stage1-step1000.pt", "stage2-step2000.pt", "2024-05-01_step3000.pt"], [1000, 2000, 3000]),
+    ],
+)
+def test_two_runs_in_one_folder_are_not_one(names: list[str], steps: list[int] | None, tmp_path: Path) -> None:
+    for name in names:
+        saved(tmp_path / name)
+    if steps is None:
+        prefix = names[0].partition("1")[0] if "step" in names[0] else "seed0\\-checkpoint\\-"
+        with refused(tmp_path, "2 runs by their names", names[0], f"--step-pattern '{prefix}(\\d+)'"):
+            series(tmp_path)
+        assert len(series(tmp_path, pattern=f"{prefix}(\\d+)")) == len(names) // 2
+    else:
+        opened = series(tmp_path)
+        assert opened.steps == steps
+        assert all(name in " ".join(opened.notes) for name in opened.ignored)
 
 
 def test_several_runs_are_named(tmp_path: Path) -> None:

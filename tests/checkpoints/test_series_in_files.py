@@ -137,7 +137,7 @@ def test_several_files_with_steps_inside(tmp_path: Path) -> None:
         saved(tmp_path / f"{name}.pt", {"model": WEIGHTS} | ({} if step is None else {"iter_num": step}))
     found = series(tmp_path)
     assert (found.steps, found.ignored) == ([200, 300], ("final.pt",))
-    assert found.notes == ("steps from inside the files: best.pt 200, last.pt 300",)
+    assert found.notes[0] == "steps from inside the files: best.pt 200, last.pt 300"
     saved(tmp_path / "best.pt", {"model": WEIGHTS, "iter_num": 300})
     with refused(tmp_path, "best.pt and last.pt both have step 300"):
         series(tmp_path)

@@ -121,6 +121,14 @@ def test_a_file_that_is_no_checkpoint_beside_others(tmp_path: Path, weights: dic
         assert checks(found) == [("unsupported", "fault", (300,))]
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_model_beside_the_steps_is_told_from_the_last(deep: bool, folder: Path, weights: dict[int, Weights]) -> None:
+    save_file(weights[500], folder / "model.safetensors")
+    remarks = doctor(folder, deep=deep).remarks
+    assert "not among the steps: model.safetensors" in remarks
+    assert "model.safetensors holds the weights of step 500, not of the last, 1000" in remarks
+
+
 def test_missing_steps(folder: Path) -> None:
     (folder / "step300").rename(folder / "gone")
     assert checks(doctor(folder).findings) == [("missing steps", "fault", (300,))]

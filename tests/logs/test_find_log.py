@@ -11,6 +11,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from small_checkpoints import refused
 
+from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
 from toposcope.logs import COLUMNS, LogTable, find_log, read_log
 from toposcope.logs.columns import target_of
@@ -159,6 +160,20 @@ def test_the_log_beside_one_file(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("step,loss\n7,1.5\n")
     (tmp_path / "step_7.pt").touch()
     assert_logged(read(tmp_path / "step_7.pt"), [7], {"loss": [1.5]})
+
+
+@pytest.mark.parametrize(
+    "rows", ["epoch,loss\n1,3.5\n2,3.1\n", "step,epoch,loss\n10,0.5,9\n20,1,3.5\n30,2,4\n40,2,3.1\n"]
+)
+def test_epochs_are_the_steps_of_checkpoints_named_by_them(rows: str, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(rows)
+    for epoch in (1, 2):
+        (tmp_path / f"gpt_epoch_{epoch}.pt").touch()
+    opened = series(tmp_path)
+    table = find_log(tmp_path, opened.axis)
+    assert (opened.axis, opened.steps) == ("epoch", [1, 2])
+    assert table is not None
+    assert (table.steps.tolist(), table.values["loss"].tolist()) == ([1, 2], [3.5, 3.1])
 
 
 def test_no_log(tmp_path: Path) -> None:

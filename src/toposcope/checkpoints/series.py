@@ -30,12 +30,15 @@ from toposcope.checkpoints.steps import (
     Selection,
     counted_by,
     has_odd_step,
+    pattern_like,
+    run_of,
     step_of,
     step_pattern,
     step_within,
     tokens_of,
 )
 from toposcope.errors import ToposcopeError
+from toposcope.wording import examples
 
 _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
@@ -43,6 +46,7 @@ _STATE = "state.safetensors"  # next to the checkpoints of a run of ours; holds 
 _ODD_STEP = (
     "holds no plain number of steps; rename it, such as step_1000, or give the place of its digits by --step-pattern"
 )
+MAX_NAMED = 5  # files that are no steps; the rest are counted
 MAX_LOOKED_INTO = 1000  # files without a step in their names that are read for the step inside
 
 
@@ -198,6 +202,8 @@ def series(
     else:
         opened = _of_places(spec, places, options)
     opened = opened if is_remote(spec) else replace(opened, spec=str(local_path(spec)))
+    if opened.ignored:
+        opened = replace(opened, notes=(*opened.notes, f"not among the steps: {examples(opened.ignored, MAX_NAMED)}"))
     if key:
         opened = replace(opened, name=f"{opened.name}:{text_of(key)}", spec=f"{opened.spec}:{text_of(key)}")
     return opened.select(selection)
@@ -246,21 +252,44 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     if logs and not steps:
         run = _only_run(root, logs, options)
         return replace(run, ignored=(*run.ignored, *(part for part in candidates if part != "lightning_logs")))
+    if options.pattern is None:
+        steps = _of_one_run(folder.spec, steps, candidates)
     if ranks := [part for part in parts_of(candidates) if part in steps]:
         refuse_ranks(folder.spec, ranks)
     stepped = [options.checkpoint(folder.child(part), candidates[part], step) for part, step in steps.items()]
     if stepped and names != [name]:
         sharded = (part for part in [*names, *listed] if part in WHOLE_OR_INDEX and part.endswith(".json"))
         ignored = *(part for part in candidates if part not in steps), *sharded, *left, *unusable
-        odd = tuple(
-            f"{part} is left out: it {_ODD_STEP}" for part in ignored if options.is_odd(candidates.get(part, ""))
-        )
-        notes = (*odd, *_links(files))
+        notes = tuple(_links(files))
         return Series(name, root.spec, _in_order(folder.spec, stepped), tuple(dict.fromkeys(ignored)), root, notes)
     if unusable and not candidates and not is_checkpoint(names):
         raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
     single = _single(name, root, folder, names, candidates, options)
     return replace(single, ignored=(*single.ignored, *left, *unusable), notes=(*single.notes, *_links(files)))
+
+
+_CHOSEN = re.compile(
+    r"(?<![a-z])(?:best|last|latest|final|init(?:ial)?)(?![a-z])"
+)  # checkpoints that belong to no grid
+
+
+def _of_one_run(spec: str, steps: dict[str, int], candidates: Mapping[str, str]) -> dict[str, int]:
+    """Return the steps of the one run, by the beginnings of names; those of several are refused."""
+    runs: dict[str, list[str]] = {}
+    for part in steps:
+        runs.setdefault(run_of(candidates[part]), []).append(part)
+    usual = {run: parts for run, parts in runs.items() if not _CHOSEN.search(run)} or runs
+    several = [parts for parts in usual.values() if len(parts) > 1]
+    if len(several) == 1 or len(usual) == 1:
+        (parts,) = several or usual.values()
+        return {part: steps[part] for part in parts}
+    if not usual:
+        return steps
+    named = [parts[0] for parts in usual.values()]
+    raise ToposcopeError(
+        f"{spec}: checkpoints of {len(named)} runs by their names, such as {examples(named, 2)}; name one by "
+        f"--step-pattern '{pattern_like(candidates[named[0]])}'"
+    )
 
 
 def _links(files: Files) -> list[str]:
@@ -413,6 +442,9 @@ def _by_steps_inside(name: str, root: Source, folder: Source, candidates: dict[s
             "on, or give the place of the step with --step-pattern"
         )
     checkpoints = [options.checkpoint(folder.child(part), candidates[part], step) for part, step in steps.items()]
+    shapes = {part: {(e.name, e.shape) for e in c.entries} for part, c in zip(steps, checkpoints, strict=True)}
+    if others := [part for part in steps if shapes[part] != shapes[next(iter(steps))]]:
+        raise _several_runs(root, [next(iter(steps)), *others])
     note = "steps from inside the files: " + ", ".join(f"{part} {step}" for part, step in [*steps.items()][:5])
     ignored = tuple(part for part in candidates if part not in steps)
     return Series(name, root.spec, _in_order(folder.spec, checkpoints), ignored, root, (note,))

@@ -74,6 +74,26 @@ def step_of(stem: str, pattern: re.Pattern[str] | None = None) -> int | None:
     return None
 
 
+_COUNTED = re.compile(
+    r"(?:ep(?:och)?s?|iter(?:ation)?s?|ba|tok(?:en)?s?|checkpoint|ckpt|stage|phase|ingredient)[-_= ]?\d+[KMBT]?"
+    r"(?![a-z])|[a-z_]+=[-\d.]+|\d+\.\d+|(?:19|20)\d\d[-_.]?\d\d[-_.]?\d\d(?:[-_T]?\d{4,6})?",
+    re.IGNORECASE,
+)
+"""What differs between the names of one run's checkpoints besides the step: other counters, losses, dates."""
+
+
+def run_of(stem: str) -> str:
+    """Return the part of a name before its step that all checkpoints of a run share."""
+    match = next((match for rule in _PATTERNS if (match := rule.search(stem))), None)
+    return _COUNTED.sub("", stem[: match.start()]).strip("-_.= ").lower() if match else ""
+
+
+def pattern_like(stem: str) -> str:
+    """Return a pattern that finds the step in the names of the run of one name."""
+    match = next(match for rule in _PATTERNS if (match := rule.search(stem)))
+    return f"{re.escape(stem[: match.start(1)])}(\\d+)"
+
+
 def has_odd_step(stem: str) -> bool:
     """Return whether a name has a number in the place of a step that is no plain number of steps."""
     if _COMMIT.fullmatch(stem) or step_of(stem) is not None:
@@ -106,7 +126,7 @@ def disagreement(spec: str, step: int, stated: Mapping[str, int]) -> str:
 
 
 def counted_by(spec: str, step: int) -> str:
-    """Return what the step in the name of a place counts: ``step``, ``epoch``, ``step or epoch``; empty if it is not there."""
+    """Return what the step in a name counts: ``step``, ``epoch``, ``step or epoch``; empty if it is not there."""
     for part in [*reversed(spec.rstrip("/").split("/"))][:2]:
         for stem in (part, part.rpartition(".")[0]):
             place = next((k for k, rule in enumerate(_PATTERNS) if rule.search(stem)), None)

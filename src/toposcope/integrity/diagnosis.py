@@ -1,13 +1,14 @@
 """The doctor, which finds out whether a series of checkpoints is what it claims to be."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from toposcope.checkpoints import Series
+from toposcope.checkpoints import Checkpoint, Series
 from toposcope.checkpoints import series as open_series
+from toposcope.checkpoints.sources.local import LocalSource
 from toposcope.checkpoints.weights import Coverage
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import (
@@ -23,11 +24,13 @@ from toposcope.integrity import (
 from toposcope.integrity.finding import Finding, steps_text
 from toposcope.integrity.layouts import Plan, layouts, unlike_manifest
 from toposcope.integrity.series_summaries import summarise_series
-from toposcope.integrity.summary import CheckpointSummary
+from toposcope.integrity.summary import CheckpointSummary, summarise
 from toposcope.progress import Progress, silent
 
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
+
+MAX_BESIDE = 5  # models beside a series that are compared with its steps
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -118,10 +121,13 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
         findings = [*diagnose(summaries, None, progress), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
+    beside = _of_which_step(opened, summaries, deep=deep)
     return Diagnosis(
         *(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings),
         coverage=coverage.sentence() if (coverage := coverage_of(summaries)) else "",
-        remarks=list(dict.fromkeys([*opened.notes, *remarks_of(summaries)])),
+        remarks=list(
+            dict.fromkeys([*opened.notes, *_of_which_step(opened, summaries, deep=deep), *remarks_of(summaries)])
+        ),
     )
 
 
@@ -138,6 +144,27 @@ def remarks_of(summaries: Sequence[CheckpointSummary]) -> list[str]:
         for remark in summary.remarks:
             steps.setdefault(remark, []).append(summary.step)
     return [r if len(at) == len(summaries) else f"{steps_text(at)}: {r}" for r, at in steps.items()]
+
+
+def _of_which_step(series: Series, summaries: Sequence[CheckpointSummary], *, deep: bool) -> Iterator[str]:
+    """Say of which step the models are that lie beside a series on this disk and are not among its steps."""
+    if not isinstance(series.source, LocalSource):
+        return
+    folders = {series.source.path, *(c.source.path.parent for c in series if isinstance(c.source, LocalSource))}
+    for part in series.ignored[:MAX_BESIDE]:
+        places = [folder / part for folder in folders if (folder / part).exists()]
+        beside = summarise(Checkpoint(places[0], 0), deep=deep) if len(places) == 1 else None
+        if beside is None or not beside.tensors:
+            continue
+        steps = [summary.step for summary in summaries if _values(summary) == _values(beside)]
+        last = series.steps[-1]
+        whose = f"step {steps[-1]}, not of the last, {last}" if steps and steps[-1] != last else "the last step"
+        yield f"{part} holds the weights of {whose if steps else 'no step'}"
+
+
+def _values(summary: CheckpointSummary) -> dict[str, tuple[object, ...]]:
+    """Return what tells the tensors of one checkpoint from those of another: hashes of their values, or of windows."""
+    return {name: (tensor.shape, tensor.content_hash or tensor.spot) for name, tensor in summary.tensors.items()}
 
 
 def _log_of(series: Series) -> "LogTable | None":

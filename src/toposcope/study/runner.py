@@ -306,7 +306,6 @@ class _Runner:
             tokenizer = declared[name].tokenizer if name in declared else ""
             corpus = self.corpora.path(self.runs[name].corpus) if name in self.runs else None
             self.origins[name] = Origin(opened.source, tokenizer, corpus, self.access)
-            self.store.set_meta(f"ignored {name}", ", ".join(opened.ignored))
             self.store.set_meta(f"chosen {name}", "\n".join(opened.notes))
             if name in declared:
                 self.store.set_meta(f"absent {name}", _absent_steps(declared[name], opened))
@@ -327,7 +326,7 @@ class _Runner:
         """Store a run that has published features and no checkpoints."""
         self.store.drop_checkpoints(name, self.store.checkpoints(name))
         self.store.put_findings(name, [])
-        for fact in ("examined", "ignored", "doctor"):
+        for fact in ("examined", "chosen", "doctor"):
             self.store.set_meta(f"{fact} {name}", "")
         self._put_log(name, None, published)
         last = max(published.features) if published else None

@@ -258,11 +258,6 @@ class Study:
         dropped = self.meta("dropped")
         notes = [f"study.db was damaged: {dropped}: deleted and made again"] if dropped else []
         notes += [f"{name}: left out: {reason}" for name in series if (reason := self.meta(f"unreachable {name}"))]
-        notes += [
-            f"{name}: {files}: left out: no step in the name, in another folder, or not readable"
-            for name in series
-            if (files := self.meta(f"ignored {name}"))
-        ]
         notes += [f"{name}: no checkpoint at step {steps}" for name in series if (steps := self.meta(f"absent {name}"))]
         for kind in ("chosen", "remarks"):
             notes += [f"{name}: {remark}" for name in series for remark in self.meta(f"{kind} {name}").splitlines()]
