@@ -125,9 +125,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     return Diagnosis(
         *(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings),
         coverage=coverage.sentence() if (coverage := coverage_of(summaries)) else "",
-        remarks=list(
-            dict.fromkeys([*opened.notes, *_of_which_step(opened, summaries, deep=deep), *remarks_of(summaries)])
-        ),
+        remarks=list(dict.fromkeys([*opened.notes, *beside, *remarks_of(summaries)])),
     )
 
 
