@@ -15,6 +15,7 @@ from toposcope.checkpoints.copies import copies
 from toposcope.checkpoints.data_beside import beside
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
+from toposcope.checkpoints.orientation import is_named_half
 from toposcope.checkpoints.roles import leaf_of
 from toposcope.checkpoints.tuning import SMALL_SIZE
 from toposcope.wording import examples
@@ -172,6 +173,10 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
         if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[:1]:
             candidates[name] = (entry, "other", roles.BY_NAME)
     in_order = [orientation.Stored(n, e.shape, role) for n, (e, role, _) in candidates.items() if len(e.shape) == 2]
+    for name in orientation.double_biases(in_order, vectors):
+        rest[name] = BIAS
+        vectors[name] = candidates.pop(name)[0].shape[1:]
+    in_order = [matrix for matrix in in_order if matrix.name in candidates]
     for name in orientation.first_tables(in_order, vectors):
         if candidates[name][2] == roles.UNKNOWN:
             candidates[name] = (candidates[name][0], "embed", roles.BY_SHAPE)
@@ -240,7 +245,7 @@ def _no_matrix(entry: Entry) -> str:
         return VECTOR
     if _NORM.search(entry.name):
         return VECTOR
-    return BIAS if _BIAS.search(entry.name) else ""
+    return BIAS if _BIAS.search(entry.name.removesuffix(":0")) else ""
 
 
 def _by_shape(
@@ -261,7 +266,13 @@ def _by_shape(
                 role, why = by_shape, roles.BY_SHAPE
         elif role in {"mlp.in", "mlp.out"} and why == roles.BY_NAME and name.endswith(".weight"):
             shape = entry.shape
-            if len(shape) == 2 and shape[0] != shape[1] and width in shape and ".c_" not in name:
+            if (
+                len(shape) == 2
+                and shape[0] != shape[1]
+                and width in shape
+                and ".c_" not in name
+                and not is_named_half(name)
+            ):
                 role = "mlp.in" if shape[1] == width else "mlp.out"  # the half that it is, whatever its name says
         known[name] = (entry, role, why)
     return known

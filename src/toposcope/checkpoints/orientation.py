@@ -23,13 +23,14 @@ READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles wh
 WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
 _CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
 _TRANSFORMER_LENS = re.compile(r"(?:^|\.)_?W_(?:[QKVOU]|in|out|gate)$")
-_SURE_HALF = re.compile(r"up|gate|down|h_to_4h|4h_to_h|intermediate|fc_in|fc_out|wi|wo", re.IGNORECASE)
+_HALF = re.compile(r"(?:^|[._])(?:up|gate|down|h_to_4h|4h_to_h|intermediate|fc_in|fc_out|wi|wo)(?=$|[._])")
 _ROUTER = re.compile(r"router|gating", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _WEIGHT_WORDS = {"w", "weight", "weights", "kernel", "coef", "coefs", "theta", "matrix"}
 _BIAS_WORDS = {"b", "bias", "biases", "intercept", "intercepts", "offset"}
 _NORM_WORDS = {"ln", "bn", "norm", "layernorm", "batchnorm", "rmsnorm", "gamma", "beta", "scale", "g"}
+_MOMENT_WORDS = {"mean", "std", "var", "mu", "sigma", "min", "max"}  # of the inputs
 _PLACES = (
     {"in", "input", "inputs", "first", "ih", "xh"},
     {"hidden", "hid", "mid", "middle", "hh"},
@@ -38,6 +39,9 @@ _PLACES = (
 """Words of the first, the middle and the last matrix of a network without numbers."""
 _RECURRENT = {"recurrent", "hh"}
 _GATES = (3, 4)  # blocks of outputs in a recurrent cell with gates: GRU, LSTM
+
+
+_MAX_IN_PLACE = 1000  # matrices in each of them
 
 
 class Convention(IntEnum):
@@ -119,6 +123,7 @@ def orientations(
     votes: dict[str, list[Vote]] = defaultdict(list)
     rules = (
         _by_named_biases(matrices, vectors),
+        _by_only_vectors(matrices, vectors),
         _by_following_vectors(matrices, vectors),
         _by_recurrence(matrices, vectors),
         _by_stream(matrices, width, set(vocabularies)),
@@ -128,14 +133,16 @@ def orientations(
         for name, vote in rule:
             votes[name].append(vote)
     groups: dict[Convention, list[Stored]] = defaultdict(list)
+    families: dict[str, list[Vote]] = defaultdict(list)
     for matrix in matrices:
         groups[matrix.convention].append(matrix)
+        families[_template(matrix.name)] += votes[matrix.name]
     result: dict[str, Orientation] = {}
     for convention, members in groups.items():
         heads = [Vote(turned, Rank.STREAM, "the weights of its heads") for turned in columns_of_heads]
         of_group = [vote for m in members for vote in votes[m.name]]
         shared = _Shared(convention, of_group + (heads if convention is Convention.BY_HAND else []), len(members))
-        result |= {m.name: _decided(m, votes[m.name], shared) for m in members}
+        result |= {m.name: _decided(m, votes[m.name], families[_template(m.name)], shared) for m in members}
     return result
 
 
@@ -147,8 +154,11 @@ class _Shared(NamedTuple):
     n_matrices: int
 
 
-def _decided(matrix: Stored, own: Sequence[Vote], shared: _Shared) -> Orientation:
-    """Decide by the strongest evidence: the matrix's own, then that of its convention, then the convention itself."""
+def _decided(matrix: Stored, own: Sequence[Vote], of_family: Sequence[Vote], shared: _Shared) -> Orientation:
+    """Decide by the strongest evidence: the matrix's own, then that of its convention, then the convention itself.
+
+    `of_family` are the votes on matrices whose names differ in numbers alone.
+    """
     convention = shared.convention
     is_named = convention in {Convention.LINEAR, Convention.KERNEL}
     # A role, a width or a chain can be wrong about one matrix of a convention that is known; a bias cannot.
@@ -156,6 +166,7 @@ def _decided(matrix: Stored, own: Sequence[Vote], shared: _Shared) -> Orientatio
     for votes, rank, words in (
         (mine, Rank.BIAS, ""),
         (mine, Rank.STREAM, ""),
+        (of_family, Rank.BIAS, "as others: "),
         (shared.votes, Rank.BIAS, "as others: "),
         (shared.votes, Rank.STREAM, "as others: "),
         (mine, Rank.CHAIN, ""),
@@ -164,7 +175,7 @@ def _decided(matrix: Stored, own: Sequence[Vote], shared: _Shared) -> Orientatio
         (shared.votes, Rank.HALF_BY_NAME, "as others: "),
     ):
         of_rank = [vote for vote in votes if vote.rank is rank]
-        least = 1 if votes is mine else _least(rank, shared)
+        least = _least(rank, shared) if votes is shared.votes else 1
         if len(of_rank) >= least and len({vote.transposed for vote in of_rank}) == 1:
             return Orientation(of_rank[0].transposed, words + of_rank[0].reason)
     if convention is Convention.LINEAR:
@@ -187,20 +198,37 @@ def _least(rank: Rank, shared: _Shared) -> int:
 
 
 def _by_named_biases(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
-    """Vote by biases whose names are those of their matrices but for the word: ``W_hidden`` and ``b_hidden``."""
+    for matrix, name in _with_named_biases(matrices, vectors):
+        if (vote := _fitting(matrix, name, vectors[name])) is not None:
+            yield matrix.name, vote
+
+
+def _with_named_biases(matrices: Sequence[Stored], vectors: Iterable[str]) -> Iterator[tuple[Stored, str]]:
+    """Yield matrices with the biases whose names are theirs but for the word: ``W_hidden`` and ``b_hidden``."""
     exact: dict[tuple[str, ...], list[Stored]] = defaultdict(list)
     below: dict[str, list[Stored]] = defaultdict(list)
     for matrix in matrices:
         exact[_stem(matrix.name)].append(matrix)
         below[_parent(matrix.name)].append(matrix)
-    for name, shape in vectors.items():
-        if not _is_bias(name):
-            continue
+    for name in filter(_is_bias, vectors):
         stem = _stem(name)
         found = exact.get(stem) or [m for m in below[_parent(name)] if _holds(_stem(m.name), stem)]
-        for matrix in found:
-            if (vote := _fitting(matrix, name, shape)) is not None:
-                yield matrix.name, vote
+        yield from ((matrix, name) for matrix in found)
+
+
+def _by_only_vectors(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
+    """Vote by the one vector of a module with one matrix, whatever the two are called: ``cls_V`` and ``cls_c``."""
+    modules: dict[str, tuple[list[Stored], list[str]]] = defaultdict(lambda: ([], []))
+    for matrix in matrices:
+        modules[_module(matrix.name)][0].append(matrix)
+    for name in vectors:
+        if (_NORM_WORDS | _MOMENT_WORDS).isdisjoint(_words(name)):
+            modules[_module(name)][1].append(name)
+    for module, (of_module, names) in modules.items():
+        if module and len(of_module) == len(names) == 1:
+            vote = _fitting(of_module[0], names[0], vectors[names[0]])
+            if vote is not None and not _is_bias(names[0]):
+                yield of_module[0].name, vote._replace(rank=Rank.STREAM)
 
 
 def _fitting(matrix: Stored, name: str, shape: Shape) -> Vote | None:
@@ -250,6 +278,15 @@ def _parent(name: str) -> str:
     return name.rpartition(".")[0]
 
 
+def _module(name: str) -> str:
+    """Return a name without its last part, also of those that are joined by underscores."""
+    return name[: max(map(name.rfind, "./_"), default=0)] if re.search("[./_]", name) else ""
+
+
+def _template(name: str) -> str:
+    return _NUMBER.sub("#", name)
+
+
 # Arrays without names
 
 
@@ -265,8 +302,8 @@ def _runs(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[
     members: dict[str, list[Stored | str]] = defaultdict(list)
     for matrix in matrices:
         if _NUMBER.search(matrix.name):
-            members[_NUMBER.sub("#", matrix.name)].append(matrix)
-    own = {name: template for name in vectors if (template := _NUMBER.sub("#", name)) in members}
+            members[_template(matrix.name)].append(matrix)
+    own = {name: template for name in vectors if (template := _template(name)) in members}
     for name, template in own.items():
         members[template].append(name)
     for template in dict.fromkeys(own.values()):
@@ -300,22 +337,39 @@ def _by_following_vectors(matrices: Sequence[Stored], vectors: Mapping[str, Shap
 
 
 def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> set[str]:
-    """Return the tables of embeddings among arrays without names.
+    """Return the tables of embeddings among arrays whose names say nothing.
 
-    Such a table comes first, no vector belongs to it, although one does to all others, and what follows reads one or
-    several of its rows.
+    Such a table comes first in a list, no vector belongs to it, although one does to all others, and what follows reads
+    one or several of its rows; or it is the only matrix by hand without a bias, and has a row for each of the outputs.
     """
     found = set()
     for runs in _runs(matrices, vectors):
         first, *others = runs[0].matrices
-        if (
-            len(runs) > 1
-            and others
-            and all(run.vector for run in runs)
-            and any(n % first.shape[1] == 0 for n in others[0].shape)
-        ):
+        if len(runs) > 1 and others and all(run.vector for run in runs) and _reads_rows(others[0], first):
             found.add(first.name)
+    by_hand = [m for m in matrices if m.convention is Convention.BY_HAND]
+    biases = {matrix: max(vectors[name], default=1) for matrix, name in _with_named_biases(by_hand, vectors)}
+    left = [matrix for matrix in by_hand if matrix not in biases]
+    if len(left) == 1 and len(biases) > 1:
+        (table,) = left
+        if table.shape[0] in biases.values() and any(_reads_rows(matrix, table) for matrix in biases):
+            found.add(table.name)
     return found
+
+
+def _reads_rows(matrix: Stored, table: Stored) -> bool:
+    return any(size % table.shape[1] == 0 for size in matrix.shape)
+
+
+def double_biases(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> set[str]:
+    """Return the matrices that are the two biases of a GRU of Keras, for its inputs and for its state, in a list."""
+    names = {template: [m for m in matrices if _template(m.name) == template] for template in map(_template, vectors)}
+    return {
+        third.name
+        for members in names.values()
+        for _, second, third in zip(members, members[1:], members[2:], strict=False)
+        if third.shape[0] == 2 and third.shape[1] == second.shape[1] == 3 * second.shape[0]
+    }
 
 
 def _by_recurrence(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
@@ -351,9 +405,14 @@ def _by_stream(matrices: Sequence[Stored], width: int | None, vocabularies: set[
         ):
             yield matrix.name, Vote(columns in vocabularies, Rank.STREAM, "the vocabulary")
         elif role in READS | WRITES and width is not None and (rows == width) != (columns == width):
-            is_half = role in {"mlp.in", "mlp.out"} and not _SURE_HALF.search(matrix.name)
+            is_half = role in {"mlp.in", "mlp.out"} and not is_named_half(matrix.name)
             rank = Rank.HALF_BY_NAME if is_half else Rank.STREAM
             yield matrix.name, Vote((rows == width) == (role in READS), rank, "the residual width")
+
+
+def is_named_half(name: str) -> bool:
+    """Return whether a name says which half of an MLP a matrix is, as ``up_proj`` does and ``w2`` does not."""
+    return _HALF.search(name) is not None
 
 
 # Shapes that chain
@@ -389,7 +448,10 @@ def _sequences(matrices: Sequence[Stored]) -> Iterator[list[Stored]]:
         words = _words(matrix.name)
         for place, names in enumerate(_PLACES):
             if len(at := names & set(words)) == 1:
-                families[tuple(word for word in words if word not in at)].append((place, matrix))
+                # Of several in one place, such as hidden and hidden2, the numbers say the order.
+                numbers = [int(word) for word in words if word.isdecimal()]
+                stem = tuple(word for word in words if word not in at and not word.isdecimal())
+                families[stem].append((place * _MAX_IN_PLACE + sum(numbers[-1:]), matrix))
     for members in families.values():
         members.sort(key=lambda member: member[0])
         if len({place for place, _ in members}) == len(members) > 1:
