@@ -26,6 +26,7 @@ def a_run(folder: Path) -> Path:
 def test_what_is_saved_is_what_is_read(tmp_path: Path) -> None:
     average = merge(a_run(tmp_path), decay="1-sqrt")
     folder = average.save(str(tmp_path / "out" / "average"))
+    # With what lies next to the last checkpoint.
     assert sorted(path.name for path in folder.iterdir()) == ["merged.json", "model.safetensors", "run.json"]
     assert [path.name for path in folder.parent.iterdir()] == ["average"]
     stored, read = load_file(folder / "model.safetensors"), average.tensors()

@@ -160,17 +160,6 @@ def test_a_bucket_that_fails_in_passing(
     assert "abc" not in str(caught.value)
 
 
-def test_pickled_sources_read_the_same(server: RangeServer, bucket: str, access: Access) -> None:
-    WRITERS["safetensors"](server.folder, 1, family_weights())
-    upload(server.folder, bucket)
-    for spec in (server.url, bucket):
-        checkpoint = series(spec, access=access)[0]
-        again = pickle.loads(pickle.dumps(checkpoint))  # noqa: S301
-        assert again == checkpoint
-        assert again.content_hash() == checkpoint.content_hash()
-        assert pickle.loads(pickle.dumps(checkpoint.files)) == checkpoint.files  # noqa: S301
-
-
 def test_credentials_come_from_netrc_and_go_to_no_other_host(
     server: RangeServer, access: Access, tmp_path: Path
 ) -> None:
@@ -220,9 +209,9 @@ def test_credentials_come_from_netrc_and_go_to_no_other_host(
         ("s3://key:secret@bucket/a.pt", "where the driver looks"),
         ("zip://a.pt::https://me:secret@example.com/b.zip", "where the driver looks"),
         ("hf://owner/name", "hf:owner/name@revision"),
-        ("nosuch://bucket/a.pt", "no driver of fsspec reads nosuch://"),
-        ("s3://bucket/series", "pip install s3fs"),
-        ("gs://bucket/series", "pip install gcsfs"),
+        ("nosuch://bucket/a.pt", "check the address"),
+        ("s3://bucket/series", "not installed: Install s3fs"),
+        ("gs://bucket/series", "gcsfs"),
         ("s3:///", "names no place"),
         ("memory://nothing/there", "no such file or folder"),
     ],
@@ -263,21 +252,22 @@ def test_a_study_of_one_run_is_found_everywhere(server: RangeServer, access: Acc
         series(f"{server.url}/study/", access=access)
 
 
-@pytest.mark.parametrize("tied", [True, False, None])
+@pytest.mark.parametrize("tied", [True, False])
 def test_a_configuration_beside_a_file_is_heeded_everywhere(
-    tied: bool | None, server: RangeServer, access: Access, bucket: str
+    tied: bool, server: RangeServer, access: Access, bucket: str
 ) -> None:
     weights = {"embed_in.weight": torch.ones(9, 4), "l.0.mlp.fc1.weight": torch.ones(8, 4)}
     WRITERS["safetensors"](server.folder, 1, weights)
-    if tied is not None:
-        (server.folder / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
+    (server.folder / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
     upload(server.folder, bucket)
-    roles = ["mlp.in"] if tied is False else ["head", "mlp.in"]
+    roles = ["head", "mlp.in"] if tied else ["mlp.in"]
     for spec in (str(server.folder), f"{server.url}/", bucket):
         for where in (spec, f"{spec.rstrip('/')}/step_000001.safetensors"):
             for opened in (access, replace(access, offline=True)):
                 (checkpoint,) = series(where, access=opened)
                 copied = pickle.loads(pickle.dumps(checkpoint))  # noqa: S301 - our own bytes
+                assert copied == checkpoint
+                assert pickle.loads(pickle.dumps(checkpoint.files)) == checkpoint.files  # noqa: S301
                 assert [layer.role for layer in copied.analysed()] == roles
 
 

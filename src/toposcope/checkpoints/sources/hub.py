@@ -71,9 +71,9 @@ class HubSource(RemoteSource):
         """Return a file or folder below."""
         return self._at(f"{self.path}/{name}")
 
-    def sibling(self, name: str) -> Self:
-        """Return a file in the folder of this file."""
-        return self._at(f"{self.path.rpartition('/')[0]}/{name}")
+    def parent(self) -> Self:
+        """Return the folder of this file."""
+        return self._at(self.path.rpartition("/")[0])
 
     def find(self) -> dict[str, Listed]:
         """List the files with their published sizes and hashes."""

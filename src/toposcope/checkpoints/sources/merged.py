@@ -74,30 +74,14 @@ def with_path(spec: str, change: Callable[[Path], str]) -> str:
 
 @dataclass(frozen=True)
 class MergedSource:
-    """A weighted average of checkpoints (see `Source`).
+    """A weighted average of checkpoints (see `Source`)."""
 
-    Attributes
-    ----------
-    inner : str
-        The text that names their series.
-    window : str
-        ``FIRST..LAST``, or steps joined by ``+``.
-    how : str
-        The name of a decay, or weights separated by spaces.
-    members : tuple of Checkpoint
-        Sorted by step.
-    weights : tuple of float
-        One for each, with the sum 1.
-    root : Source or None
-        The place of the series.
-    """
-
-    inner: str
-    window: str
-    how: str
-    members: tuple[Checkpoint, ...]
-    weights: tuple[float, ...]
-    root: Source | None
+    inner: str  # the text that names their series
+    window: str  # FIRST..LAST, or steps joined by +
+    how: str  # the name of a decay, or weights separated by spaces
+    members: tuple[Checkpoint, ...]  # sorted by step
+    weights: tuple[float, ...]  # one for each, with the sum 1
+    root: Source | None  # the place of the series
 
     @property
     def spec(self) -> str:

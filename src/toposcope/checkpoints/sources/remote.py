@@ -93,13 +93,13 @@ class RemoteSource:
         """Return a file or folder below."""
         return replace(self, spec=f"{self.spec.rstrip('/')}/{name}")
 
-    def sibling(self, name: str) -> Self:
-        """Return a file in the folder of this file."""
-        return replace(self, spec=f"{self.spec.rpartition('/')[0]}/{name}")
+    def parent(self) -> Self:
+        """Return the folder of this file."""
+        return replace(self, spec=self.spec.rpartition("/")[0])
 
     def beside(self, name: str) -> "RemoteFile | None":
         """Return a file in the folder of this file."""
-        place = self.sibling(name)
+        place = self.parent().child(name)
         listed = place.look()
         return None if listed is None else RemoteFile(place, listed)
 
@@ -267,7 +267,7 @@ def one_line(location: str) -> Iterator[None]:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         words = next(words for kinds, words in _faults() if isinstance(error, kinds))
         words = words or _STATUSES.get(status, f"the server answers {status}; {_LATER}")
-        reason = words.format(name=type(error).__name__, fix=_fix(location))
+        reason = words.format(name=type(error).__name__, error=error, fix=_fix(location))
     # Not chained: the text of such an error may quote a header, an address with a signature, or a key.
     raise unreachable(location, f"cannot be read: {reason}")
 
@@ -292,6 +292,7 @@ def _faults() -> list[tuple[Any, str]]:
             "check the address, the proxy and the environment; {fix}",
         ),
         (FileNotFoundError, "no such file or folder"),
+        (ImportError, "it needs a driver of fsspec that is not installed: {error}"),
         (PermissionError, "it may not be read; {fix}"),
         (Exception, "{name} from its server or driver; check the address and the credentials"),
     ]

@@ -100,16 +100,7 @@ def _listed(url: str, details: Mapping[str, Any]) -> Listed:
 def _driver(url: str) -> tuple[Any, str]:
     """Return the driver of an address, and the path in it."""
     from fsspec.core import url_to_fs
-    from fsspec.registry import get_filesystem_class, known_implementations
 
-    scheme = url.partition("://")[0]
-    try:
-        get_filesystem_class(scheme)
-    except ImportError as error:
-        package = known_implementations.get(scheme, {}).get("class", scheme).partition(".")[0]
-        raise ToposcopeError(f"{url}: needs a driver that is not installed; pip install {package}") from error
-    except ValueError as error:
-        raise ToposcopeError(f"{url}: no driver of fsspec reads {scheme}://") from error
     with one_line(url):
         driver, path = url_to_fs(url)
     return driver, str(path)

@@ -55,10 +55,6 @@ class WebSource(RemoteSource):
         """Return a file or folder below."""
         return super().child(quote(name))
 
-    def sibling(self, name: str) -> Self:
-        """Return a file in the folder of this file."""
-        return super().sibling(quote(name))
-
     def find(self) -> dict[str, Listed]:
         """List the files by the index pages of the server; they are looked at when they are first needed."""
         seen = self._seen("")
