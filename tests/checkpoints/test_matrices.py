@@ -140,10 +140,10 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
         {"W1", "W2", "net.fc.w"},
         {"W1", "W2"},
     ),
-    "flat names": (
+    "flat names of TransformerLens are no evidence": (
         {"W_Q": r(12, 12), "W_O": r(12, 12), "W_in": r(12, 28), "W_out": r(28, 12)},
         {"W_Q", "W_O", "W_in", "W_out"},
-        {"W_Q", "W_O", "W_in", "W_out"},
+        set(),
     ),
     "grouped heads of TransformerLens": (
         {"embed.W_E": r(31, 12), "blocks.0.attn._W_K": r(1, 12, 3), "unembed.W_U": r(12, 31)},

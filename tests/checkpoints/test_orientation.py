@@ -80,6 +80,30 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]]
         {"h.0.attn.c_attn.kernel": r(3 * D, D), "h.0.attn.c_attn.bias": r(3 * D), "h.0.attn.c_proj.kernel": r(D, D)},
         {"h.0.attn.c_attn.kernel": False, "h.0.attn.c_proj.kernel": False},
     ),
+    "words of the place, and a number": (
+        {"weights_hidden": r(20, 13), "weights_hidden2": r(13, 9), "weights_output": r(9, 4)},
+        {"weights_hidden": True, "weights_hidden2": True, "weights_output": True},
+    ),
+    "from one place to another": (
+        {"weights_input_to_hidden": r(13, 20), "weights_hidden_to_output": r(4, 13)},
+        {"weights_input_to_hidden": False, "weights_hidden_to_output": False},
+    ),
+    "the only vector of a module": (
+        {"enc_W": r(17, 30), "enc_b": r(17), "cls_V": r(17, 4), "cls_c": r(4)},
+        {"enc_W": False, "cls_V": True},
+    ),
+    "numbered siblings: graph convolutions of one width": (
+        {"conv1.weight": r(7, 12), "conv1.bias": r(12), "conv2.weight": r(12, 12), "fc.weight": r(3, 12)},
+        {"conv1.weight": True, "conv2.weight": True},
+    ),
+    "a GRU of Keras has two biases in one array": (
+        {"arr_0": r(7, 18), "arr_1": r(6, 18), "arr_2": r(2, 18), "arr_3": r(6, 5), "arr_4": r(5)},
+        {"arr_0": True, "arr_1": True, "arr_3": True},
+    ),
+    "a table before matrices that all have biases": (
+        {"C": r(27, 8), "W1": r(24, 40), "b1": r(40), "W2": r(40, 27), "b2": r(27)},
+        {"W1": True, "W2": True},
+    ),
     "nothing shows it": ({"W": r(7, 12), "U": r(12, 12)}, {"W": None, "U": None}),
     "a linear map of torch by its format": ({"fc.weight": r(7, 12)}, {"fc.weight": False}),
     "a bias overrules the name of a linear map (PaddlePaddle)": (

@@ -22,7 +22,7 @@ Shape = tuple[int, ...]
 READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
 WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
 _CONV1D = re.compile(r"(?:^|\.)(?:c_attn|c_proj|c_fc|q_attn)\.(?:weight|kernel)$")
-_TRANSFORMER_LENS = re.compile(r"(?:^|\.)_?W_(?:[QKVOU]|in|out|gate)$")
+_TRANSFORMER_LENS = re.compile(r"(?:^|\.)(?:blocks\.\d+\.(?:attn|mlp)\._?W_(?:[QKVO]|in|out|gate)|unembed\.W_U)$")
 _HALF = re.compile(r"(?:^|[._])(?:up|gate|down|h_to_4h|4h_to_h|intermediate|fc_in|fc_out|wi|wo)(?=$|[._])")
 _ROUTER = re.compile(r"router|gating", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -31,17 +31,14 @@ _WEIGHT_WORDS = {"w", "weight", "weights", "kernel", "coef", "coefs", "theta", "
 _BIAS_WORDS = {"b", "bias", "biases", "intercept", "intercepts", "offset"}
 _NORM_WORDS = {"ln", "bn", "norm", "layernorm", "batchnorm", "rmsnorm", "gamma", "beta", "scale", "g"}
 _MOMENT_WORDS = {"mean", "std", "var", "mu", "sigma", "min", "max"}  # of the inputs
-_PLACES = (
-    {"in", "input", "inputs", "first", "ih", "xh"},
-    {"hidden", "hid", "mid", "middle", "hh"},
-    {"out", "output", "outputs", "last", "final", "ho", "hy"},
-)
+_PLACES = {
+    **dict.fromkeys(("in", "input", "inputs", "first", "ih", "xh"), 0),
+    **dict.fromkeys(("hidden", "hid", "mid", "middle", "hh"), 1),
+    **dict.fromkeys(("out", "output", "outputs", "last", "final", "ho", "hy"), 2),
+}
 """Words of the first, the middle and the last matrix of a network without numbers."""
 _RECURRENT = {"recurrent", "hh"}
 _GATES = (3, 4)  # blocks of outputs in a recurrent cell with gates: GRU, LSTM
-
-
-_MAX_IN_PLACE = 1000  # matrices in each of them
 
 
 class Convention(IntEnum):
@@ -345,7 +342,8 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
     found = set()
     for runs in _runs(matrices, vectors):
         first, *others = runs[0].matrices
-        if len(runs) > 1 and others and all(run.vector for run in runs) and _reads_rows(others[0], first):
+        is_alone = len(runs) > 1 and all(run.vector for run in runs) and bool(others)
+        if is_alone and _reads_rows(others[0], first) and not _outputs_of_cell(first, others[0]):
             found.add(first.name)
     by_hand = [m for m in matrices if m.convention is Convention.BY_HAND]
     biases = {matrix: max(vectors[name], default=1) for matrix, name in _with_named_biases(by_hand, vectors)}
@@ -381,11 +379,19 @@ def _by_recurrence(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> 
             inputs = of_inputs.get(_without(matrix.name, _RECURRENT))
             pairs += [[inputs, matrix]] if inputs else []
     for first, second in pairs:
-        for axis in (0, 1):
-            size, state = second.shape[axis], second.shape[1 - axis]
-            if first.shape[axis] == size in {n * state for n in _GATES} and first.shape[1 - axis] != size:
-                vote = Vote(axis == 1, Rank.BIAS, f"the outputs that {first.name} and {second.name} share")
-                yield from ((first.name, vote), (second.name, vote))
+        for axis in _outputs_of_cell(first, second):
+            vote = Vote(axis == 1, Rank.BIAS, f"the outputs that {first.name} and {second.name} share")
+            yield from ((first.name, vote), (second.name, vote))
+
+
+def _outputs_of_cell(first: Stored, second: Stored) -> list[int]:
+    """Return the axis of the outputs, if both are matrices of one cell: several outputs for each number of its state."""
+    return [
+        axis
+        for axis in (0, 1)
+        if first.shape[axis] == second.shape[axis] != first.shape[1 - axis]
+        and second.shape[axis] in {n * second.shape[1 - axis] for n in _GATES}
+    ]
 
 
 # The residual stream
@@ -440,19 +446,18 @@ def _is_chain(members: Sequence[Stored], turned: bool, extra: int) -> bool:
 
 def _sequences(matrices: Sequence[Stored]) -> Iterator[list[Stored]]:
     """Yield matrices that follow each other by a number in their names, or by words such as input and output."""
-    families: dict[str | tuple[str, ...], list[tuple[int, Stored]]] = defaultdict(list)
+    families: dict[str | tuple[str, ...], list[tuple[list[int], Stored]]] = defaultdict(list)
     for matrix in matrices:
         for number in _NUMBER.finditer(matrix.name):
             template = f"{matrix.name[: number.start()]}#{matrix.name[number.end() :]}"
-            families[template].append((int(number[0]), matrix))
+            families[template].append(([int(number[0])], matrix))
         words = _words(matrix.name)
-        for place, names in enumerate(_PLACES):
-            if len(at := names & set(words)) == 1:
-                # Of several in one place, such as hidden and hidden2, the numbers say the order.
-                numbers = [int(word) for word in words if word.isdecimal()]
-                stem = tuple(word for word in words if word not in at and not word.isdecimal())
-                families[stem].append((place * _MAX_IN_PLACE + sum(numbers[-1:]), matrix))
+        if places := [_PLACES[word] for word in words if word in _PLACES]:
+            # Of several in one place, such as hidden and hidden2, the numbers say the order.
+            numbers = [int(word) for word in words if word.isdecimal()]
+            stem = tuple(word for word in words if word not in _PLACES and not word.isdecimal())
+            families[stem].append(([*places, *numbers[-1:]], matrix))
     for members in families.values():
         members.sort(key=lambda member: member[0])
-        if len({place for place, _ in members}) == len(members) > 1:
+        if len({tuple(place) for place, _ in members}) == len(members) > 1:
             yield [matrix for _, matrix in members]
