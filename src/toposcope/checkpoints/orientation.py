@@ -385,7 +385,7 @@ def _by_recurrence(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> 
 
 
 def _outputs_of_cell(first: Stored, second: Stored) -> list[int]:
-    """Return the axis of the outputs, if both are matrices of one cell: several outputs for each number of its state."""
+    """Return the axis of the outputs, if both are of one cell: several outputs for each number of its state."""
     return [
         axis
         for axis in (0, 1)
