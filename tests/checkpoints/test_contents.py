@@ -434,11 +434,9 @@ def test_nested_names_of_megatron(tmp_path: Path) -> None:
 
 
 OTHERS = {
-    "a PNG image": b"\x89PNG\r\n\x1a\n" + bytes(40),
     "compressed by gzip": b"\x1f\x8b\x08" + bytes(40),
     "a web page": b"<!DOCTYPE html><html><body>Not found</body></html>",
     "an HDF5 file": b"\x89HDF\r\n\x1a\n" + bytes(40),
-    "an SQLite database": b"SQLite format 3\0" + bytes(40),
     "text (JSON)": b'{"error": "not found"}',
     "a safetensors file": (8).to_bytes(8, "little") + b"{}      ",
 }

@@ -139,7 +139,12 @@ class Checkpoint:
             If a file is missing, damaged or unsafe, or its configuration is no JSON.
         """
         return weights_of(
-            self.entries, self.roles, self._configuration, self._base_model, all_weights=self._only_parameters
+            self.entries,
+            self.roles,
+            self._configuration,
+            self._base_model,
+            unread=getattr(self._listing, "unread", None),
+            all_weights=self._only_parameters,
         )
 
     @cached_property

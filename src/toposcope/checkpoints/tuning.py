@@ -11,6 +11,6 @@ AVERAGED_BYTES = 1 << 20  # of a tensor that is averaged at a time: twice that i
 CHECKED_BYTES = 1 << 24  # of a record in memory at a time while its checksum is computed
 READ_AHEAD = 1 << 16  # the first read of a safetensors file: most headers are shorter, and cached once parsed
 MAX_READ_AHEAD = 1 << 15  # of a record of torch that is read together with its header
-MIN_DEFERRED_BYTES, MIN_DEFERRED_TEXT = 1 << 6, 1 << 10  # of a pickle, not read before needed; names are shorter
+MIN_DEFERRED_BYTES = 1 << 6  # of a pickle, not read before they are needed
 MAX_SHARING = 64  # tensors that share their numbers, on average; models with shared layers have up to 48
 MAX_SHARED_BYTES = 1 << 28  # of all tensors of a checkpoint, whatever its files hold

@@ -18,7 +18,7 @@ import msgspec
 
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.sources.source import CheckpointError, damaged
-from toposcope.checkpoints.tuning import MIN_DEFERRED_BYTES, MIN_DEFERRED_TEXT
+from toposcope.checkpoints.tuning import MIN_DEFERRED_BYTES
 
 Names = Mapping[tuple[str, str], Any]
 Unknown = dict[str, None]  # names of other classes
@@ -55,11 +55,10 @@ class StoredTensor(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deferred(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of the pickled file that were not read: where they begin and end, and whether they are UTF-8 text."""
+    """Bytes of the pickled file that were not read: where they begin and end."""
 
     start: int
     stop: int
-    is_text: bool
 
 
 class Placeholder(dict[Any, Any]):
@@ -96,19 +95,33 @@ class Placeholder(dict[Any, Any]):
         return self is other
 
     def append(self, _: Any) -> None:
-        """Ignore an item."""
-
-    def extend(self, _: Any) -> None:
         """Ignore items."""
+
+    extend = append
+
+
+class OtherTensor(Placeholder):
+    """Stands for a tensor that is not plain numbers: quantised, sparse, of another class or without numbers."""
+
+    __slots__ = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape among its arguments, or among those of a tuple of them; () if there is none."""
+        inner = [part for each in self.arguments if type(each) is tuple for part in each[:MAX_DIMENSIONS]]
+        for part in (*self.arguments, *inner):
+            if type(part) is tuple and 0 < len(part) <= MAX_DIMENSIONS and all(type(n) is int and n >= 0 for n in part):
+                return part
+        return ()
 
 
 _STATELESS: Mapping[Any, Any] = MappingProxyType({})
 
 
 @lru_cache(maxsize=256)
-def class_of(name: str) -> type[Placeholder]:
+def class_of(name: str, base: type[Placeholder] = Placeholder) -> type[Placeholder]:
     """Return what stands for a class; nothing in a pickle can change it, as its methods need an object."""
-    return type("Placeholder", (Placeholder,), {"__slots__": (), "name": name})
+    return type("Placeholder", (base,), {"__slots__": (), "name": name})
 
 
 def name_of(kind: Any) -> str:
@@ -160,11 +173,11 @@ _Tensor = StoredTensor | Placeholder
 
 def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any) -> _Tensor:
     if isinstance(storage, Placeholder):
-        return class_of(f"tensor of a {storage.name or 'storage of another kind'}")(shape)
+        return class_of(f"tensor of a {storage.name or 'storage of another kind'}", OtherTensor)(shape)
     if not isinstance(storage, StoredStorage) or not isinstance(dtype, str) or dtype not in DTYPES:
         raise ValueError("a tensor without a storage or a dtype of torch")
     if isinstance(metadata, dict) and (metadata.get("conj") or metadata.get("neg")):
-        return class_of("lazy conjugate or negative")(shape)
+        return class_of("lazy conjugate or negative", OtherTensor)(shape)
     shape, strides, (offset,) = natural_numbers(shape), natural_numbers(strides), natural_numbers([offset])
     if len(shape) != len(strides):
         raise ValueError("a tensor whose strides do not fit its shape")
@@ -188,7 +201,7 @@ def _rebuild_from_type(rebuild: Any, kind: Any, arguments: Any, state: Any) -> A
         raise ValueError("a tensor within a tensor")
     rebuilt = rebuild(*arguments)
     if isinstance(rebuilt, Placeholder) and (name := name_of(kind)):
-        made = class_of(name)(*arguments)
+        made = class_of(name, OtherTensor)(*arguments)
         made.__setstate__(state)
         return made
     return rebuilt
@@ -206,16 +219,6 @@ def _instance(kind: Any = Placeholder, *arguments: Any) -> Placeholder:
     return kind(*arguments) if is_unknown else Placeholder(*arguments)
 
 
-_OTHER_TENSORS = {
-    "_rebuild_qtensor": "quantised tensor",
-    **dict.fromkeys(("_rebuild_sparse_tensor", "_rebuild_sparse_csr_tensor"), "sparse tensor"),
-    "_rebuild_nested_tensor": "nested tensor",
-    "_rebuild_meta_tensor_no_storage": "tensor of the meta device, without numbers",
-    "_rebuild_wrapper_subclass": "tensor of another class",
-    "_rebuild_device_tensor_from_numpy": "tensor of another device",
-    "_rebuild_device_tensor_from_cpu_tensor": "tensor of another device",
-    "_rebuild_xla_tensor": "tensor of another device",
-}
 STORAGES = {
     **{"DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16", "BFloat16Storage": "bfloat16"},
     **{"LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8"},
@@ -223,26 +226,13 @@ STORAGES = {
     **{"ComplexDoubleStorage": "complex128", "QInt8Storage": "int8", "QUInt8Storage": "uint8"},
     **{"QInt32Storage": "int32", "UntypedStorage": ""},
 }
-_USUAL = """
-argparse.Namespace collections.defaultdict collections.Counter collections.deque datetime.datetime datetime.timedelta
-datetime.date datetime.timezone _codecs.encode torch.Tensor torch.device torch.Generator torch.strided
-torch.contiguous_format torch.channels_last torch.preserve_format torch.serialization._get_layout
-torch.torch_version.TorchVersion torch.storage._load_from_bytes numpy.dtype numpy.ndarray numpy.core.multiarray.scalar
-numpy._core.multiarray.scalar numpy.core.multiarray._reconstruct numpy._core.multiarray._reconstruct
-numpy.core.numeric._frombuffer numpy._core.numeric._frombuffer pytorch_lightning.utilities.parsing.AttributeDict
-lightning.pytorch.utilities.parsing.AttributeDict lightning.fabric.utilities.data.AttributeDict
-lightning_fabric.utilities.data.AttributeDict
-""".split()
-_BUILTINS = """
-set frozenset complex slice bytearray list dict tuple range xrange int long float str unicode bool bytes object
-""".split()
-_PATHS = ["Path", "PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"]
-_IGNORED = [
-    *(name.rpartition(".")[::2] for name in _USUAL),
-    *((module, name) for module in ("builtins", "__builtin__") for name in _BUILTINS),
-    *((module, name) for module in ("pathlib", "pathlib._local") for name in _PATHS),
-]
-"""What trainers often save with the weights; such a name is no news."""
+_USUAL = {
+    *("__builtin__", "_codecs", "argparse", "builtins", "collections", "copyreg", "copy_reg", "datetime", "pathlib"),
+    *("pathlib._local", "numpy", "torch", "torch.serialization", "torch.torch_version"),
+    *("pytorch_lightning.utilities.parsing", "lightning.pytorch.utilities.parsing"),
+    *("lightning.fabric.utilities.data", "lightning_fabric.utilities.data"),
+}
+"""Modules of what trainers often save with the weights; their names are no news."""
 TENSOR_NAMES: Names = {
     ("collections", "OrderedDict"): _dictionary,
     **{("torch._utils", name): _rebuild for name in ("_rebuild_tensor", "_rebuild_tensor_v2")},
@@ -254,32 +244,25 @@ TENSOR_NAMES: Names = {
     **{("torch", name): StoredStorage(name, dtype, 0) for name, dtype in STORAGES.items()},
     ("torch.storage", "UntypedStorage"): StoredStorage("UntypedStorage", "", 0),
     **{("torch", name): name for name in DTYPES},
-    # what rebuilds tensors that are not plain numbers
-    **{("torch._utils", name): class_of(text) for name, text in _OTHER_TENSORS.items()},
     **{(module, name): _instance for module in ("copyreg", "copy_reg") for name in ("_reconstructor", "__newobj__")},
-    **dict.fromkeys(_IGNORED, Placeholder),
 }
 """Names that the pickle of a saved model may hold, and what each stands for; any other is a class of its own."""
-_ATTACK_MODULES = set(
-    "os posix nt ntpath posixpath subprocess sys pty socket ctypes importlib runpy shutil webbrowser commands".split()
-)
-_ATTACK_FUNCTIONS = set(
+_ATTACKS = set(
     """
-builtins.eval builtins.exec builtins.execfile builtins.compile builtins.open builtins.__import__ builtins.input
-builtins.breakpoint builtins.globals torch.load torch.hub torch.serialization.load pickle.load
-pickle.loads pickle.Unpickler
+os posix nt ntpath posixpath subprocess sys pty socket ctypes importlib runpy shutil webbrowser commands eval exec
+execfile compile open __import__ input breakpoint globals torch.load torch.hub torch.serialization.load pickle.load
+pickle.loads pickle.Unpickler _pickle.loads cPickle.loads
 """.split()
 )
-_ATTACK_MODULE_OF = {"__builtin__": "builtins", "_pickle": "pickle", "cPickle": "pickle"}
 
 
 def _is_attack(module: str, name: str) -> bool:
     """Return whether a name has no use in a saved model but an attack; only the message depends on it."""
-    full = f"{_ATTACK_MODULE_OF.get(module, module)}.{name}"
-    if module.partition(".")[0] in _ATTACK_MODULES or full in _ATTACK_FUNCTIONS:
-        return True
+    full = name if module in ("builtins", "__builtin__") else f"{module}.{name}"
     parts = name.split(".")
-    return len(parts) > 1 and any(part in _ATTACK_MODULES or part.startswith("__") for part in parts)
+    return bool({module.partition(".")[0], full} & _ATTACKS) or (
+        len(parts) > 1 and any(part in _ATTACKS or part.startswith("__") for part in parts)
+    )
 
 
 def load(
@@ -306,8 +289,7 @@ def load(
     unknown : dict, optional
         Receives the names of other classes.
     deferring : bool
-        Leave long bytes and texts in the file, as `Deferred`, so that listing the arrays of a pickle does not read
-        them.
+        Leave long bytes in the file, as `Deferred`, so that listing the arrays of a pickle does not read them.
     """
     try:
         content = _looked_over(stream, deferring=deferring)
@@ -344,7 +326,12 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - every name is inert
         self._n_others += 1
         if self._n_others > MAX_OTHER_NAMES:
             raise pickle.UnpicklingError(f"more than {MAX_OTHER_NAMES:,} names of classes")
-        if len(self._unknown) < MAX_UNKNOWN:
+        if module == "torch._utils" and name.startswith("_rebuild_"):
+            what = name.removeprefix("_rebuild_").replace("_", " ").replace("qtensor", "quantised tensor")
+            return class_of(what, OtherTensor)
+        if module in _USUAL:
+            return Placeholder
+        if len(self._unknown) < MAX_UNKNOWN and not module.startswith(("numpy.", "torch.")):
             self._unknown[full] = None
         return class_of(full)
 
@@ -361,7 +348,6 @@ _BINPUT, _LONG_BINPUT, _MEMOIZE = _CODE["BINPUT"], _CODE["LONG_BINPUT"], _CODE["
 _BINGET, _LONG_BINGET, _POP, _DUP = _CODE["BINGET"], _CODE["LONG_BINGET"], _CODE["POP"], _CODE["DUP"]
 _MARK, _TUPLE, _LONG1, _LONG4, _INT = (_CODE[name] for name in ("MARK", "TUPLE", "LONG1", "LONG4", "INT"))
 _GLOBAL, _BINPERSID, _STOP, _FRAME, _PROTO = (_CODE[n] for n in ("GLOBAL", "BINPERSID", "STOP", "FRAME", "PROTO"))
-_TEXTS = (_CODE["BINUNICODE"], _CODE["BINUNICODE8"])
 
 
 def _table(values: Mapping[str, int], missing: int = -1) -> list[int]:
@@ -380,14 +366,10 @@ _CONSTANTS = _table({
 """Bytes of the argument of opcodes that push one value."""
 _COUNTED = _table({
     "SHORT_BINUNICODE SHORT_BINSTRING SHORT_BINBYTES": 1, "BINUNICODE BINSTRING BINBYTES": 4,
-    "BINUNICODE8 BINBYTES8 BYTEARRAY8": 8,
+    "BINUNICODE8 BINBYTES8 BYTEARRAY8": 8, "LONG1": 1, "LONG4": 4,
 })  # fmt: skip
 """Bytes of the count of the bytes that follow."""
-_DEFERRED = _table(
-    {"SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 BINSTRING": MIN_DEFERRED_BYTES}
-    | {"BINUNICODE BINUNICODE8": MIN_DEFERRED_TEXT},
-    missing=MAX_PICKLE_BYTES,
-)
+_BYTES = _table({"SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 BINSTRING": 1})
 _POPPED = _table({"BINPERSID STOP": 0, "APPEND BUILD STACK_GLOBAL REDUCE NEWOBJ": 1, "SETITEM": 2})
 """Values by which the stack shrinks; that which is left on top is no tuple."""
 _BY_MARK = _table({"LIST DICT FROZENSET OBJ": 1, "APPENDS SETITEMS ADDITEMS POP_MARK": 0})
@@ -472,14 +454,16 @@ def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
         elif (width := _COUNTED[code]) > 0:
             stack.append(0)
             size = int.from_bytes(data[at : at + width], "little")
-            is_deferred = deferring and size >= _DEFERRED[code]
+            if size > MAX_INTEGER_BYTES and code in (_LONG1, _LONG4):
+                raise pickle.UnpicklingError("a whole number of many digits")
+            is_deferred = deferring and size >= MIN_DEFERRED_BYTES and _BYTES[code] > 0
             if not is_deferred and at + width + size <= len(data):
                 at += width + size
                 continue
             start = stream.tell() - len(data) + at + width
             _check_end(stream, start + size)
             if is_deferred:
-                kept += [data[first : at - 1], _reference(start, start + size, is_text=code in _TEXTS)]
+                kept += [data[first : at - 1], _reference(start, start + size)]
             else:
                 n_kept += size
                 if n_kept > MAX_PICKLE_BYTES:
@@ -501,13 +485,6 @@ def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
                     raise pickle.UnpicklingError("a whole number of many digits")
                 at = end + 1
             stack.append(0)
-        elif code in (_LONG1, _LONG4):
-            width = 1 if code == _LONG1 else 4
-            size = int.from_bytes(data[at : at + width], "little")
-            if size > MAX_INTEGER_BYTES:
-                raise pickle.UnpicklingError("a whole number of many digits")
-            stack.append(0)
-            at += width + size
         elif code == _POP:
             (marks if marks and marks[-1] == len(stack) else stack).pop()
         elif code == _DUP:
@@ -535,7 +512,7 @@ def _check_end(stream: BinaryIO, stop: int) -> None:
         raise EOFError("it ends too early")
 
 
-def _reference(start: int, stop: int, *, is_text: bool) -> bytes:
+def _reference(start: int, stop: int) -> bytes:
     """Return opcodes that refer to bytes of the file as to an object outside the pickle."""
     places = b"".join(pickle.LONG1 + b"\x09" + place.to_bytes(9, "little") for place in (start, stop))
-    return places + (pickle.NEWTRUE if is_text else pickle.NEWFALSE) + pickle.TUPLE3 + pickle.BINPERSID
+    return places + pickle.TUPLE2 + pickle.BINPERSID

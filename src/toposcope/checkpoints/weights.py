@@ -11,7 +11,7 @@ import msgspec
 from toposcope.checkpoints import adapters, matrices, quantisation, roles, tuning, vocabulary
 from toposcope.checkpoints.copies import same_numbers
 from toposcope.checkpoints.data_beside import DATA
-from toposcope.checkpoints.formats import Entry
+from toposcope.checkpoints.formats.entry import Entry, Unread
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.reparametrised import ORTHOGONAL, put_together
@@ -21,7 +21,8 @@ from toposcope.wording import examples
 MAX_NAMES = 3
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""
-PACKED = "packed weights and adapters"
+PACKED, OBJECTS = "packed weights and adapters", "objects other than plain tensors"
+_UNREAD = "{}, not plain numbers; save plain tensors (model.dequantize(), full_tensor(), to_dense())"
 Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file by its name
 Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
 _FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
@@ -99,6 +100,7 @@ class Weights:
     packed: dict[str, str]  # the scheme of each packed weight, by name
     refused: dict[str, str]  # why packed weights cannot be unpacked, by name
     refused_sizes: dict[str, int]  # their numbers of parameters
+    unread: dict[str, int]  # numbers in values that are neither tensors nor weights, by name
     remarks: list[str]  # how they were read, where not simply as stored
 
     def parameters(self, *, statistics: bool = False) -> list[Entry]:
@@ -126,6 +128,7 @@ class Weights:
                 plain = vectors if kind in {matrices.VECTOR, matrices.BIAS} else named
                 rest[entry.name] = (plain, math.prod(entry.shape))
         rest |= {name: (PACKED, size) for name, size in self.refused_sizes.items()}
+        rest |= {name: (OBJECTS, size) for name, size in self.unread.items()}
         return Coverage.of(measured, rest)
 
     def refusal(self) -> str:
@@ -142,9 +145,10 @@ def weights_of(
     configuration: Configuration,
     base: Base = lambda name: None,
     *,
+    unread: Mapping[str, Unread] | None = None,
     all_weights: bool = False,
 ) -> Weights:
-    """Sort the tensors of a checkpoint into matrices and all else."""
+    """Sort the tensors of a checkpoint into matrices and all else, and count the values that are not read."""
     how: dict[str, str] = {}
     parts: dict[str, str] = {}
     refused: dict[str, str] = {}
@@ -162,6 +166,9 @@ def weights_of(
         shapes = {e.name: e.shape for e in entries} | decoded.refused_shapes
         sizes = {name: math.prod(shapes[name]) for name in refused}
         entries = decoded.entries
+    unread = unread or {}
+    refused = refused | {name: _UNREAD.format(value.what) for name, value in unread.items() if value.is_weight}
+    sizes |= {name: value.numbers for name, value in unread.items() if value.is_weight}
     remarks = [f"weights dequantised: {count}, {scheme}" for scheme, count in Counter(how.values()).items()]
     if any("weight_orig" in e.name or "weight_g" in e.name or "parametrizations." in e.name for e in entries):
         together = put_together(entries)
@@ -198,7 +205,8 @@ def weights_of(
             f"are more than {tuning.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
         )
     found, doubts = vocabulary.with_head(found, others, entries, configuration, refused)
-    return Weights(entries, found, others, packed, refused, sizes, remarks + doubts)
+    objects = {name: value.numbers for name, value in unread.items() if not value.is_weight}
+    return Weights(entries, found, others, packed, refused, sizes, objects, remarks + doubts)
 
 
 def _remarks_on_parts(how: Mapping[str, str], unknown: Mapping[str, str]) -> list[str]:

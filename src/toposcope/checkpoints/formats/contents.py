@@ -1,13 +1,15 @@
 """The models in a file of one pickle, by the keys that lead to them."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from toposcope.checkpoints.formats.entry import Unread
 from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.unpickling import MAX_NESTED, Placeholder, StoredTensor, name_of
+from toposcope.checkpoints.unpickling import MAX_NESTED, OtherTensor, Placeholder, StoredTensor, name_of
 from toposcope.errors import ToposcopeError, choices
 
 Key = tuple[str | int, ...]
@@ -15,12 +17,10 @@ Stored = StoredTensor | StoredArray
 WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app", "params")
 """Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Composer (state,
 then model), the recipes of torch.distributed.checkpoint (app, then model), Flax."""
-_DEFAULT_KEYS = [(name,) for name in WEIGHT_KEYS]
 MAX_NESTING = 4  # usual keys within usual keys; a pickled dictionary can hold itself
 MAX_DEPTH = 32  # dictionaries within dictionaries of one model
 MAX_REPEATED = 1 << 16
 """Values that a file may have if those in several places are counted several times, or eight times its own."""
-MAX_LISTED = 5
 _JAX_STATES = re.compile("opt|opt_?states?|optState|grads?|gradients|momentum", re.IGNORECASE)
 _JAX_LEAVES = {"kernel", "embedding", "scale", "w", "b"}
 _MODEL_WORDS = re.compile(
@@ -32,15 +32,20 @@ _MODEL_WORDS = re.compile(
 
 @dataclass(frozen=True)
 class Model:
-    """The tensors of one model, and the values that are no plain tensors, with what each is."""
+    """The tensors of one model, and the values that are no plain tensors."""
 
     tensors: dict[str, Stored] = field(default_factory=dict)
-    unread: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, Unread] = field(default_factory=dict)
 
     @property
     def has_matrix(self) -> bool:
         """Whether a tensor has two axes or more."""
         return any(len(shape_of(tensor)) > 1 for tensor in self.tensors.values())
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether numbers are left unread."""
+        return any(unread.count for unread in self.unread.values())
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,13 @@ def items_of(content: Any) -> Mapping[Any, Any] | None:
     """Return the items of a dictionary, also of another class, such as a FrozenDict; None of anything else."""
     if not isinstance(content, Placeholder):
         return content if isinstance(content, Mapping) else None
-    if content:
-        return content
     made_of = content.arguments[0] if content.arguments else None
-    if isinstance(made_of, list) and made_of:
-        is_made_of_pairs = all(isinstance(p, list | tuple) and len(p) == 2 and isinstance(p[0], str) for p in made_of)
-        return dict(made_of) if is_made_of_pairs else None
-    return made_of if isinstance(made_of, dict) and not isinstance(made_of, Placeholder) else None
+    if content or not isinstance(made_of, list | dict) or isinstance(made_of, Placeholder):
+        return content or None
+    if isinstance(made_of, dict):
+        return made_of
+    is_pairs = all(isinstance(p, list | tuple) and len(p) == 2 and isinstance(p[0], str) for p in made_of)
+    return dict(made_of) if made_of and is_pairs else None
 
 
 def fields_of(content: Any) -> Mapping[Any, Any] | None:
@@ -127,45 +132,46 @@ def refuse_key(location: str, key: Key) -> None:
 # One model
 
 
-class _Walk:
-    """Collects the tensors below an object, each under its dotted name."""
-
-    def __init__(self) -> None:
-        self.model = Model()
-        self._above: list[int] = []
-
-    def visit(self, name: str, content: Any, depth: int = MAX_DEPTH) -> None:
-        if isinstance(content, StoredTensor) or (isinstance(content, StoredArray) and content.tensor is not None):
-            self.model.tensors[name] = content
-        elif isinstance(content, StoredArray):
-            self.model.unread[name] = f"array of dtype {content.code}" if content.code else "array"
-        elif isinstance(content, str | int | float | bytes | None):
-            return
-        elif depth and id(content) not in self._above:
-            self._above.append(id(content))
-            self._object(name, content, depth - 1)
-            self._above.pop()
-
-    def _object(self, name: str, content: Any, depth: int) -> None:
-        if is_module(content):
-            for part, value in _module_items(content):
-                self.visit(_joined(name, part), value, depth)
-        elif (items := items_of(content)) is not None:
-            for part, value in items.items():
-                if isinstance(part, str | int):
-                    self.visit(_joined(name, str(part)), value, depth)
-                elif isinstance(value, StoredTensor | StoredArray):
-                    self.model.unread[_joined(name, "?")] = "a tensor whose key is no text"
-        elif isinstance(content, list | tuple):
-            for number, value in enumerate(content):
-                self.visit(_joined(name, str(number)), value, depth)
-        elif what := name_of(content):
-            self.model.unread[name] = what
+def model_of(content: Any) -> Model:
+    """Return the tensors below an object; of a dictionary without what belongs to an optimizer and the like."""
+    model = Model()
+    fields = None if is_module(content) else fields_of(content)
+    parts = {"": content} if fields is None else fields
+    for name, value in parts.items():
+        if isinstance(name, str | int) and (isinstance(value, StoredTensor) or not is_state(name, value)):
+            _visit(model, str(name), value, [])
+    return model
 
 
-def _joined(outer: str, name: str) -> str:
-    # Haiku separates the modules of a name by slashes.
-    return f"{outer.replace('/', '.')}.{name}" if outer else name
+def _visit(model: Model, name: str, content: Any, above: list[int]) -> None:
+    """Collect the tensors below an object, each under its dotted name."""
+    if isinstance(content, StoredTensor) or (isinstance(content, StoredArray) and content.tensor is not None):
+        model.tensors[name] = content
+    elif isinstance(content, StoredArray):
+        model.unread[name] = Unread(f"array of dtype {content.code}" if content.code else "array", 0)
+    elif isinstance(content, str | int | float | bytes | None) or id(content) in above or len(above) > MAX_DEPTH:
+        return
+    elif (parts := _parts_of_model(content)) is not None:
+        for part, value in parts:
+            if isinstance(part, str | int):
+                # Haiku separates the modules of a name by slashes.
+                inner = f"{name.replace('/', '.')}.{part}" if name else str(part)
+                _visit(model, inner, value, [*above, id(content)])
+            elif isinstance(value, StoredTensor | StoredArray):
+                model.unread[f"{name}.?"] = Unread("a tensor whose key is no text", math.prod(shape_of(value)))
+    elif what := name_of(content):
+        shape = content.shape if isinstance(content, OtherTensor) else ()
+        model.unread[name] = Unread(what, math.prod(shape) if shape else _count(content), is_weight=len(shape) > 1)
+
+
+def _parts_of_model(content: Any) -> Iterator[tuple[Any, Any]] | None:
+    """Return what a module, a dictionary or a list holds; None of anything else."""
+    if is_module(content):
+        return _module_items(content)
+    items = items_of(content)
+    if items is None and isinstance(content, list | tuple):
+        items = dict(enumerate(content))
+    return None if items is None else iter(items.items())
 
 
 def _module_items(module: Placeholder) -> Iterator[tuple[str, Any]]:
@@ -181,24 +187,24 @@ def _module_items(module: Placeholder) -> Iterator[tuple[str, Any]]:
                 yield name, value
 
 
-def model_of(content: Any) -> Model:
-    """Return the tensors below an object; of a file's top level, without what belongs to an optimizer and the like."""
-    walk = _Walk()
-    fields = None if is_module(content) else fields_of(content)
-    if fields is None:
-        walk.visit("", content)
-        return walk.model
-    for name, value in fields.items():
-        if isinstance(name, str | int) and (isinstance(value, StoredTensor) or not is_state(name, value)):
-            walk.visit(str(name), value)
-    return walk.model
+def _count(content: Any) -> int:
+    """Return how many numbers lie below an object that is not read."""
+    count, seen, stack = 0, set[int](), [content]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, StoredTensor | StoredArray):
+            count += math.prod(shape_of(value))
+        elif id(value) not in seen:
+            seen.add(id(value))
+            stack += _parts(value)
+    return count
 
 
 def is_state(name: str | int, value: Any) -> bool:
     """Return whether a value is the state of an optimizer, a scheduler or a random number generator."""
     text = name if isinstance(name, str) else ""
-    is_state = is_other(text) or _JAX_STATES.fullmatch(text) is not None
-    return is_state or "param_groups" in (items_of(value) or ())
+    is_named = is_other(text) or _JAX_STATES.fullmatch(text) is not None
+    return is_named or "param_groups" in (items_of(value) or ())
 
 
 def repeats(content: Any) -> bool:
@@ -235,80 +241,88 @@ def _parts(value: Any) -> list[Any]:
 
 
 def contents_of(content: Any, key: Key = (), nesting: int = MAX_NESTING) -> Contents:
-    """Find the models below an object, `key` being the way to it."""
-    fields = fields_of(content)
-    if is_module(content) or (fields is None and _is_list_of_arrays(content)):
+    """Find the models below an object, `key` being the way to it.
+
+    A module is a model, and so is a list of tensors or layers. In a dictionary the model is what lies under the first
+    usual key, the others being named; without one it is the only value with matrices, or the dictionary itself, unless
+    its values are models by their own names, or by dotted names within.
+    """
+    if is_module(content):
         return Contents(key)
-    if fields is None and isinstance(content, list | tuple):
-        return _in_list(content, key)
-    if fields is None or "param_groups" in fields:
+    parts = parts_by_key(content)
+    if not parts or "param_groups" in parts:
         return Contents()
-    usual = _usual_in(fields, key, nesting, with_matrix=True)
-    own = {name: model for name, model in _models(fields) if usual is None or name != _first(usual, len(key))}
+    own = dict(_models(parts))
+    if isinstance(content, list | tuple):
+        if is_state_dict(content):
+            keys: list[Key] = [(*key, name) for name in own]
+            return Contents(keys[0]) if len(keys) == 1 else Contents(None, keys)
+        return _alone(content, key, has_matrix=True)
+    usual = _usual_in(parts, key, nesting, has_matrix=True)
     if usual is None and not own:
-        usual = _usual_in(fields, key, nesting, with_matrix=False)
-    if usual is not None:
-        first = _first(usual, len(key))
-        if own and first != "params" and _is_one(fields, [*own, first]):
-            return Contents(key)
-        return Contents(usual.chosen, [*usual.others, *((*key, name) for name in own)], usual.left)
-    return _unusual(fields, key, own, nesting)
-
-
-def _in_list(content: Sequence[Any], key: Key) -> Contents:
-    """Find the models in a list or tuple, such as that of a model and its optimizer."""
-    keys: list[Key] = [(*key, name) for name, _ in _models(dict(enumerate(content)))]
-    if len(keys) > 1 and not any(map(is_state_dict, content)):
+        usual = _usual_in(parts, key, nesting, has_matrix=False)
+    if usual is None:
+        return _unusual(parts, key, own, nesting)
+    first = (usual.chosen or usual.others[0])[len(key)]
+    rest = [name for name in own if name != first]
+    if rest and first != "params" and _is_one(parts, [*rest, first]):
         return Contents(key)
-    return Contents(keys[0]) if len(keys) == 1 else Contents(None, keys)
+    return replace(usual, others=[*usual.others, *((*key, name) for name in rest)])
 
 
-def _first(found: Contents, place: int) -> str | int:
-    return (found.chosen if found.chosen is not None else found.others[0])[place]
-
-
-def _usual_in(fields: Mapping[Any, Any], key: Key, nesting: int, *, with_matrix: bool) -> Contents | None:
+def _usual_in(parts: Mapping[Any, Any], key: Key, nesting: int, *, has_matrix: bool) -> Contents | None:
     """Find the models under the first usual key that has any."""
     for name in WEIGHT_KEYS if nesting else ():
-        if name in fields and not isinstance(fields[name], StoredTensor):
-            usual = _usual(fields[name], (*key, name), nesting - 1, with_matrix=with_matrix)
+        if name in parts and not isinstance(parts[name], StoredTensor):
+            usual = _usual(parts[name], (*key, name), nesting - 1, has_matrix=has_matrix)
             if usual.chosen is not None or usual.others:
                 return usual
     return None
 
 
-def _usual(content: Any, key: Key, nesting: int, *, with_matrix: bool) -> Contents:
-    """Find the models under a usual key: one, unless several in it are known by their names."""
-    items = items_of(content)
-    if key[-1] == "params" and items is not None and "params" in items and nesting:
-        return _usual(items["params"], (*key, "params"), nesting - 1, with_matrix=with_matrix)
-    if isinstance(content, list | tuple) and is_state_dict(content):
-        return _in_list(content, key)
-    if key[-1] != "params":
+def _usual(content: Any, key: Key, nesting: int, *, has_matrix: bool) -> Contents:
+    """Find the models under a usual key: one, unless another usual key lies in it, or several known by their names."""
+    if key[-1] == "params" and nesting and "params" in (items_of(content) or ()):
+        return _usual(parts_by_key(content)["params"], (*key, "params"), nesting - 1, has_matrix=has_matrix)
+    is_several = isinstance(content, list | tuple) and is_state_dict(content)
+    if key[-1] != "params" or is_several:
         inner = contents_of(content, key, nesting)
-        is_nested = inner.chosen is not None and inner.chosen[len(key) : len(key) + 1] in _DEFAULT_KEYS
-        if is_nested or sum(_is_model_name(other[-1]) for other in inner.others) > 1:
+        is_nested = inner.chosen is not None and inner.chosen[len(key) : len(key) + 1] in [(k,) for k in WEIGHT_KEYS]
+        if is_several or is_nested or sum(_is_model_name(other[-1]) for other in inner.others) > 1:
             return inner
-    return _alone(content, key, with_matrix=with_matrix)
+    return _alone(content, key, has_matrix=has_matrix)
 
 
-def _alone(content: Any, key: Key, *, with_matrix: bool = False) -> Contents:
+def _unusual(parts: Mapping[Any, Any], key: Key, own: dict[str | int, Model], nesting: int) -> Contents:
+    """Find the models where no key is usual."""
+    direct = [name for name, value in parts.items() if isinstance(name, str | int) and len(shape_of(value)) > 1]
+    lists = [name for name in own if isinstance(parts[name], list | tuple)]
+    n_tensors = sum(len(model.tensors) for model in own.values())
+    if len(own) == 1 and not lists and not _is_one(parts, [*own]) and len(direct) < n_tensors:
+        only: Key = (*key, *own)
+        inner = contents_of(parts[only[-1]], only, nesting - 1) if nesting else Contents()
+        is_found = inner.chosen is not None or inner.others
+        return replace(inner if is_found else Contents(only), left=list(map(str, direct)))
+    if not direct and any(_is_model_name(name) or is_state_dict(parts[name]) for name in own):
+        members = {
+            name: range(len(parts[name])) if name in lists and is_state_dict(parts[name]) else () for name in own
+        }
+        return Contents(
+            None, [way for name in own for way in ([(*key, name, k) for k in members[name]] or [(*key, name)])]
+        )
+    return _alone(parts, key)
+
+
+def _alone(content: Any, key: Key, *, has_matrix: bool = False) -> Contents:
     """Choose an object if it has tensors, even such as cannot be read."""
     model = model_of(content)
-    has_tensors = model.has_matrix if with_matrix else bool(model.tensors)
-    return Contents(key) if has_tensors or any(map(is_tensor, model.unread.values())) else Contents()
+    has_tensors = model.has_matrix if has_matrix else bool(model.tensors)
+    return Contents(key) if has_tensors or model.has_unread else Contents()
 
 
-def is_tensor(text: str) -> bool:
-    """Return whether the name of a class is one of tensors."""
-    return "ensor" in text or text.startswith(("lazy", "array"))
-
-
-def _models(fields: Mapping[Any, Any]) -> Iterator[tuple[str | int, Model]]:
-    for name, value in fields.items():
-        if not isinstance(name, str | int) or isinstance(value, StoredTensor | StoredArray | str | int | float | None):
-            continue
-        if not is_state(name, value):
+def _models(parts: Mapping[Any, Any]) -> Iterator[tuple[str | int, Model]]:
+    for name, value in parts.items():
+        if isinstance(name, str | int) and isinstance(value, dict | list | tuple) and not is_state(name, value):
             model = _within(value)
             if model.has_matrix:
                 yield name, model
@@ -316,45 +330,9 @@ def _models(fields: Mapping[Any, Any]) -> Iterator[tuple[str | int, Model]]:
 
 def _within(value: Any) -> Model:
     """Return the tensors of a value, of an object also those that are its attributes."""
-    walk = _Walk()
-    walk.visit("", value if is_module(value) or not isinstance(value, Placeholder) else fields_of(value))
-    return walk.model
-
-
-def _is_one(fields: Mapping[Any, Any], names: Sequence[str | int]) -> bool:
-    """Return whether values are parts of one model, by the names of Flax and Haiku."""
-    if any(is_state_dict(fields[name]) for name in names):
-        return False
-    leaves = {leaf.rpartition(".")[2] for name in names for leaf in _within(fields[name]).tensors}
-    return bool(leaves & _JAX_LEAVES) and "weight" not in leaves and not any(map(_is_model_name, names))
-
-
-def _is_model_name(name: str | int) -> bool:
-    return isinstance(name, str) and _MODEL_WORDS.search(name) is not None
-
-
-def _unusual(fields: Mapping[Any, Any], key: Key, own: dict[str | int, Model], nesting: int) -> Contents:
-    """Find the models where no key is usual."""
-    direct = [name for name, value in fields.items() if isinstance(name, str | int) and len(shape_of(value)) > 1]
-    others: list[Key] = [(*key, *part) for name in own for part in _parts_of(name, fields[name])]
-    whole = [name for name in own if _is_model_name(name) or is_state_dict(fields[name])]
-    is_list = any(isinstance(fields[name], list | tuple) for name in own)
-    n_tensors = sum(len(model.tensors) for model in own.values())
-    if len(others) == 1 and not is_list and not _is_one(fields, list(own)) and len(direct) < n_tensors:
-        inner = contents_of(fields[others[0][-1]], others[0], nesting - 1) if nesting else Contents()
-        is_found = inner.chosen is not None or inner.others
-        return replace(inner if is_found else Contents(others[0]), left=list(map(str, direct)))
-    if whole and not direct:
-        return Contents(None, others)
-    has_leaf = any(isinstance(value, StoredTensor | StoredArray | Placeholder | type) for value in fields.values())
-    return _alone(fields, key) if own or direct or has_leaf else Contents()
-
-
-def _parts_of(name: str | int, value: Any) -> list[Key]:
-    """Return the keys of the models in a value: of each where it is a list of them."""
-    if not isinstance(value, list | tuple) or not is_state_dict(value):
-        return [(name,)]
-    return [(name, place) for place, part in enumerate(value) if is_state_dict(part)]
+    model = Model()
+    _visit(model, "", value if is_module(value) or not isinstance(value, Placeholder) else fields_of(value), [])
+    return model
 
 
 def is_state_dict(value: Any, nesting: int = MAX_NESTING) -> bool:
@@ -369,18 +347,23 @@ def is_state_dict(value: Any, nesting: int = MAX_NESTING) -> bool:
     return nesting > 0 and any(is_state_dict(items[name], nesting - 1) for name in WEIGHT_KEYS if name in items)
 
 
-def _is_list_of_arrays(content: Any) -> bool:
-    is_list = isinstance(content, list | tuple) and bool(content)
-    return is_list and all(isinstance(v, StoredArray | list | tuple) for v in content) and _within(content).has_matrix
+def _is_one(parts: Mapping[Any, Any], names: Sequence[str | int]) -> bool:
+    """Return whether values are parts of one model, by the names of Flax and Haiku."""
+    if any(is_state_dict(parts[name]) or _is_model_name(name) for name in names):
+        return False
+    leaves = {leaf.rpartition(".")[2] for name in names for leaf in _within(parts[name]).tensors}
+    return bool(leaves & _JAX_LEAVES) and "weight" not in leaves
+
+
+def _is_model_name(name: str | int) -> bool:
+    return isinstance(name, str) and _MODEL_WORDS.search(name) is not None
 
 
 def weights_of(content: object) -> dict[str, StoredTensor]:
     """Find the tensors of the usual model in nested dictionaries, by name."""
     chosen = contents_of(content).chosen
-    found = model_of(descend(content, chosen, "") if chosen else content).tensors if chosen is not None else {}
-    weights = {name: tensor for name, tensor in found.items() if isinstance(tensor, StoredTensor)}
-    is_lightning = isinstance(content, Mapping) and "pytorch-lightning_version" in content
-    return without_attribute(weights) if is_lightning else weights
+    found = {} if chosen is None else model_of(descend(content, chosen, "")).tensors
+    return {name: tensor for name, tensor in found.items() if isinstance(tensor, StoredTensor)}
 
 
 def without_attribute(weights: dict[str, Any]) -> dict[str, Any]:
@@ -412,9 +395,9 @@ def resolved(content: Any, key: Key, location: str) -> Key:
         name = part if part in inside else max(fitting, key=lambda name: len(str(name)), default=None)
         if name is None:
             names = [str(name)[:40] for name in inside if isinstance(name, str | int)][:20]
-            raise ToposcopeError(f"{location}: no key {str(part)[:40]!a} in it; {choices(str(part)[:40], names)}")
-        if len(str(part)) > len(str(name)):
-            left.append(str(part)[len(str(name)) + 1 :])
+            raise ToposcopeError(f"{location}: no key {text[:40]!a} in it; {choices(text[:40], names)}")
+        if len(text) > len(str(name)):
+            left.append(text[len(str(name)) + 1 :])
         parts.append(name)
         content = inside[name]
     return tuple(parts)

@@ -98,17 +98,29 @@ class Entry:
             yield self.read(start, stop) if whole is None else whole[start:stop]
 
 
+class Unread(NamedTuple):
+    """A value of a model that is no plain tensor: what it is, how many numbers it holds, whether it is a weight."""
+
+    what: str
+    numbers: int
+    is_weight: bool = False
+
+
 class Listing(list[Entry]):
-    """The tensors of a checkpoint, with remarks on what was chosen or left unread in its files.
+    """The tensors of a checkpoint, with remarks on what was chosen in its files, and the values that are not read.
 
     `stated` holds the counters that a single file states, where they were at hand; None where they were not.
     """
 
     def __init__(
-        self, entries: Iterable[Entry] = (), notes: Iterable[str] = (), stated: Mapping[str, int] | None = None
+        self,
+        entries: Iterable[Entry] = (),
+        notes: Iterable[str] = (),
+        stated: Mapping[str, int] | None = None,
+        unread: Mapping[str, Unread] | None = None,
     ) -> None:
         super().__init__(entries)
-        self.notes, self.stated = tuple(notes), stated
+        self.notes, self.stated, self.unread = tuple(notes), stated, dict(unread or {})
 
 
 def flattened(stored: NDArray[Any]) -> NDArray[Any]:

@@ -190,7 +190,7 @@ class _Reader:
         if start + size > self._file.size:
             raise EOFError
         self._stream.seek(start + size)
-        return Deferred(start, start + size, is_text=False)
+        return Deferred(start, start + size)
 
     def _bytes(self, size: int) -> bytes:
         content = self._stream.read(size)

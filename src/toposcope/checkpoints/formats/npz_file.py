@@ -152,7 +152,7 @@ def _describe(file: StoredFile, name: str, array: StoredArray, stream: IO[bytes]
         raise unsupported(file, f"{name} {reason}")
     skipped = stream.tell()
     try:
-        array.fill(shape, dtype, is_fortran, Deferred(begin + skipped, begin + size, is_text=False))
+        array.fill(shape, dtype, is_fortran, Deferred(begin + skipped, begin + size))
     except ValueError as error:
         raise truncated(file, f"{name} has {size - skipped} bytes of numbers, which does not fit its shape") from error
     return skipped

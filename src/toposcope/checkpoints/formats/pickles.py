@@ -37,7 +37,6 @@ _NUMBERS = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i
 }
 """Formats of `struct`, by NumPy's code."""
 _EXTENSIONS = ("ml_dtypes", "jaxlib")  # packages that add dtypes to NumPy, such as bfloat16
-MAX_NUMBER_BYTES = 8
 _CORES = ("numpy.core", "numpy._core")
 MAX_EXPANDED_BYTES = 1 << 24
 """Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
@@ -67,13 +66,13 @@ class StoredDtype:
 
 
 class StoredArray:
-    """An array; `data` are its bytes, as text in older protocols, or where they are in the file."""
+    """An array; `data` are its bytes, or where they are in the file; `tensor` is None of anything but numbers."""
 
     __slots__ = ("code", "data", "is_big", "tensor")
 
     def __init__(self) -> None:
         self.tensor: StoredTensor | None = None
-        self.data: bytes | str | Deferred = b""
+        self.data: bytes | Deferred = b""
         self.code, self.is_big = "", False
 
     def __setstate__(self, state: Any) -> None:
@@ -85,23 +84,21 @@ class StoredArray:
         if not isinstance(dtype, StoredDtype):
             return
         shape = natural_numbers(shape)
-        data = bytes(data) if isinstance(data, bytearray) else data
         self.code, self.is_big = dtype.code, dtype.is_big
-        if not dtype.name or not isinstance(data, bytes | str | Deferred):
+        data = bytes(data) if isinstance(data, bytearray) else _bytes_of(data)
+        if not dtype.name or data is None:
             return
-        count = math.prod(shape)
-        _check_length(data, count * itemsize(dtype.name))
+        count, length = math.prod(shape), data.stop - data.start if isinstance(data, Deferred) else len(data)
+        if length != count * itemsize(dtype.name):
+            raise ValueError(f"an array of {count} numbers that has {length} bytes")
         strides = _strides(shape[::-1])[::-1] if is_fortran else _strides(shape)
         self.data = data
         self.tensor = StoredTensor(StoredStorage("", dtype.name, count), dtype.name, 0, shape, strides)
 
 
-def _check_length(data: bytes | str | Deferred, needed: int) -> None:
-    longest = data.stop - data.start if isinstance(data, Deferred) else len(data)
-    # In UTF-8 a byte above 127 takes two.
-    shortest = longest // 2 if isinstance(data, Deferred) and data.is_text else longest
-    if not shortest <= needed <= longest:
-        raise ValueError(f"an array of {needed} bytes that has {longest}")
+def _bytes_of(data: Any) -> bytes | Deferred | None:
+    """Return bytes, which Python 2 stores as text; None of anything else."""
+    return data.encode("latin1") if isinstance(data, str) else data if isinstance(data, bytes | Deferred) else None
 
 
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,20 +120,20 @@ def _from_jax(_function: Any, _arguments: Any, state: Any, *_: Any) -> StoredArr
 
 def _scalar(dtype: Any = None, data: Any = b"", *_: Any) -> Any:
     form = _NUMBERS.get(dtype.code) if isinstance(dtype, StoredDtype) else None
-    if form is None or not isinstance(data, bytes | str) or len(data) > MAX_NUMBER_BYTES:
+    data = _bytes_of(data)
+    if form is None or not isinstance(data, bytes):
         return Placeholder()
-    data = data.encode("latin1") if isinstance(data, str) else data
     return struct.unpack((">" if dtype.is_big else "<") + form, data)[0]
 
 
 def _encode(text: Any = "", encoding: Any = "", *_: Any) -> Any:
-    """Return a text that stands for bytes, as older protocols store them; it is encoded when it is read."""
-    return text if encoding == "latin1" and isinstance(text, str | Deferred) else Placeholder()
+    """Return bytes that older protocols store as text."""
+    return text.encode("latin1") if encoding == "latin1" and isinstance(text, str) else Placeholder()
 
 
 def _bytes(content: Any = b"", *_: Any) -> Any:
     """Return bytes, which older protocols make by a call."""
-    return content if isinstance(content, bytes | str | Deferred) else Placeholder()
+    return content if isinstance(content, bytes | Deferred) else Placeholder()
 
 
 NAMES: Names = {
@@ -212,36 +209,24 @@ def array_entry(file: StoredFile, name: str, array: StoredArray) -> Entry:
     if array.tensor is None:
         raise not_weights(file, f"{name[:80]!r} is not an array of numbers")
     size = array.tensor.storage.count * itemsize(array.tensor.dtype)
-    data = partial(_array_bytes, file, array.data, size)
+    data = partial(_array_bytes, file, array.data)
     return strided_entry(file, name, array.tensor, size, data, is_big=array.is_big)
 
 
-def _array_bytes(file: StoredFile, data: bytes | str | Deferred, size: int, start: int, stop: int) -> Bytes:
-    if isinstance(data, Deferred) and not data.is_text:
+def _array_bytes(file: StoredFile, data: bytes | Deferred, start: int, stop: int) -> Bytes:
+    if isinstance(data, Deferred):
         return file.read(data.start + start, data.start + stop)
-    content = data if isinstance(data, bytes) else _latin(file, data)
-    if len(content) != size:
-        raise not_weights(file, f"an array of {size} bytes has {len(content)}")
     # A copy may be written to, as other arrays may.
-    return np.frombuffer(content, np.uint8, stop - start, start).copy()
-
-
-def _latin(file: StoredFile, data: str | Deferred) -> bytes:
-    try:
-        text = data if isinstance(data, str) else file.read(data.start, data.stop).tobytes().decode()
-        return text.encode("latin1")
-    except UnicodeError as error:
-        raise not_weights(file, "a text that should hold bytes does not") from error
+    return np.frombuffer(data, np.uint8, stop - start, start).copy()
 
 
 @dataclass(frozen=True)
 class _Section:
-    """A part of a file, or bytes made of it (see `StoredFile`)."""
+    """Bytes of a pickle that are a file of their own (see `StoredFile`)."""
 
     file: StoredFile
-    start: int
+    data: bytes | Deferred
     size: int
-    content: bytes | None = None
     version: str = ""
     sha256: str = ""
 
@@ -252,9 +237,7 @@ class _Section:
     def read(self, start: int, stop: int) -> Bytes:
         if not 0 <= start <= stop <= self.size:
             raise not_weights(self.file, "a tensor ends too early")
-        if self.content is not None:
-            return np.frombuffer(self.content, np.uint8, stop - start, start).copy()
-        return self.file.read(self.start + start, self.start + stop)
+        return _array_bytes(self.file, self.data, start, stop)
 
 
 class Legacy:
@@ -319,22 +302,18 @@ class Plain:
         self._file = file
         self._inner: dict[str, tuple[Legacy, StoredStorage]] = {}
         # A pickle can refer to the same bytes many times.
-        self._nested_of: dict[bytes | str | Deferred, StoredStorage] = {}
+        self._nested_of: dict[bytes | Deferred, StoredStorage] = {}
         self.unknown: Unknown = {}
         names = {**NAMES, ("torch.storage", "_load_from_bytes"): self._nested}
         self.content = load(stream, file.location, names, None, self.unknown, deferring=True)
 
     def _nested(self, data: Any) -> StoredStorage:
-        if not isinstance(data, bytes | str | Deferred):
+        if not isinstance(data, bytes | Deferred):
             raise ValueError("a tensor without bytes")
         if data in self._nested_of:
             return self._nested_of[data]
-        if isinstance(data, Deferred) and not data.is_text:
-            content = None
-        else:
-            content = data if isinstance(data, bytes) else _latin(self._file, data)
-        start, stop = (data.start, data.stop) if isinstance(data, Deferred) else (0, len(data))
-        section = _Section(self._file, start, stop - start if content is None else len(content), content)
+        size = data.stop - data.start if isinstance(data, Deferred) else len(data)
+        section = _Section(self._file, data, size)
         stream = stream_of(section)
         if load(stream, self._file.location, {}) != MAGIC:
             raise ValueError("a tensor that torch did not pickle")

@@ -18,16 +18,13 @@ from toposcope.checkpoints.formats.contents import (
     is_module,
     is_state,
     is_state_dict,
-    items_of,
     model_of,
     parts_by_key,
     resolved,
     shape_of,
 )
-from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.sources.source import Files, Source, StoredFile
 from toposcope.checkpoints.steps import COUNTERS, MAX_STEP, step_of
-from toposcope.checkpoints.unpickling import Placeholder, StoredTensor
 
 Reader = Callable[[Stored], Any]  # returns the numbers of a small tensor as a nested list
 MAX_COUNTERS = 1 << 16  # of steps listed next to a series
@@ -37,10 +34,9 @@ _ENSEMBLES = re.compile(
     re.IGNORECASE,
 )
 """Names under which models or blocks of one shape lie that are no checkpoints of one run."""
-_PLANS = re.compile(r"decay|warm_?up|eval|milestone|max|min|total|n_|num_|every|log|save|lr|per_", re.IGNORECASE)
-"""Lists of steps that are not those of the checkpoints."""
 _CHECKPOINTS = re.compile(r"checkpoint|ckpt|snapshot|history|state_?dict|trajectory|saved|over_time", re.IGNORECASE)
-_STEPS = re.compile(r"(^|_)(global_?)?(step|iter|iteration|epoch)s?$", re.IGNORECASE)
+_STEPS = re.compile(r"((checkpoint|ckpt|snapshot|global)s?_)?(step|iter|iteration|epoch)s?", re.IGNORECASE)
+"""Lists of the steps of checkpoints; others, such as lr_decay_steps, are plans."""
 _STATES = ("train_state", "trainer_state", "training_state", "extra_state", "progress", "meta", "metadata")
 TRAINER_STATE = "trainer_state.json"
 LATEST = "latest_checkpointed_iteration.txt"  # of Megatron
@@ -48,54 +44,44 @@ MAX_BYTES = 100_000_000
 
 
 def series_at(content: Any, key: Key, read: Reader) -> InnerSeries | None:
-    """Find the series under a key of a file; its steps may lie next to it."""
+    """Find the series under a key of a file: models of one architecture as a list, or by their steps.
+
+    Its steps may be their keys, a list of equal length next to it, or a counter in each.
+    """
     inner = descend(content, key, "")
-    if key:
-        siblings = fields_of(descend(content, key[:-1], "")) or {}
-        if (found := _series_in(str(key[-1]), inner, key, siblings, read)) is not None:
-            return found
-    return series_of(inner, key, read)
-
-
-def series_of(content: Any, key: Key, read: Reader) -> InnerSeries | None:
-    """Find models of one architecture that a file holds as a list, or by their steps, below an object."""
-    if isinstance(content, list | tuple):
-        return _series_in("", content, key, {}, read)
-    fields = fields_of(content)
-    if fields is None or is_module(content) or "param_groups" in fields:
+    siblings = parts_by_key(descend(content, key[:-1], "")) if key else {}
+    if (own := _series_in(str(key[-1]) if key else "", inner, key, siblings, read)) is not None:
+        return own
+    fields = fields_of(inner)
+    if fields is None or is_module(inner) or "param_groups" in fields:
         return None
-    candidates = [(str(name), value, (*key, name)) for name, value in fields.items() if isinstance(name, str | int)]
-    found = [
-        series
-        for name, value, inner in candidates
-        if not is_state(name, value) and (series := _series_in(name, value, inner, fields, read)) is not None
-    ]
-    has_model = contents_of(content).chosen is not None
-    found = [s for s in found if s.steps is not None or _CHECKPOINTS.search(s.place) or not has_model]
-    return _series_in("", fields, key, {}, read) or (found[0] if len(found) == 1 else None)
+    has_model = contents_of(inner).chosen is not None
+    found = []
+    for name, value in fields.items():
+        if isinstance(name, str | int) and not is_state(name, value):
+            series = _series_in(str(name), value, (*key, name), fields, read)
+            # Next to a model, a list of models needs its steps or a name that says what it is.
+            if series is not None and (series.steps is not None or _CHECKPOINTS.search(series.place) or not has_model):
+                found.append(series)
+    return found[0] if len(found) == 1 else None
 
 
 def _series_in(name: str, value: Any, key: Key, siblings: Mapping[Any, Any], read: Reader) -> InnerSeries | None:
     if _ENSEMBLES.search(name) or is_module(value):
         return None
-    value = items_of(value) if isinstance(value, Placeholder) else value
-    if isinstance(value, list | tuple):
-        parts: list[tuple[str | int, Any, int | None]] = [(k, each, None) for k, each in enumerate(value)]
-    elif isinstance(value, Mapping) and name not in WEIGHT_KEYS:
-        stepped = [(k, each, _step_of_key(k)) for k, each in value.items() if isinstance(k, str | int)]
-        parts = [part for part in stepped if part[2] is not None]
-    else:
+    parts, is_list = parts_by_key(value), isinstance(value, list | tuple)
+    steps: list[int] | None = None
+    if not is_list:
+        by_step = {k: step for k in parts if isinstance(k, str | int) and (step := _step_of_key(k)) is not None}
+        parts, steps, origin = {k: parts[k] for k in by_step}, [*by_step.values()], "their keys"
+    if len(parts) < 2 or (not is_list and name in WEIGHT_KEYS) or not _are_alike([*parts.values()]):
         return None
-    if len(parts) < 2 or not _are_alike([each for _, each, _ in parts]):
-        return None
-    keys: list[Key] = [(*key, part) for part, _, _ in parts]
-    if not isinstance(value, list | tuple):
-        return InnerSeries(name, keys, [step for _, _, step in parts if step is not None], "their keys")
-    steps, origin = _steps_of_siblings(name, len(parts), siblings, read) or _steps_within(value, read) or (None, "")
-    is_plain = name in WEIGHT_KEYS or not any(is_state_dict(each) for each in value)
-    if steps is None and is_plain and name and not _CHECKPOINTS.search(name):
-        return None
-    return InnerSeries(name, keys, steps, origin)
+    if is_list:
+        steps, origin = _steps_of_siblings(len(parts), siblings, read) or _steps_within(value, read) or (None, "")
+        is_plain = name in WEIGHT_KEYS or not any(map(is_state_dict, value))
+        if steps is None and is_plain and name and not _CHECKPOINTS.search(name):
+            return None
+    return InnerSeries(name, [(*key, part) for part in parts], steps, origin)
 
 
 def _step_of_key(key: str | int) -> int | None:
@@ -118,34 +104,23 @@ def _are_alike(parts: Sequence[Any]) -> bool:
     return True
 
 
-def _steps_of_siblings(
-    name: str, count: int, siblings: Mapping[Any, Any], read: Reader
-) -> tuple[list[int], str] | None:
-    """Return the steps that a list of equal length gives; one named like the series rather than another."""
-    names = [key for key in siblings if isinstance(key, str) and key != name and _STEPS.search(key)]
-    names = [key for key in names if not _PLANS.search(key)]
-    stem = name.rstrip("s")
-    for key in sorted(names, key=lambda key: (not key.startswith(stem), "epoch" in key)):
-        steps = _numbers(siblings[key], count, read)
-        if steps is not None:
-            return steps, key
+def _steps_of_siblings(count: int, siblings: Mapping[Any, Any], read: Reader) -> tuple[list[int], str] | None:
+    """Return the steps that a list, array or tensor of equal length next to the series gives."""
+    names = [name for name in siblings if isinstance(name, str) and _STEPS.fullmatch(name)]
+    for name in sorted(names, key=lambda name: "epoch" in name):
+        numbers = read(siblings[name]) if isinstance(siblings[name], Stored) else siblings[name]
+        steps = [_counter(each, read) for each in numbers] if isinstance(numbers, list | tuple) else []
+        known = [step for step in steps if step is not None]
+        if len(known) == len(steps) == count:
+            return known, name
     return None
 
 
-def _numbers(value: Any, count: int, read: Reader) -> list[int] | None:
-    if isinstance(value, StoredTensor | StoredArray):
-        value = read(value) if shape_of(value) == (count,) and count <= MAX_COUNTERS else None
-    if not isinstance(value, list | tuple) or len(value) != count:
-        return None
-    numbers = [_counter(each, read) for each in value]
-    return None if None in numbers else [number for number in numbers if number is not None]
-
-
 def _steps_within(parts: Sequence[Any], read: Reader) -> tuple[list[int], str] | None:
-    """Return the steps by a counter that every part holds, or that is paired with it."""
+    """Return the steps by the number that is paired with every part, or a counter that it holds."""
     if all(isinstance(part, list | tuple) and len(part) == 2 for part in parts):
-        pairs = _numbers([part[0] for part in parts], len(parts), read)
-        return None if pairs is None else (pairs, "the number paired with each")
+        paired = [step for first, _ in parts if (step := _counter(first, read)) is not None]
+        return (paired, "the number paired with each") if len(paired) == len(parts) else None
     stated = [counters_of(part, read) for part in parts]
     for name in COUNTERS:
         if all(name in counters for counters in stated):
@@ -181,7 +156,7 @@ def stated_along(content: Any, key: Key, read: Reader) -> dict[str, int]:
 
 def _counter(value: Any, read: Reader) -> int | None:
     """Return a whole number that is 0 or more, also of a float, an array or a tensor of one number."""
-    if isinstance(value, StoredTensor | StoredArray):
+    if isinstance(value, Stored):
         value = read(value) if shape_of(value) in ((), (1,)) else None
         value = value[0] if isinstance(value, list) and value else value
     is_whole = type(value) is int or (type(value) is float and value.is_integer())
@@ -192,18 +167,18 @@ class _TrainerState(msgspec.Struct):
     global_step: int
 
 
-def trainer_counters(files: Files) -> dict[str, int]:
-    """Return the counters in a folder of the Hugging Face Trainer, nothing if it is no such folder."""
-    return counters_in(files[TRAINER_STATE]) if TRAINER_STATE in files else {}
-
-
 def counters_in(file: StoredFile) -> dict[str, int]:
-    """Return the counters in a ``trainer_state.json``, nothing if it is none."""
+    """Return the counters in a ``trainer_state.json`` of the Hugging Face Trainer, nothing if it is none."""
     try:
         state = msgspec.json.decode(file.read(0, min(file.size, MAX_BYTES)).tobytes(), type=_TrainerState)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
     return {"global_step": state.global_step} if 0 <= state.global_step <= MAX_STEP else {}
+
+
+def trainer_counters(files: Files) -> dict[str, int]:
+    """Return the counters in a folder of the Trainer, nothing if it is no such folder."""
+    return counters_in(files[TRAINER_STATE]) if TRAINER_STATE in files else {}
 
 
 def counters_in_folder(place: Source) -> dict[str, int]:

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from toposcope.checkpoints.formats import rank_files
 from toposcope.checkpoints.formats.contents import (
-    MAX_LISTED,
     WEIGHT_KEYS,
     Contents,
     Inside,
@@ -20,7 +19,6 @@ from toposcope.checkpoints.formats.contents import (
     descend,
     fields_of,
     is_module,
-    is_tensor,
     model_of,
     repeats,
     resolved,
@@ -39,7 +37,7 @@ from toposcope.checkpoints.formats.pickles import (
     storage_of,
     strided_entry,
 )
-from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, series_of, stated_along
+from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, stated_along
 from toposcope.checkpoints.formats.weight_names import PICKLES, TORCH, is_other, of_weights
 from toposcope.checkpoints.sources.source import (
     Bytes,
@@ -53,33 +51,23 @@ from toposcope.checkpoints.sources.source import (
     unsupported,
 )
 from toposcope.checkpoints.tuning import CHECKED_BYTES, MAX_READ_AHEAD
-from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, Placeholder, StoredTensor, Unknown, load
+from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, StoredTensor, Unknown, load, name_of
 from toposcope.wording import examples
 
 LOCAL_HEADER_BYTES = 30
+MAX_LISTED = 5
 MAX_PADDING = 128  # bytes that torch may put between a record's header and its numbers
 SIGNATURES = {"zip": b"PK\x03\x04", "pickle": b"\x80"}
 _BEGINNINGS = {
-    b"\x89PNG": "a PNG image",
-    b"\xff\xd8\xff": "a JPEG image",
-    b"GIF8": "a GIF image",
-    b"%PDF": "a PDF document",
     b"\x1f\x8b": "a file compressed by gzip; unpack it",
-    b"BZh": "a file compressed by bzip2; unpack it",
-    b"\xfd7zXZ": "a file compressed by xz; unpack it",
     b"(\xb5/\xfd": "a file compressed by zstd; unpack it",
-    b"7z\xbc\xaf": "a 7z archive; unpack it",
-    b"Rar!": "a RAR archive; unpack it",
     b"\x89HDF": "an HDF5 file; save the model's state_dict with torch.save",
-    b"SQLite format 3": "an SQLite database",
     b"\x93NUMPY": "an array of NumPy; rename it to .npy",
     b"GGUF": "a GGUF file; name the checkpoint that it was made from",
-    b"\x7fELF": "a program",
     b"<": "a web page (HTML or XML), as servers send instead of a file that needs a login; fetch it again",
     b"{": "text (JSON)",
-    b"[": "text (JSON)",
 }
-"""First bytes of other files."""
+"""First bytes of other files that are found under the names of weights."""
 
 
 class Saved(Protocol):
@@ -119,13 +107,14 @@ def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
     """List the tensors of the model in what a file saves, or of the one under a key."""
     content = _content(file, saved)
     rank_files.refuse_rank(file, content)
-    inner = descend(content, key, file.location)
-    found = contents_of(inner, resolved(content, key, file.location))
+    way = resolved(content, key, file.location)
+    inner = descend(content, way, file.location)
+    found = contents_of(inner, way)
     if found.chosen is None:
-        raise _no_choice(file, inner, found, key, saved.unknown)
+        raise _no_choice(file, inner, found, way, saved.unknown)
     chosen = descend(content, found.chosen, file.location)
     model = model_of(chosen)
-    if not model.has_matrix and any(map(is_tensor, model.unread.values())):
+    if not model.has_matrix and any(value.is_weight for value in model.unread.values()):
         raise unsupported(
             file,
             f"its tensors are not plain numbers: {_some_unread(model)}; save plain ones (full_tensor(), dequantize(), "
@@ -134,9 +123,9 @@ def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
     tensors = model.tensors
     if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
         tensors = without_attribute(tensors)
-    notes = _notes(found, model, chosen, saved.unknown)
+    entries = (saved.entry(name, tensor) for name, tensor in tensors.items())
     stated = stated_along(content, found.chosen, partial(_counter, saved))
-    return Listing((saved.entry(name, tensor) for name, tensor in tensors.items()), notes, stated)
+    return Listing(entries, _notes(found, model, chosen, saved.unknown), stated, model.unread)
 
 
 def within(file: StoredFile, saved: Saved, key: Key = ()) -> Inside:
@@ -144,7 +133,6 @@ def within(file: StoredFile, saved: Saved, key: Key = ()) -> Inside:
     content = _content(file, saved)
     key = resolved(content, key, file.location)
     found = contents_of(descend(content, key, file.location), key)
-
     read = partial(_counter, saved)
     way = key if found.chosen is None else found.chosen
     return Inside(key, series_at(content, key, read), stated_along(content, way, read), found)
@@ -170,7 +158,11 @@ def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
         what = "a safetensors file; rename it to .safetensors"
     if what:
         raise unsupported(file, f"not a torch file; it begins as {what}")
-    raise malformed(file, "damaged, or not a torch file or a pickle of protocol 2 or later; fetch or save it again")
+    raise malformed(
+        file,
+        f"damaged, or not a torch file or a pickle of protocol 2 or later: it begins with {begin[:8]!r}; fetch or save "
+        "it again",
+    )
 
 
 def check(file: StoredFile, *, only_weights: bool) -> None:
@@ -189,18 +181,12 @@ def _content(file: StoredFile, saved: Saved) -> Any:
 
 def _no_choice(file: StoredFile, content: Any, found: Contents, key: Key, unknown: Unknown) -> CheckpointError:
     """Return why no model is read, and the keys that there are."""
-    if (series := series_of(content, key, lambda _: None)) is not None:
-        return unsupported(
-            file,
-            f"holds a series of {len(series.keys)} models; choose one with {file.location}:{text_of(series.keys[0])}",
-        )
-    if found.others:
-        names = ", ".join(ascii(text_of(other)[:60]) for other in found.others[:MAX_LISTED])
-        return unsupported(
-            file,
-            f"holds {len(found.others)} models, none under a usual name: {names}; choose one with "
-            f"{file.location}:{text_of(found.others[0])[:60]}",
-        )
+    series = series_at(content, (), lambda _: None)
+    if ways := [(*key, *way) for way in series.keys] if series is not None else found.others:
+        kind = "a series of {} models" if series is not None else "{} models, none under a usual name"
+        names = ", ".join(ascii(text_of(way)[:60]) for way in ways[:MAX_LISTED])
+        first = f"{file.location}:{text_of(ways[0])[:60]}"
+        return unsupported(file, f"holds {kind.format(len(ways))}: {names}; choose one with {first}")
     keys = fields_of(content) or {}
     if "param_groups" in keys:
         return unsupported(file, "holds the state of an optimizer, not a model; name the model's file")
@@ -227,15 +213,15 @@ def _notes(found: Contents, model: Model, chosen: Any, unknown: Unknown) -> list
         notes.append(f"next to the model, left unread: {examples(found.left, MAX_LISTED)}")
     if model.unread:
         notes.append(f"{len(model.unread)} values other than plain tensors left unread: {_some_unread(model)}")
-    if is_module(chosen) and isinstance(chosen, Placeholder):
-        notes.append(f"a whole module was saved ({chosen.name[:80]}); its parameters and buffers are read")
+    if is_module(chosen):
+        notes.append(f"a whole module was saved ({name_of(chosen)[:80]}); its parameters and buffers are read")
     elif unknown:
         notes.append(f"objects of other classes left unread: {examples([name[:80] for name in unknown], MAX_LISTED)}")
     return [note if note.isprintable() else ascii(note) for note in notes]
 
 
 def _some_unread(model: Model) -> str:
-    return examples([f"{name[:60]} ({what[:60]})" for name, what in model.unread.items()], MAX_LISTED)
+    return examples([f"{name[:60]} ({value.what[:60]})" for name, value in model.unread.items()], MAX_LISTED)
 
 
 class Archive:
