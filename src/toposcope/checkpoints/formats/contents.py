@@ -9,7 +9,7 @@ from typing import Any
 from toposcope.checkpoints.formats.entry import Unread
 from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.unpickling import MAX_NESTED, OtherTensor, Placeholder, StoredTensor, name_of
+from toposcope.checkpoints.unpickling import MAX_NESTED, OtherTensor, Placeholder, StoredStorage, StoredTensor, name_of
 from toposcope.errors import ToposcopeError, choices
 
 Key = tuple[str | int, ...]
@@ -45,7 +45,7 @@ class Model:
     @property
     def has_unread(self) -> bool:
         """Whether numbers are left unread."""
-        return any(unread.count for unread in self.unread.values())
+        return any(value.numbers for value in self.unread.values())
 
 
 @dataclass(frozen=True)
@@ -157,11 +157,12 @@ def _visit(model: Model, name: str, content: Any, above: list[int]) -> None:
                 # Haiku separates the modules of a name by slashes.
                 inner = f"{name.replace('/', '.')}.{part}" if name else str(part)
                 _visit(model, inner, value, [*above, id(content)])
-            elif isinstance(value, StoredTensor | StoredArray):
+            elif isinstance(value, Stored):
                 model.unread[f"{name}.?"] = Unread("a tensor whose key is no text", math.prod(shape_of(value)))
     elif what := name_of(content):
         shape = content.shape if isinstance(content, OtherTensor) else ()
-        model.unread[name] = Unread(what, math.prod(shape) if shape else _count(content), is_weight=len(shape) > 1)
+        numbers = math.prod(shape) if shape else _count(content)
+        model.unread[name] = Unread(what, numbers, len(shape) > 1 or (numbers > 0 and "ensor" in what))
 
 
 def _parts_of_model(content: Any) -> Iterator[tuple[Any, Any]] | None:
@@ -192,8 +193,10 @@ def _count(content: Any) -> int:
     count, seen, stack = 0, set[int](), [content]
     while stack:
         value = stack.pop()
-        if isinstance(value, StoredTensor | StoredArray):
+        if isinstance(value, Stored):
             count += math.prod(shape_of(value))
+        elif isinstance(value, StoredStorage):
+            count += value.count
         elif id(value) not in seen:
             seen.add(id(value))
             stack += _parts(value)

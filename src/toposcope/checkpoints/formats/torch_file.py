@@ -114,7 +114,7 @@ def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
         raise _no_choice(file, inner, found, way, saved.unknown)
     chosen = descend(content, found.chosen, file.location)
     model = model_of(chosen)
-    if not model.has_matrix and any(value.is_weight for value in model.unread.values()):
+    if not model.has_matrix and model.has_unread:
         raise unsupported(
             file,
             f"its tensors are not plain numbers: {_some_unread(model)}; save plain ones (full_tensor(), dequantize(), "
