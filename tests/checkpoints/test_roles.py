@@ -46,14 +46,15 @@ model.layers.0.self_attn.q_a_proj.weight model.layers.0.self_attn.q_b_proj.weigh
 rwkv.blocks.0.attention.receptance.weight backbone.blocks.0.mlstm_layer.q.weight
 bert.encoder.layer.0.attention.self.query.weight encoder.block.0.layer.0.SelfAttention.q.weight
 blocks.0.sa.heads.0.query.weight blocks.0.attn.W_Q params.encoderblock_0.SelfAttention_0.query.kernel
-attn_layers.layers.0.1.to_q.weight trf_blocks.0.att.W_query.weight blk.0.attn_q.weight
+attn_layers.layers.0.1.to_q.weight trf_blocks.0.att.W_query.weight blk.0.attn_q.weight block_0_Wq
+encoder.layer.0.attention.projection_query.weight
     """,
     "attn.k": """
 transformer.h.0.attn.c_k.weight transformer.h.0.attn.attention.k_proj.weight transformer.h.0.attn.k_proj.weight
 model.decoder.layers.0.self_attn.k_proj.weight model.layers.0.self_attn.k_proj.weight layers.0.attention.wk.weight
 model.transformer.blocks.0.k_proj.weight blocks.0.attention.w_k.weight rwkv.blocks.0.attention.key.weight
 backbone.blocks.0.mlstm_layer.k.weight bert.encoder.layer.0.attention.self.key.weight blocks.0.sa.heads.0.key.weight
-blocks.0.attn.W_K attn_layers.layers.0.1.to_k.weight trf_blocks.0.att.W_key.weight blk.0.attn_k.weight
+blocks.0.attn.W_K attn_layers.layers.0.1.to_k.weight trf_blocks.0.att.W_key.weight blk.0.attn_k.weight block_0_Wk
     """,
     "attn.v": """
 transformer.h.0.attn.c_v.weight transformer.h.0.attn.attention.v_proj.weight transformer.h.0.attn.v_proj.weight
@@ -61,7 +62,7 @@ model.decoder.layers.0.self_attn.v_proj.weight model.layers.0.self_attn.v_proj.w
 model.transformer.blocks.0.v_proj.weight blocks.0.attention.w_v.weight rwkv.blocks.0.attention.value.weight
 backbone.blocks.0.mlstm_layer.v.weight bert.encoder.layer.0.attention.self.value.weight
 decoder.block.0.layer.1.EncDecAttention.v.weight blocks.0.sa.heads.0.value.weight blocks.0.attn.W_V
-trf_blocks.0.att.W_value.weight blk.0.attn_v.weight
+trf_blocks.0.att.W_value.weight blk.0.attn_v.weight block_0_Wv
     """,
     "attn.out": """
 layers.10.attn.proj.weight h.0.attn.c_proj.weight transformer.h.0.attn.c_proj.weight
@@ -74,7 +75,7 @@ backbone.blocks.0.mlstm_layer.out_proj.weight bert.encoder.layer.0.attention.out
 encoder.block.0.layer.0.SelfAttention.o.weight blocks.0.sa.proj.weight blocks.0.attn.W_O
 params.encoderblock_0.SelfAttention_0.out.kernel attn_layers.layers.0.1.to_out.weight trf_blocks.0.att.out_proj.weight
 encoder.layers.0.self_attn.out_proj.weight blk.0.attn_output.weight decoder.layers.0.self_attention.linear_proj.weight
-blocks.0.attn.c_proj.weight
+blocks.0.attn.c_proj.weight block_0_Wo h0_attn_o
     """,
     "mlp.in": """
 layers.0.mlp.fc1.weight transformer.h.11.mlp.c_fc.weight transformer.h.0.mlp.c_fc.weight
@@ -93,7 +94,8 @@ model.layers.1.feed_forward.experts.gate_up_proj backbone.blocks.0.ffn.proj_up_g
 backbone.blocks.0.ffn.proj_up.weight bert.encoder.layer.0.intermediate.dense.weight
 encoder.block.0.layer.1.DenseReluDense.wi_0.weight blocks.0.mlp.W_in encoder.layers.0.linear1.weight
 encoder.layers.0.feed_forward.w_1.weight blk.0.ffn_gate.weight blk.0.ffn_up.weight
-decoder.layers.0.mlp.linear_fc1.weight blocks.0.mlp.c_fc.weight decoder.layers.0.fc1.weight
+decoder.layers.0.mlp.linear_fc1.weight blocks.0.mlp.c_fc.weight decoder.layers.0.fc1.weight block_0_W1 layer_3_ffn_w1
+encoder.layers.0.feed_forward.intermediate_dense.weight
     """,
     "mlp.out": """
 layers.0.mlp.fc2.weight transformer.h.11.mlp.c_proj.weight transformer.h.0.mlp.c_proj.weight
@@ -106,12 +108,14 @@ transformer.h.0.mlp.experts.2.proj.weight backbone.layers.0.mixer.out_proj.weigh
 transformer.blocks.0.ffn.down_proj.weight rwkv.blocks.0.feed_forward.value.weight model.layers.0.mamba.out_proj.weight
 backbone.blocks.0.ffn.proj_down.weight bert.encoder.layer.0.output.dense.weight
 encoder.block.0.layer.1.DenseReluDense.wo.weight blocks.0.mlp.W_out encoder.layers.0.linear2.weight
-encoder.layers.0.feed_forward.w_2.weight blk.0.ffn_down.weight decoder.layers.0.mlp.linear_fc2.weight
+encoder.layers.0.feed_forward.w_2.weight blk.0.ffn_down.weight decoder.layers.0.mlp.linear_fc2.weight block_0_W2
+layer.4.transformer.layer.2.output.dense.weight
     """,
     "head": """
 head.weight lm_head.weight embed_out.weight output.weight model.output.weight transformer.ff_out.weight
 lm_head.w_out.weight cls.predictions.decoder.weight unembed.W_U to_logits.weight out_head.weight fc_out.weight
-generator.proj.weight output_layer.weight decoder.output_projection.weight
+generator.proj.weight output_layer.weight decoder.output_projection.weight classifier.out_proj.weight hidden2tag.weight
+classification_head.out_proj.weight
     """,
     "conv": """
 backbone.layers.0.mixer.conv1d.weight
@@ -164,11 +168,10 @@ def test_names_of_a_role(role: str, prefix: str) -> None:
     assert {name: recognised(prefix + name) for name in names} == dict.fromkeys(names, (role, BY_NAME))
 
 
-def test_what_is_no_matrix_has_no_role() -> None:
-    for name in " ".join(ROLES.values()).split():
-        if name.endswith(".weight"):
-            for ending in ("bias", "weight_scale", "weight.lora_A"):
-                assert recognised(name.removesuffix("weight") + ending) == ("other", UNKNOWN)
+@pytest.mark.parametrize("ending", [".bias", ".weight_scale", ".weight.lora_A"])
+def test_what_is_no_matrix_has_no_role(ending: str) -> None:
+    for name in " ".join(ROLES.values()).replace(".weight", ending).split():
+        assert not name.endswith(ending) or recognised(name) == ("other", UNKNOWN)
 
 
 # Rules of one's own
@@ -227,6 +230,14 @@ def test_the_names_wrappers_give_are_taken_off() -> None:
     "name",
     [
         *("weight", "", "stem.weight", "overhead.weight", "blocks.0.mystery.weight"),
+        # a word of a role within another word, or in another place
+        *("output_norm_proj.weight", "headphones.weight", "keypoint_head.weight", "value_loss_net.weight"),
+        *("out_proj.weight", "patch_embeddings.3.projection.weight", "quantizer.quantizers.0.in_proj.weight"),
+        *("layers.0.attn.value_residual_mix.weight", "policy.value.weight", "actor.mlp.value.weight", "key.weight"),
+        # of an MLP that is no part of a block, and modules that are only counted, from 0
+        *("W1", "W3", "fc1.weight", "actor.fc2.weight", "mlp_head.fc1.weight", "projector.linear_1.weight"),
+        *("params.Block_2.MlpBlock_0.Dense_1.kernel", "lm/h0_mlp/~/linear_1.w"),
+        *("capa.0.salida.weight", "выход.weight", "出力.weight"),
         # the beginning or the end of a known name is not that name
         *("lm_head.weight_scale", "head.bias", "layers.0.attn.qkv.weight.lora_A"),
     ],
@@ -280,16 +291,8 @@ def test_the_width_decides_which_way_round_conv1d_is(
 
 
 def test_layers_are_in_natural_order(tmp_path: Path) -> None:
-    names = [
-        "head.weight",
-        "layers.0.mlp.fc1.weight",
-        "layers.2.attn.qkv.weight",
-        "layers.2.mlp.fc1.weight",
-        "layers.9.mlp.fc1.weight",
-        "layers.10.mlp.fc1.weight",
-        "layers.10.mlp.fc2.weight",
-        "layers.100.mlp.fc1.weight",
-    ]
+    parts = "0.mlp.fc1 2.attn.qkv 2.mlp.fc1 9.mlp.fc1 10.mlp.fc1 10.mlp.fc2 100.mlp.fc1".split()
+    names = ["head.weight", *(f"layers.{part}.weight" for part in parts)]
     for suffix in (".safetensors", ".pt"):
         path = tmp_path / f"step_1{suffix}"
         weights = {name: torch.full((2, 2), float(k)) for k, name in sorted(enumerate(names), key=lambda pair: pair[1])}

@@ -52,6 +52,7 @@ def head_of(shapes: dict[str, tuple[int, ...]], **config: Any) -> tuple[str, str
         ({**MODEL, "per_layer_projection.weight": (9, 8)}, {"architectures": ["GemmaForCausalLM"]}, BY_CONFIGURATION),
         # a vector in place of the projection of another width
         ({**MODEL, "project_in.weight": (8, 5), "pos_emb.weight": (7, 8)}, {}, TIED),
+        ({"embed": (50, 8), "block_0_Wq": (8, 8), "block_0_W1": (8, 20), "block_1_Wq": (8, 8)}, {}, TIED),
         ({**EMBEDDING, "rnn.weight_ih_l0": (32, 8), "rnn.weight_hh_l0": (32, 8)}, {}, TIED),
         ({**EMBEDDING, "backbone.layers.0.mixer.in_proj.weight": (32, 8)}, {}, TIED),
         ({**ENCODER, "cls.predictions.transform.dense.weight": (8, 8), "cls.predictions.bias": (50,)}, {}, TIED_BIAS),
@@ -159,6 +160,12 @@ def test_reference_checkpoints(file: str, head: str | None, table: str) -> None:
     assert not found[table].measured
     assert found[table].role == "embed"
     assert head is None or found[head].role == "head"
+
+
+def test_an_autoencoder_has_no_embedding() -> None:
+    shapes = {"encoder.weight": (20, 50), "encoder.bias": (20,), "decoder.weight": (50, 20), "decoder.bias": (50,)}
+    listed = [Entry(name, shape, "float32", lambda a, b: np.ones((b - a, 8))) for name, shape in shapes.items()]
+    assert {m.role for m in weights_of(listed, (), lambda name: {}).matrices} == {"other", "head"}
 
 
 # In files

@@ -95,10 +95,11 @@ def by_shape(
     if tokens == inner or len(others) != 1 or found[others[0]][2] == roles.OWN_RULE:
         return {}
     (name,) = others
-    has_bias = vectors.get(f"{name.removesuffix('weight')}bias") == (tokens,)
+    bias = vectors.get(f"{name.removesuffix('weight')}bias")
     if heads:
-        return {name: "embed"} if found[name][2] == roles.UNKNOWN and not has_bias else {}
-    return {name: "head"} if has_bias or not {inner, width}.isdisjoint(shapes[name]) else {}
+        is_table = found[name][2] == roles.UNKNOWN and bias is None and shapes[name][0] == tokens
+        return {name: "embed"} if is_table else {}
+    return {name: "head"} if bias == (tokens,) or not {inner, width}.isdisjoint(shapes[name]) else {}
 
 
 def with_head(
