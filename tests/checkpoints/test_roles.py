@@ -129,7 +129,6 @@ model.layers.0.mamba.x_proj.weight model.layers.0.mamba.A_log model.layers.1.fee
 backbone.blocks.0.mlstm_layer.ogate_preact.weight cls.predictions.transform.dense.weight
     """,
 }
-"""Names as transformers and the models' own code store them, of forty families."""
 
 
 def gpt2(d: int, *, transposed: bool) -> Weights:
