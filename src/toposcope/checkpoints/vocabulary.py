@@ -170,9 +170,9 @@ def _tied(
 
 
 def _reads(layer: Layer, width: int) -> bool:
-    """Return whether a matrix may read the stream: not a linear map of something else into it."""
+    """Return whether a matrix may read the stream: not one that surely maps something else into it."""
     outputs, inputs = layer.shape[::-1] if layer.transposed else layer.shape
-    return outputs != width or inputs == width or not layer.name.endswith(("weight", "kernel"))
+    return outputs != width or inputs == width or not layer.orientation
 
 
 def _of_language_model(found: Sequence[Layer], width: int, names: Sequence[str]) -> tuple[str, str]:
