@@ -104,6 +104,10 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]]
         {"C": r(27, 8), "W1": r(24, 40), "b1": r(40), "W2": r(40, 27), "b2": r(27)},
         {"W1": True, "W2": True},
     ),
+    "a bias for each of some stacked experts": (
+        {"moe/wi": r(4, 9, 20), "moe/bi": r(4, 20), "moe/wo": r(4, 20, 9), "moe/bo": r(4, 9)},
+        {"moe/wi[0]": True, "moe/wo[3]": True},
+    ),
     "nothing shows it": ({"W": r(7, 12), "U": r(12, 12)}, {"W": None, "U": None}),
     "a linear map of torch by its format": ({"fc.weight": r(7, 12)}, {"fc.weight": False}),
     "a bias overrules the name of a linear map (PaddlePaddle)": (

@@ -48,7 +48,7 @@ VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whol
 MORE_AXES, EMPTY = "axes", "empty"  # what a tensor is that is no matrix; of `MORE_AXES` with their number before it
 OPTIMIZER, COPY = "state of an optimizer", "copy of other weights"
 SMALL = "small matrices among very many"
-_BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|\.)_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
+_BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|[./])_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
 _NORM = re.compile(
     r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
 )
@@ -167,6 +167,9 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
                 rest[entry.name] = kind
                 del candidates[entry.name]
     vectors = {e.name: e.shape for e in entries if sum(size > 1 for size in e.shape) < 2 and e.name not in candidates}
+    # Of stacked experts each has a row of biases.
+    stacks = {e.shape[0] for e, _, _ in candidates.values() if len(e.shape) == 3}
+    vectors |= {e.name: e.shape[1:] for e in entries if rest.get(e.name) == BIAS and e.shape[0] in stacks}
     for name, (entry, role, why) in candidates.items():
         # A linear map that is called an embedding: a table has no bias.
         bias = f"{name.removesuffix('weight')}bias" if name.endswith("weight") else ""
