@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 TIMEOUT = 30.0  # seconds without a byte
 WINDOW_SECONDS, MIN_SPEED = 60.0, 1000  # seconds after which a response has to have come at so many bytes a second
 INDEX_THREADS = 8  # index pages requested at the same time
+MAX_WHOLE_FILE = 10_000_000  # bytes of a file that is read from a server without ranges, such as one in git on the hub
 MAX_PAGE_BYTES = 20_000_000
 MAX_PAGES = 5000  # index pages of one place: a server can make pages without end
 MISSING = (403, 404, 410)  # statuses of a missing file; storages that may not be listed answer 403
@@ -188,13 +189,20 @@ def ranged(location: str, listed: Listed, start: int, stop: int, *, hub: bool = 
         if response.status_code == 416 or is_other:
             raise changed(location)
         is_whole = response.status_code == 200 and (start, stop) == (0, listed.size)
-        if not is_whole and given != f"bytes {start}-{stop - 1}/{listed.size}":
+        is_small = response.status_code == 200 and listed.size <= MAX_WHOLE_FILE
+        if not is_whole and not is_small and given != f"bytes {start}-{stop - 1}/{listed.size}":
             sent = f"{given[:60]!r}" if response.status_code == 206 else f"all of its {listed.size} bytes"
             reason = f"asked for bytes {start}-{stop - 1}, its server sends {sent}"
             raise unreachable(location, f"cannot be read by ranges: {reason}; download it and give its path")
         if response.headers.get("content-encoding", "identity") != "identity":
             raise unreachable(location, "its server compresses it; download it and give its path")
-        yield from pieces(response)
+        if is_small:
+            whole = b"".join(pieces(response))
+            if len(whole) != listed.size:
+                raise changed(location)
+            yield whole[start:stop]
+        else:
+            yield from pieces(response)
 
 
 def size_of(header: str) -> int | None:
@@ -214,4 +222,6 @@ def _netrc() -> "Auth | None":
         return None
     except (NetrcParseError, OSError, UnicodeDecodeError):
         # Not chained: its message may quote a password.
-        raise ToposcopeError("~/.netrc: cannot be read, or is not in its format; correct it") from None
+        raise ToposcopeError(
+            "~/.netrc: cannot be read, is not in its format, or others may read it; correct it"
+        ) from None
