@@ -25,14 +25,6 @@ PACKED, OBJECTS = "packed weights and adapters", "objects other than plain tenso
 _UNREAD = "{}, not plain numbers; save plain tensors (model.dequantize(), full_tensor(), to_dense())"
 Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file by its name
 Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
-_FACTORS = ("weight_scale", "weight_scale_inv", ".W_q", ".scales", ".qweight")
-_STATED_IN = {
-    "config.json": ("quantization_config", "quantization", "compression_config"),
-    "hf_quant_config.json": ("quantization",),
-    "quantize_config.json": (),
-    "quant_config.json": (),
-}
-"""Files that state how weights are packed, and under which keys; without a key, the whole file does."""
 _UNKNOWN_ORIENTATION = "no bias, width or chain of shapes shows the outputs, so values of rows may be those of columns"
 
 
@@ -149,27 +141,16 @@ def weights_of(
     all_weights: bool = False,
 ) -> Weights:
     """Sort the tensors of a checkpoint into matrices and all else, and count the values that are not read."""
-    how: dict[str, str] = {}
-    parts: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    packed: dict[str, str] = {}
-    sizes: dict[str, int] = {}
     unknown: dict[str, str] = {}
     plain = {e.name for e in entries}
-    plain_floats = ("float16", "float32", "float64", "bf", "bool", "comp")
-    # Whole numbers, floats of 8 and 4 bits, or factors.
-    if any(e.name.endswith(_FACTORS) or (len(e.shape) > 1 and not e.dtype.startswith(plain_floats)) for e in entries):
-        decoded = quantisation.dequantised(entries, _quantisation(configuration))
-        how |= decoded.how
-        parts |= {name: f"part of {scheme}" for name, scheme in decoded.parts.items()}
-        refused, packed = decoded.refused, decoded.how | decoded.refused
-        shapes = {e.name: e.shape for e in entries} | decoded.refused_shapes
-        sizes = {name: math.prod(shapes[name]) for name in refused}
-        entries = decoded.entries
+    quantised = quantisation.unquantised(entries, configuration)
+    entries, refused, sizes = quantised.entries, quantised.refused, quantised.sizes
+    how, packed = quantised.how, quantised.how | quantised.refused
+    parts = {name: f"part of {scheme}" for name, scheme in quantised.parts.items()}
     unread = unread or {}
     refused = refused | {name: _UNREAD.format(value.what) for name, value in unread.items() if value.is_weight}
     sizes |= {name: value.numbers for name, value in unread.items() if value.is_weight}
-    remarks = [f"weights dequantised: {count}, {scheme}" for scheme, count in Counter(how.values()).items()]
+    remarks = [f"weights times their scales: {count}, {scheme}" for scheme, count in Counter(how.values()).items()]
     if any("weight_orig" in e.name or "weight_g" in e.name or "parametrizations." in e.name for e in entries):
         together = put_together(entries)
         entries, unknown = together.entries, together.unknown
@@ -223,16 +204,3 @@ def _remarks_on_parts(how: Mapping[str, str], unknown: Mapping[str, str]) -> lis
             "save it after torch.nn.utils.parametrize.remove_parametrizations"
         )
     return remarks
-
-
-def _quantisation(configuration: Configuration) -> Mapping[str, Any]:
-    """Return what the files next to the weights say of their packing."""
-    for name, keys in _STATED_IN.items():
-        content = configuration(name)
-        inner = content.get("text_config")
-        for place in (content, inner if isinstance(inner, dict) else {}):
-            found = [place.get(key) for key in keys] or [content]
-            stated = next((value for value in found if isinstance(value, dict) and value), None)
-            if stated is not None:
-                return stated
-    return {}
