@@ -1,7 +1,7 @@
-"""Packed weights are read as the numbers that the library which packed them computes with, or refused."""
+"""Floats of 8 bits are read with their scales; packed weights are refused by their scheme, and never measured."""
 
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,309 +10,239 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from packed_weights import FLOAT8, decoded, only_refusal, only_weight, random_codes, seeds, words_of
 from property_examples import examples
 from safetensors.torch import save_file
 from torch import Tensor
 
-from toposcope.checkpoints import formats
+from toposcope.checkpoints import Checkpoint, formats
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.dtypes import DTYPES
+from toposcope.checkpoints.formats.dtypes import DTYPES, without_8_bits
 from toposcope.checkpoints.formats.entry import in_memory
-from toposcope.checkpoints.quantisation import dequantised
+from toposcope.checkpoints.quantisation import Quantised, unquantised
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 
-
-def autogptq_three_bits(codes: NDArray[Any]) -> NDArray[np.uint32]:
-    """Pack 32 codes of 3 bits as AutoGPTQ does, which splits two of them between words."""
-    packed = np.zeros((3, codes.shape[1]), np.uint32)
-    code = codes.astype(np.uint32)
-    for j in range(10):
-        packed[0] |= code[j] << np.uint32(3 * j)
-        packed[1] |= code[j + 11] << np.uint32(3 * j + 1)
-        packed[2] |= code[j + 22] << np.uint32(3 * j + 2)
-    packed[0] |= code[10] << np.uint32(30)
-    packed[1] |= (code[10] >> 2) & 1
-    packed[1] |= code[21] << np.uint32(31)
-    packed[2] |= (code[21] >> 1) & 3
-    return packed
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+FP8 = torch.float8_e4m3fn
 
 
-def gptq(rng: np.random.Generator, bits: int, n_out: int, n_in: int, groups: NDArray[Any], offset: int) -> Any:
-    """A weight of GPTQ, and what it stands for."""
-    n_groups = groups.max() + 1
-    codes, zeros = random_codes(rng, bits, n_in, n_out), random_codes(rng, bits, n_groups, n_out)
-    scales = rng.random((n_groups, n_out)).astype(np.float16)
-    stored = (zeros - offset) % (1 << bits)
-    tensors = {
-        "h.0.up.qweight": words_of(codes, bits),
-        "h.0.up.qzeros": words_of(stored.T, bits).T.contiguous(),
-        "h.0.up.scales": torch.from_numpy(scales),
-        "h.0.up.g_idx": torch.from_numpy(groups.astype(np.int32)),
-    }
-    right = (codes - zeros[groups]).T * scales[groups].T.astype(np.float32)
-    return tensors, right
+def read(tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None = None) -> Quantised:
+    """The tensors of a checkpoint as they are read."""
+    content = {"quantization_config": config} if config else {}
+    entries = [in_memory(name, tensor) for name, tensor in tensors.items()]
+    return unquantised(entries, lambda file: content if file == "config.json" else {})
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@given(seed=seeds, version=st.sampled_from(["gptq", "gptq_v2", None]), acts=st.booleans())
-@examples(15)
-def test_gptq(bits: int, seed: int, version: str | None, acts: bool) -> None:
-    rng = np.random.default_rng(seed)
-    groups = np.arange(64) // 16
-    groups = rng.permutation(groups) if acts else groups
-    tensors, right = gptq(rng, bits, 32, 64, groups, 0 if version == "gptq_v2" else 1)
-    config = {"quant_method": "gptq", "bits": bits} | ({"checkpoint_format": version} if version else {})
-    entry = only_weight(tensors, config)
-    assert (entry.name, entry.shape) == ("h.0.up.weight", (32, 64))
-    np.testing.assert_allclose(entry.whole(), right, rtol=1e-6)
-    if not acts:
-        del tensors["h.0.up.g_idx"]
-        np.testing.assert_allclose(only_weight(tensors, {"bits": bits} | config).whole(), right, rtol=1e-6)
+def only_weight(tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None = None) -> Entry:
+    """The one weight that all the tensors stand for; its rows are the same however they are read."""
+    found = read(tensors, config)
+    assert found.refused == {}
+    (entry,) = found.entries
+    assert set(found.how) == {entry.name}
+    whole = entry.whole()
+    assert (whole.dtype, whole.shape) == (np.float32, entry.shape)
+    cut = entry.shape[0] // 3
+    for start, stop in ((0, cut), (cut, entry.shape[0]), (cut, cut + 1)):
+        assert np.array_equal(entry.read(start, stop), whole[start:stop], equal_nan=True)
+    return entry
 
 
-def test_three_bits_are_packed_as_autogptq_packs_them() -> None:
-    codes = random_codes(np.random.default_rng(1), 3, 32, 5)
-    assert np.array_equal(words_of(codes, 3).numpy().view(np.uint32), autogptq_three_bits(codes))
-
-
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({}, "no config.json or quantize_config.json"),
-        ({"quant_method": "gptq", "bits": 8}, "states 8 bits"),
-        ({"quant_method": "gptq", "checkpoint_format": "marlin"}, "'marlin'"),
-        ({"quant_method": "gptq", "is_marlin_format": True}, "'marlin'"),
-        ({"quant_method": "auto-round", "packing_format": "auto_round"}, "'auto_round'"),
-        ({"quant_method": {"not": "a word"}}, "no config.json"),
-    ],
-)
-def test_gptq_of_an_unknown_version_is_refused(config: dict[str, Any], words: str) -> None:
-    tensors, _ = gptq(np.random.default_rng(0), 4, 32, 64, np.zeros(64, int), 1)
-    assert words in only_refusal(tensors, config)
-    assert decoded(tensors, config).refused_shapes == {"h.0.up.qweight": (32, 64)}
-
-
-@pytest.mark.parametrize("group", [-1, 4, 2**31 - 1])
-def test_a_group_without_scales_is_refused_when_it_is_read(group: int) -> None:
-    tensors, _ = gptq(np.random.default_rng(0), 4, 32, 64, np.arange(64) // 16, 1)
-    tensors["h.0.up.g_idx"][7] = group
-    (entry,) = decoded(tensors, {"bits": 4}).entries
-    with pytest.raises(CheckpointError, match=r"h\.0\.up\.qweight: g_idx names groups") as caught:
-        entry.whole()
-    assert caught.value.kind == "damaged"
-
-
-@given(seed=seeds, n_groups=st.sampled_from([1, 2, 8]), known=st.booleans())
-@examples(20)
-def test_awq(seed: int, n_groups: int, known: bool) -> None:
-    rng = np.random.default_rng(seed)
-    codes, zeros = random_codes(rng, 4, 32, 24), random_codes(rng, 4, n_groups, 24)
-    scales = rng.random((n_groups, 24)).astype(np.float16)
-
-    def packed(values: NDArray[Any]) -> Tensor:
-        words = np.zeros((len(values), 3), np.uint32)
-        for place, column in enumerate((0, 2, 4, 6, 1, 3, 5, 7)):
-            words |= values[:, column::8].astype(np.uint32) << np.uint32(4 * place)
-        return torch.from_numpy(words.view(np.int32))
-
-    tensors = {"q.qweight": packed(codes), "q.qzeros": packed(zeros), "q.scales": torch.from_numpy(scales)}
-    entry = only_weight(tensors, {"quant_method": "awq", "bits": 4, "version": "gemm"} if known else {})
-    size = 32 // n_groups
-    right = (codes - zeros.repeat(size, 0)).T * scales.repeat(size, 0).T.astype(np.float32)
-    assert entry.name == "q.weight"
-    np.testing.assert_allclose(entry.whole(), right, rtol=1e-6)
-    assert "'gemv'" in only_refusal(tensors, {"quant_method": "awq", "version": "GEMV"})
-
-
-@given(seed=seeds, shape=st.tuples(st.integers(1, 9), st.integers(1, 9)))
-@examples(20)
-def test_bitsandbytes_int8(seed: int, shape: tuple[int, int]) -> None:
-    rng = np.random.default_rng(seed)
-    codes, largest = rng.integers(-127, 128, shape).astype(np.int8), rng.random(shape[0]).astype(np.float32)
-    tensors = {"q.weight": torch.from_numpy(codes), "q.SCB": torch.from_numpy(largest)}
-    tensors["q.weight_format"] = torch.tensor(0, dtype=torch.uint8)
-    right = codes * largest[:, None].astype(float) / 127
-    np.testing.assert_allclose(only_weight(tensors).whole(), right, rtol=1e-6)
-
-
-def test_another_layout_of_bitsandbytes_int8_is_refused_when_it_is_read() -> None:
-    tensors = {"q.weight": torch.ones(4, 4, dtype=torch.int8), "q.SCB": torch.ones(4)}
-    (entry,) = decoded(tensors | {"q.weight_format": torch.tensor(2, dtype=torch.uint8)}).entries
-    with pytest.raises(CheckpointError, match=r"q\.weight: .*weight_format") as caught:
-        entry.whole()
-    assert caught.value.kind == "unsupported"
-
-
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("storage", [torch.uint8, torch.bfloat16])
-@given(seed=seeds, shape=st.sampled_from([(4, 96), (7, 12), (3, 20)]), block=st.sampled_from([4, 64]))
-@examples(10)
-def test_bitsandbytes_four_bits(
-    nested: bool, storage: torch.dtype, seed: int, shape: tuple[int, int], block: int
-) -> None:
-    rng = np.random.default_rng(seed)
-    count = math.prod(shape)
-    codes, table = random_codes(rng, 4, count), rng.standard_normal(16).astype(np.float32)
-    n_blocks = -(-count // block)
-    state: dict[str, Any] = {"quant_type": "nf4", "blocksize": block, "dtype": "bfloat16", "shape": list(shape)}
-    octets = torch.from_numpy((codes[0::2] << 4 | codes[1::2]).astype(np.uint8))
-    tensors = {"q.weight": octets.view(storage)[:, None], "q.weight.quant_map": torch.from_numpy(table)}
-    if nested:
-        inner, outer = rng.standard_normal(256).astype(np.float32), rng.random(-(-n_blocks // 3)).astype(np.float32)
-        absmax = rng.integers(0, 256, n_blocks).astype(np.uint8)
-        state |= {"nested_blocksize": 3, "nested_offset": 0.25, "nested_dtype": "float32"}
-        tensors |= {"q.weight.nested_absmax": torch.from_numpy(outer)}
-        tensors |= {"q.weight.nested_quant_map": torch.from_numpy(inner)}
-        levels = np.array([inner[a] * outer[k // 3] + 0.25 for k, a in enumerate(absmax)])
-    else:
-        absmax = levels = rng.random(n_blocks).astype(np.float32)
-    tensors["q.weight.absmax"] = torch.from_numpy(absmax)
-    text = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
-    tensors["q.weight.quant_state.bitsandbytes__nf4"] = text
-    right = np.array([table[c] * levels[k // block] for k, c in enumerate(codes)]).reshape(shape)
-    entry = only_weight(tensors)
-    np.testing.assert_allclose(entry.whole(), right, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "state",
-    [
-        '{"shape": [1000000, 1000000], "blocksize": 64}',
-        '{"shape": [4, 8], "blocksize": 0}',
-        '{"shape": [4, 8], "blocksize": 1' + "0" * 5000 + "}",
-        '{"shape": [4, true], "blocksize": 64}',
-        '{"shape": [4, 8], "blocksize": 8, "nested_offset": 1' + "0" * 400 + "}",
-        "[" * 60000,
-        "[1]",
-        "\x00",
-    ],
-)
-def test_a_hostile_state_of_bitsandbytes_is_refused(state: str) -> None:
-    tensors = {"q.weight": torch.zeros(16, 1, dtype=torch.uint8), "q.weight.absmax": torch.ones(1)}
-    tensors["q.weight.quant_map"] = torch.ones(16)
-    tensors["q.weight.quant_state.bitsandbytes__fp4"] = torch.tensor(list(state.encode()), dtype=torch.uint8)
-    assert "quant_state" in only_refusal(tensors)
-
-
-def test_a_block_larger_than_the_weight_takes_no_memory() -> None:
-    state = torch.tensor(list(b'{"shape": [4, 8], "blocksize": 9000000000000}'), dtype=torch.uint8)
-    tensors = {"q.weight": torch.zeros(16, 1, dtype=torch.uint8), "q.weight.absmax": torch.ones(1)}
-    tensors |= {"q.weight.quant_map": torch.ones(16), "q.weight.quant_state.bitsandbytes__fp4": state}
-    assert (only_weight(tensors).whole() == 1).all()
+# Floats of 8 bits
 
 
 @given(
-    seed=seeds, bits=st.sampled_from([2, 4, 8]), zeros=st.sampled_from(["none", "plain", "packed"]), acts=st.booleans()
+    seed=st.integers(0, 2**32 - 1),
+    shape=st.tuples(st.integers(1, 300), st.integers(1, 300)),
+    dtype=st.sampled_from(FLOAT8),
+    scale_dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float8_e8m0fnu, torch.uint8]),
+    kind=st.sampled_from(["blocks", "row", "flat row", "one", "scalar"]),
 )
-@examples(30)
-def test_compressed_tensors(seed: int, bits: int, zeros: str, acts: bool) -> None:
-    rng = np.random.default_rng(seed)
-    n_out, n_in, half = 10, 48, 1 << (bits - 1)
-    codes, zero = rng.integers(-half, half, (n_out, n_in)), rng.integers(-half, half, (n_out, 3))
-    scale = rng.random((n_out, 3)).astype(np.float32)
-    groups = np.arange(n_in) // 16
-    groups = rng.permutation(groups) if acts else groups
-    tensors = {
-        "q.weight_packed": words_of((codes + half).T, bits).T.contiguous(),
-        "q.weight_scale": torch.from_numpy(scale),
-        "q.weight_shape": torch.tensor([n_out, n_in]),
-    }
-    if acts:
-        tensors["q.weight_g_idx"] = torch.from_numpy(groups)
-    if zeros == "plain":
-        tensors["q.weight_zero_point"] = torch.from_numpy(zero.astype(np.int8))
-    if zeros == "packed":
-        tensors["q.weight_zero_point"] = words_of(zero + half, bits)
-    right = (codes - (zero[:, groups] if zeros != "none" else 0)) * scale[:, groups]
-    config = {"config_groups": {"group_0": {"weights": {"num_bits": bits, "group_size": 16}}}}
-    np.testing.assert_allclose(only_weight(tensors, config).whole(), right, rtol=1e-5, atol=1e-7)
-
-
-def test_the_stored_shape_of_compressed_tensors_cuts_off_padding_and_is_not_believed_further() -> None:
-    tensors = {"q.weight_packed": torch.zeros(4, 2, dtype=torch.int32), "q.weight_scale": torch.ones(4, 1)}
-    config = {"config_groups": {"group_0": {"weights": {"num_bits": 4}}}}
-    assert only_weight(tensors | {"q.weight_shape": torch.tensor([4, 13])}, config).shape == (4, 13)
-    for stated in ([4, 2**62], [4, 0], [-4, 13], [5, 13], [4, 13, 1], [4, 17]):
-        assert "compressed-tensors" in only_refusal(tensors | {"q.weight_shape": torch.tensor(stated)}, config)
-    odd = {"config_groups": {"group_0": {"weights": {"num_bits": ["4"]}}, "other": 1}}
-    assert "do not fit" in only_refusal(tensors | {"q.weight_shape": torch.tensor([4, 13])}, odd)
-
-
-@pytest.mark.parametrize("bits", [2, 4, 8])
-def test_mlx_is_read_as_transformers_reads_it(bits: int) -> None:
-    metal = pytest.importorskip("transformers.integrations.metal_quantization")
-    packed, scales, biases = metal._affine_quantize_tensor(torch.randn(6, 64), 32, bits)
-    right = metal._affine_dequantize_tensor(packed, scales, biases, 32, bits).numpy()
-    tensors = {"h.0.q.weight": packed, "h.0.q.scales": scales, "h.0.q.biases": biases}
-    np.testing.assert_allclose(only_weight(tensors, {"bits": bits, "group_size": 32}).whole(), right, rtol=1e-6)
-    other = {"bits": 3, "group_size": 64, "model.h.0.q": {"bits": bits, "group_size": 32}}
-    np.testing.assert_allclose(only_weight(tensors, other).whole(), right, rtol=1e-6)
-    assert "no config.json" in only_refusal(tensors)
-
-
-def test_mlx_of_six_bits() -> None:
-    codes = random_codes(np.random.default_rng(0), 6, 4, 64)
-    packed = words_of(codes.T, 6).T.contiguous().view(torch.uint32)
-    tensors = {"q.weight": packed, "q.scales": torch.full((4, 1), 0.5), "q.biases": torch.full((4, 1), -3.0)}
-    assert np.array_equal(only_weight(tensors, {"bits": 6, "group_size": 64}).whole(), codes * 0.5 - 3)
-
-
-def test_bitnet_is_read_as_transformers_reads_it() -> None:
-    bitnet = pytest.importorskip("transformers.integrations.bitnet")
-    ternary = torch.randint(-1, 2, (12, 5), generator=torch.Generator().manual_seed(0))
-    packed = bitnet.pack_weights(ternary.clone())
-    tensors = {"q.weight": packed, "q.weight_scale": torch.tensor([4.0])}
-    divided = only_weight(tensors, {"quant_method": "bitnet"}).whole()
-    assert np.array_equal(divided, ternary.numpy() / 4)
-    multiplied = {"quant_method": "bitnet", "linear_class": "autobitlinear"}
-    assert np.array_equal(only_weight(tensors, multiplied).whole(), ternary.numpy() * 4)
-    tensors["q.weight"] = ternary.to(torch.bfloat16)
-    assert np.array_equal(only_weight(tensors, multiplied).whole(), ternary.numpy() * 4)
-    assert "BitNet" in only_refusal(tensors | {"q.weight": packed})
+@examples(40)
+def test_scaled_floats_of_8_bits(
+    seed: int, shape: tuple[int, int], dtype: str, scale_dtype: torch.dtype, kind: str
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    n_out, n_in = shape
+    sizes = {"blocks": (-(-n_out // 128), -(-n_in // 128)), "row": (n_out, 1), "flat row": (n_out,)}
+    stored = sizes.get(kind, () if kind == "scalar" else (1, 1))
+    is_exponent = scale_dtype is torch.uint8  # of powers of two
+    scale = torch.rand(stored, generator=generator).add(0.1)
+    scale = scale.to(torch.float8_e8m0fnu if is_exponent else scale_dtype)
+    weight = torch.randn(shape, generator=generator).to(getattr(torch, dtype))
+    grid = scale.to(torch.float32).numpy()
+    grid = grid[:, None] if grid.ndim == 1 else grid.reshape(stored or (1, 1))
+    spread = grid if kind != "blocks" else grid.repeat(128, 0).repeat(128, 1)[:n_out, :n_in]
+    right = weight.to(torch.float32).numpy() * spread
+    name = "weight_scale_inv" if kind == "blocks" else "weight_scale"
+    tensors = {"q.weight": weight, f"q.{name}": scale.view(torch.uint8) if is_exponent else scale}
+    np.testing.assert_array_equal(only_weight(tensors).whole(), right)
 
 
 @pytest.mark.parametrize(
-    ("tensors", "config", "words"),
+    ("weight", "scale", "plain"),
     [
-        (
-            {"q.W_q": (torch.uint8, (4, 8)), "q.scale": (torch.float32, (8, 1)), "q.zero": (torch.float32, (8, 1))},
-            {},
-            "HQQ",
-        ),
-        ({"q.codes": (torch.int16, (4, 2, 1)), "q.codebooks": (torch.float16, (1, 9, 1, 8))}, {}, "AQLM"),
-        ({"q.Qidxs": (torch.int16, (4, 2)), "q.SU": (torch.float32, (8, 1))}, {}, "QuIP#"),
-        ({"q.B": (torch.int32, (4, 2)), "q.s": (torch.float16, (4, 2))}, {}, "Marlin"),
-        ({"q.weight": (torch.int8, (4, 2)), "q.weight_scales": (torch.float16, (2,))}, {}, "EETQ"),
-        ({"q.weight": (torch.int8, (4, 2)), "q.weight_scale": (torch.float16, (3,))}, {}, "do not fit"),
-        ({"q.weight": (torch.int8, (4, 2))}, {}, "nothing next to it"),
-        ({"q.qweight": (torch.int32, (4, 2)), "q.scales": (torch.float16, (4, 2))}, {"quant_method": "gptq"}, "GPTQ"),
-        ({"q.weight": (torch.uint8, (8, 1)), "q.weight.absmax": (torch.float32, (1,))}, {}, "quant_state is missing"),
-        (
-            {"q.weight": (torch.uint8, (8, 8)), "q.weight_scale": (torch.float32, (8, 1))},
-            {"quant_method": "gemma"},
-            "Gemma",
-        ),
-        ({"q.weight": (torch.uint32, (8, 8)), "q.scales": (torch.float32, (8, 1))}, {"bits": 4}, "MLX"),
-        ({"q.qweight": (torch.int32, ()), "q.qzeros": (torch.int32, ()), "q.scales": (torch.float16, ())}, {}, ""),
+        ("q.weight", "q.weight_scale_inv", "q.weight"),
+        ("q.weight", "q.weight_scale", "q.weight"),
+        ("q.weight", "q.scale_weight", "q.weight"),
+        ("q.weight", "q.qscale_weight", "q.weight"),
+        ("q.weight", "q.scale", "q.weight"),
+        ("experts.gate_up_proj", "experts.gate_up_proj_scale_inv", "experts.gate_up_proj"),
+        ("q.weight._data", "q.weight._scale", "q.weight"),
+        ("q._weight_qdata", "q._weight_scale", "q.weight"),
+        ("q.weight:qdata", "q.weight:scale", "q.weight"),
     ],
 )
-def test_packed_weights_of_other_kinds_are_refused_by_name(
-    tensors: dict[str, tuple[torch.dtype, tuple[int, ...]]], config: dict[str, Any], words: str
+def test_scales_are_recognised_by_every_name(weight: str, scale: str, plain: str) -> None:
+    stored = torch.randn(4, 6).to(FP8)
+    found = read({weight: stored, scale: torch.tensor(3.0), "q.input_scale": torch.tensor(2.0)})
+    entry = next(e for e in found.entries if e.name == plain)
+    assert np.array_equal(entry.whole(), stored.float().numpy() * 3)
+    assert found.how == {plain: "fp8, one scale"}
+    assert scale in found.parts
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"weight_block_size": [64, 32]}, {"config_groups": {"a": {"weights": {"block_structure": [64, 32]}}}}],
+)
+def test_blocks_follow_the_configuration(config: dict[str, Any]) -> None:
+    weight, scale = torch.ones(180, 64).to(FP8), torch.tensor([[1.0, 5.0], [2.0, 6.0], [3.0, 7.0]])
+    entry = only_weight({"q.weight": weight, "q.weight_scale_inv": scale}, config)
+    assert np.array_equal(entry.whole(), scale.numpy().repeat(64, 0).repeat(32, 1)[:180])
+
+
+@pytest.mark.parametrize("sizes", [(3,), (3, 1, 1), (3, 8, 1), (3, 2, 2), (3, 8, 2)])
+def test_experts_of_scaled_floats(sizes: tuple[int, ...]) -> None:
+    weight, scale = torch.randn(3, 8, 4).to(FP8), torch.rand(sizes)
+    full = scale.reshape(sizes + (1,) * (3 - len(sizes)))
+    for axis in (1, 2):
+        full = full.repeat_interleave(weight.shape[axis] // full.shape[axis], axis)
+    entry = only_weight({"e.down_proj": weight, "e.down_proj_scale_inv": scale})
+    assert np.array_equal(entry.whole(), (weight.float() * full).numpy())
+
+
+def test_floats_of_8_bits_without_a_scale() -> None:
+    weight = torch.randn(4, 6).to(torch.float8_e5m2)
+    alone = read({"q.weight": weight})
+    assert alone.entries[0].dtype == "float8_e5m2"
+    assert not alone.refused
+    assert not alone.how
+    assert "without the scale" in read({"q.weight": weight}, {"quant_method": "fp8"}).refused["q.weight"]
+    among = read({"q.weight": weight, "k.weight": weight, "k.weight_scale": torch.tensor(2.0)})
+    assert (list(among.refused), list(among.how)) == (["q.weight"], ["k.weight"])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"q.weight_scale": torch.ones(3)}, "does not fit"),
+        ({"q.weight_scale": torch.ones(2, 4)}, "does not fit"),
+        ({"q.weight_scale": torch.ones(4, dtype=torch.int32)}, "does not fit"),
+    ],
+)
+def test_a_scale_that_does_not_fit_is_refused(tensors: dict[str, Tensor], words: str) -> None:
+    assert words in read({"q.weight": torch.ones(4, 6).to(FP8)} | tensors).refused["q.weight"]
+
+
+@pytest.mark.parametrize("dtype", [*FLOAT8, "float8_e8m0fnu"])
+def test_every_float_of_8_bits_is_widened_as_torch_widens_it(dtype: str) -> None:
+    codes = np.arange(256, dtype=np.uint8)
+    right = torch.from_numpy(codes).view(getattr(torch, dtype)).to(torch.float32).numpy()
+    widened = without_8_bits(codes.view(DTYPES[dtype]), dtype)
+    assert widened.dtype == np.float32
+    assert np.array_equal(np.isnan(widened), np.isnan(right))
+    assert np.array_equal(widened.view(np.uint32)[~np.isnan(right)], right.view(np.uint32)[~np.isnan(right)])
+
+
+# Packed weights
+
+OUT, IN = 64, 128
+GROUPS = IN // 32
+U8, I8, I16, I32, I64, U32 = torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint32
+F16, F32, BF16, E4M3, E8M0 = torch.float16, torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e8m0fnu
+WORDS = {"qweight": (I32, IN // 8, OUT), "qzeros": (I32, GROUPS, OUT // 8), "scales": (F16, GROUPS, OUT)}
+COLUMNS = WORDS | {"qweight": (I32, IN, OUT // 8)}
+PAIRS, BYTES, ROWS = (U8, OUT, IN // 2), (I8, OUT, IN), (F16, OUT, 1)
+FOUR_BITS = {
+    "weight": (U8, OUT * IN // 2, 1),
+    "weight.quant_map": (F32, 16),
+    "weight.quant_state.bitsandbytes__nf4": (U8, 90),
+}
+PLAIN = "in an unknown scheme (plain numbers with a scale)"
+BNB4, CT = "by bitsandbytes in 4 bits", "by compressed-tensors"
+Layout = dict[str, tuple[Any, ...]]
+LAYOUTS: list[tuple[Layout, dict[str, Any], str, int]] = [
+    (WORDS | {"g_idx": (I32, IN), "bias": (F16, OUT)}, {"quant_method": "gptq", "bits": 4}, "by GPTQ", OUT * IN),
+    (WORDS | {"g_idx": (I32, IN)}, {}, "by GPTQ", OUT * IN // 2),
+    (WORDS, {}, "by GPTQ", OUT * IN // 2),
+    (COLUMNS, {"quant_method": "awq", "bits": 4}, "by AWQ", OUT * IN),
+    (COLUMNS, {}, "by AWQ", OUT * IN),
+    ({"weight": BYTES, "SCB": (F32, OUT), "weight_format": (U8,)}, {}, "by bitsandbytes int8", OUT * IN),
+    (FOUR_BITS | {"weight.absmax": (F32, OUT * IN // 64)}, {}, BNB4, OUT * IN),
+    # Its codes may be stored as any dtype.
+    (FOUR_BITS | {"weight": (BF16, OUT * IN // 4, 1), "weight.absmax": (U8, 128)}, {}, BNB4, 2048),
+    ({"experts.up_blocks": (U8, 2, OUT, 4, 16), "experts.up_scales": (U8, 2, OUT, 4)}, {}, "by MXFP4", 2 * OUT * IN),
+    ({"weight": PAIRS, "weight_scale": (U8, OUT, IN // 32)}, {"quant_method": "quark"}, "by MXFP4", OUT * IN),
+    ({"weight": (I8, OUT, IN // 2), "scale": (E8M0, OUT, IN // 32)}, {"quant_method": "fp8"}, "by MXFP4", OUT * IN),
+    ({"weight": PAIRS, "weight_scale": (E4M3, OUT, 8), "weight_scale_2": (F32,)}, {}, "by NVFP4", OUT * IN),
+    ({"weight_packed": PAIRS, "weight_scale": (E4M3, OUT, 8), "weight_global_scale": (F32,)}, {}, "by NVFP4", OUT * IN),
+    ({"weight_packed": (I32, OUT, 16), "weight_scale": (BF16, OUT, 4), "weight_shape": (I64, 2)}, {}, CT, 4096),
+    ({"compressed": (BF16, OUT, 64), "bitmask": (U8, OUT, 16)}, {}, f"{CT}, sparse", 4096),
+    ({"weight": (U32, OUT, 16), "scales": (BF16, OUT, 4), "biases": (BF16, OUT, 4)}, {"bits": 4}, "by MLX", OUT * IN),
+    ({"weight": (U8, OUT // 4, IN), "weight_scale": (BF16, 1)}, {"quant_method": "bitnet"}, "by BitNet", 2048),
+    ({"weight": (BF16, OUT, IN), "weight_scale": (BF16, 1)}, {"quant_method": "bitnet"}, "by BitNet", OUT * IN),
+    ({"weight": (BF16, OUT, IN), "weight_scale": (BF16, OUT, 4)}, {}, PLAIN, OUT * IN),
+    ({"weight": BYTES, "weight_scale": ROWS, "weight_zero_point": (I8, OUT, 1)}, {}, "as int8 with scales", OUT * IN),
+    ({"weight._data": BYTES, "weight._scale": ROWS}, {}, "by quanto", OUT * IN),
+    ({"weight._data._data": PAIRS, "weight._scale": ROWS, "weight._shift": ROWS}, {}, "by quanto", OUT * IN // 2),
+    ({"_weight_qdata": BYTES, "_weight_scale": ROWS}, {}, "by torchao", OUT * IN),
+    ({"weight": (I8, IN, OUT), "weight_scales": (F16, OUT)}, {"quant_method": "eetq"}, "by EETQ", OUT * IN),
+    ({"W_q": PAIRS, "scale": (F16, 128, 1), "zero": (F16, 128, 1)}, {}, "by HQQ", OUT * IN // 2),
+    ({"W_q": (BF16, OUT, 32), "meta.scale": (F16, 128, 1), "meta.zero": (F16, 128, 1)}, {}, "by HQQ", 2048),
+    ({"codes": (I16, OUT, 16, 1), "codebooks": (F16, 1, 256, 1, 8), "scales": (F16, OUT, 1, 1)}, {}, "by AQLM", 2048),
+    ({"Qidxs": (I64, OUT, 2), "SU": (F16, IN), "SV": (F16, OUT)}, {}, "by QuIP#", 1024),
+    ({"indices": (I32, 1, 8, 32), "centroids.weight": (F16, 1, 4096), "weight_scale": (F16, IN)}, {}, "by VPTQ", 1024),
+    ({"q_weight": (I32, 16, OUT), "q_scale": (I32, 4, 8), "q_scale_max": (F16, 4)}, {}, "by EXL2", 4096),
+    ({"qweight": PAIRS, "scales": (U8, OUT, 4), "forward_hadamard_matrix": (F16, 9, 9)}, {}, "by FP-Quant", OUT * IN),
+    ({"weight": BYTES}, {}, "in an unknown scheme (int8)", OUT * IN),
+    ({"idx": (U8, OUT, IN), "lut": (F16, OUT, 16)}, {}, "in an unknown scheme (uint8)", OUT * IN),
+    ({"blob": PAIRS}, {"quant_method": "tbq"}, "by tbq", OUT * IN // 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "config", "scheme", "size"), LAYOUTS, ids=[f"{k} {x[2]}" for k, x in enumerate(LAYOUTS)]
+)
+def test_packed_weights_are_refused_by_their_scheme(
+    layout: Layout, config: dict[str, Any], scheme: str, size: int, tmp_path: Path
 ) -> None:
-    made = {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in tensors.items()}
-    if words:
-        assert words in only_refusal(made, config)
-    else:
-        assert not decoded(made, config).how
+    plain = {"model.embed_tokens.weight": torch.ones(50, OUT), "lm_head.weight": torch.zeros(50, OUT)}
+    packed = {f"model.layers.0.mlp.up_proj.{n}": torch.zeros(shape).to(dtype) for n, (dtype, *shape) in layout.items()}
+    save_file(plain | packed, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config} if config else {}))
+    checkpoint = Checkpoint(tmp_path, 0)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.analysed()
+    line = str(caught.value)
+    assert f": packed {scheme}; " in line
+    assert "model.dequantize()" in line
+    assert f"{100 * 3200 / (6400 + size):.0f}% of the parameters could be measured" in line
+    assert {layer.name for layer in checkpoint.layers()} == plain.keys()
+    assert [*checkpoint.weights.refused_sizes.values()] == [size]
 
 
-def test_a_plain_weight_next_to_the_packed_one_is_not_replaced() -> None:
-    tensors, _ = gptq(np.random.default_rng(0), 4, 32, 64, np.zeros(64, int), 1)
-    found = decoded(tensors | {"h.0.up.weight": torch.zeros(32, 64)}, {"bits": 4})
-    assert "stored too" in found.refused["h.0.up.qweight"]
-    assert not found.how
+@pytest.mark.parametrize(
+    ("name", "dtype", "shape", "beside"),
+    [
+        ("attn.relative_position_index", I32, (49, 49), "attn.logit_scale"),
+        ("attn.bias", U8, (1, 1, 64, 64), "attn.scale"),
+        ("embeddings.position_ids", I64, (1, 512), "embeddings.scale"),
+        ("gate.tid2eid", I32, (100, 4), "gate.weight"),
+        ("X_train", U8, (100, 28), "scale"),
+        ("bn.num_batches_tracked", I64, (), "bn.scale"),
+    ],
+)
+def test_whole_numbers_that_are_no_weights(name: str, dtype: Any, shape: tuple[int, ...], beside: str) -> None:
+    assert not read({name: torch.zeros(shape, dtype=dtype), beside: torch.ones(3)}).refused
 
 
 @given(data=st.data())
@@ -321,8 +251,16 @@ def test_no_mixture_of_tensors_raises_anything_else(data: st.DataObject) -> None
     """Whatever lies next to whatever, in whichever shapes: it is read in its shape, or refused."""
     tails = (
         *("qweight", "qzeros", "scales", "g_idx", "weight", "SCB", "weight_scale", "weight_scale_inv", "weight_packed"),
-        *("weight_shape", "weight_zero_point", "weight_g_idx", "weight_scale_2", "weight_global_scale", "biases"),
-        *("weight.absmax", "weight.quant_map", "weight.quant_state.bitsandbytes__nf4", "x_blocks", "x_scales"),
+        *("weight_shape", "weight_zero_point", "weight_scale_2", "weight_global_scale", "biases", "weight._data"),
+        *(
+            "weight.absmax",
+            "weight.quant_map",
+            "x_blocks",
+            "x_scales",
+            "_weight_qdata",
+            "_weight_scale",
+            "weight:qdata",
+        ),
     )
     dtypes = ("int8", "uint8", "int32", "uint32", "int64", "float16", "float32", "bfloat16", *FLOAT8, "float8_e8m0fnu")
     shapes = st.lists(st.sampled_from([0, 1, 2, 4, 8, 16, 32]), max_size=4).map(tuple)
@@ -332,35 +270,37 @@ def test_no_mixture_of_tensors_raises_anything_else(data: st.DataObject) -> None
         content = np.zeros(shape, DTYPES[dtype])
         entries.append(Entry(f"q.{tail}", shape, dtype, lambda a, b, c=content: c[a:b] if c.ndim else c))  # type: ignore[misc]
     values: st.SearchStrategy[Any] = st.sampled_from(
-        ["gptq", "awq", "bitnet", "compressed-tensors", 4, -1, 0, True, None, [], {"a": []}, 1e300]
+        ["gptq", "fp8", 4, -1, 0, True, None, [], [0, 0], {"a": []}, 1e300]
     )
-    keys = st.sampled_from(["quant_method", "bits", "group_size", "checkpoint_format", "config_groups", "q"])
-    found = dequantised(entries, data.draw(st.dictionaries(keys, values)))
+    keys = st.sampled_from(["quant_method", "bits", "weight_block_size", "config_groups", "q"])
+    config = data.draw(st.dictionaries(keys, values))
+    found = unquantised(entries, lambda _: {"quantization_config": config})
     for entry in found.entries:
         if entry.name in found.how:
             assert entry.whole().shape == entry.shape
-    assert set(found.refused) <= {entry.name for entry in found.entries}
+    assert found.refused.keys() == found.sizes.keys() <= {entry.name for entry in found.entries}
 
 
 def test_a_plain_checkpoint_is_left_alone() -> None:
-    entries = [in_memory("x", torch.zeros(2, 2))] * 3
-    many = [
-        Entry(f"model.layers.{k}.self_attn.q_proj.weight", (4, 4), "bfloat16", entries[0].read) for k in range(200_000)
-    ]
-    found = dequantised(many, {})
-    assert all(given is kept for given, kept in zip(many, found.entries, strict=True))
+    entry = in_memory("x", torch.zeros(2, 2))
+    many = [Entry(f"layers.{k}.q_proj.weight", (4, 4), "bfloat16", entry.read) for k in range(200_000)]
+    assert all(given is kept for given, kept in zip(many, unquantised(many, lambda _: {}).entries, strict=True))
 
 
-def test_nothing_of_a_file_but_its_header_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors, right = gptq(np.random.default_rng(0), 4, 32, 64, np.arange(64) // 16, 1)
-    save_file(tensors | {"norm.weight": torch.ones(4)}, tmp_path / "model.safetensors")
+def test_nothing_of_a_file_but_its_header_is_listed(tmp_path: Path) -> None:
+    tensors = {
+        "up.weight": torch.ones(4, 6).to(FP8),
+        "up.weight_scale": torch.tensor(2.0),
+        "norm.weight": torch.ones(4),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
     source = LocalSource(tmp_path / "model.safetensors")
-    entries = formats.entries(source.spec, source.files())
-    reads: list[tuple[int, int]] = []
-    counted = [Entry(e.name, e.shape, e.dtype, lambda a, b, e=e: reads.append((a, b)) or e.read(a, b)) for e in entries]  # type: ignore[misc, func-returns-value]
-    found = dequantised(counted, {"bits": 4})
+    reads: list[str] = []
+
+    def counted(entry: Entry) -> Entry:
+        return Entry(entry.name, entry.shape, entry.dtype, lambda a, b: reads.append(entry.name) or entry.read(a, b))  # type: ignore[func-returns-value]
+
+    found = unquantised([counted(entry) for entry in formats.entries(source.spec, source.files())], lambda _: {})
     assert not reads
-    weights = {entry.name: entry for entry in found.entries}
-    assert list(weights) == [e.name.replace("qweight", "weight") for e in entries if e.name not in found.parts]
-    np.testing.assert_allclose(weights["h.0.up.weight"].whole(), right, rtol=1e-6)
-    assert weights["norm.weight"] is next(e for e in counted if e.name == "norm.weight")
+    weight = next(entry for entry in found.entries if entry.name == "up.weight")
+    assert np.array_equal(weight.whole(), np.full((4, 6), 2.0))

@@ -131,7 +131,7 @@ class Checkpoint:
 
     @cached_property
     def weights(self) -> Weights:
-        """Its tensors as weights: dequantised, adapters multiplied out, each matrix with its role and layout.
+        """Its tensors as weights: 8-bit floats times their scales, adapters multiplied out, each matrix with its role and layout.
 
         Raises
         ------
@@ -193,7 +193,7 @@ class Checkpoint:
         return [*inputs, *heads]
 
     def tensors(self) -> "dict[str, Tensor]":
-        """Read every tensor, matrices or not, by name, for a model of torch; packed weights are unpacked.
+        """Read every tensor, matrices or not, by name, for a model of torch; 8-bit floats times their scales.
 
         Raises
         ------

@@ -23,11 +23,14 @@ FLOATS = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 EXPONENTS = ("uint8", "float8_e8m0fnu")  # dtypes of scales that are powers of two
 CODES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "float4_e2m1fn_x2")  # dtypes of packed numbers
 DEFAULT_BLOCK = 128  # side of the blocks of DeepSeek-V3 and everything after it
-_SCALES = ("{}_scale_inv", "{}_scale", "{stem}scale", "{stem}scale_weight", "{stem}qscale_weight", "{stem}scales")
+_SCALES = (
+    *("{}_scale_inv", "{}_scale", "{stem}scale", "{stem}_scale", "{stem}scale_weight", "{stem}qscale_weight"),
+    "{stem}scales",
+)
 """Names of the scale of 8-bit floats, by the weight's whole name, and by what stands before its last word."""
 _WEIGHT_WORDS = {"weight", "qweight", "packed", "qdata", "qvalue", "kernel"}
 _PART_WORDS = {
-    *("scale", "scales", "qscale", "wscale", "scb", "absmax", "zero", "zeros", "qzeros", "zp", "shift", "idx", "perm"),
+    *("scale", "scales", "qscale", "wscale", "scb", "absmax", "zero", "zeros", "qzeros", "zp", "shift", "perm"),
     *("codebook", "codebooks", "centroids", "lut", "tlut", "tables", "lookup", "hadamard", "meta", "su", "sv", "suh"),
     *("svh", "s", "biases", "qbiases", "shape", "nbits", "workspace", "bitmask", "invperm", "groups"),
 }
@@ -107,7 +110,8 @@ def unquantised(entries: Sequence[Entry], configuration: Callable[[str], Mapping
         elif scheme := stored.scheme(entry):
             name, bits = scheme
             found.refused[entry.name] = f"packed {name}; {FIX}"
-            found.sizes[entry.name] = int(entry.n_bytes * 8 / bits) if bits else math.prod(entry.shape)
+            # Packed weights have 8 bits at most.
+            found.sizes[entry.name] = math.prod(entry.shape) if entry.is_float else int(entry.n_bytes * 8 / (bits or 8))
     if made or stored.config:
         found.refused.update(dict.fromkeys(bare, f"fp8 without the scale that belongs to it; {FIX}"))
     _leave_out_parts(entries, made, found)
@@ -120,7 +124,7 @@ def unquantised(entries: Sequence[Entry], configuration: Callable[[str], Mapping
 
 def _leave_out_parts(entries: Sequence[Entry], made: Mapping[str, Entry], found: Quantised) -> None:
     """Note the tensors that belong to quantised weights: by their words in the same module, or all below the weight."""
-    scheme_of = {name: reason.partition(";")[0] for name, reason in found.refused.items()}
+    scheme_of = {name: f"weights {reason.partition(';')[0]}" for name, reason in found.refused.items()}
     scheme_of |= {name: found.how[plain.name] for name, plain in made.items()}
     in_module = {_module(name): scheme for name, scheme in scheme_of.items()}
     # quanto's data lie below the weight, as its scales do.
@@ -212,7 +216,7 @@ class _Stored:
 
     def _scale(self, entry: Entry) -> Entry | None:
         """Return the scale that lies next to a weight, by its name."""
-        stem = re.sub(r"(?:weight|packed|qdata|_data)$", "", entry.name)
+        stem = re.sub(r"(?:q?weight|packed|qdata|_data)$", "", entry.name)
         found = (self._by_name.get(pattern.format(entry.name, stem=stem)) for pattern in _SCALES)
         return next((scale for scale in found if scale is not None and scale is not entry), None)
 

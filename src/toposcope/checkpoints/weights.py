@@ -1,4 +1,4 @@
-"""A checkpoint's tensors as weights: unpacked, adapters multiplied out, sorted into matrices and all else."""
+"""A checkpoint's tensors as weights: times their scales, adapters multiplied out, sorted into matrices and all else."""
 
 import math
 from collections import Counter
@@ -86,11 +86,11 @@ def percent(share: float) -> str:
 class Weights:
     """What the tensors of a checkpoint are."""
 
-    entries: Sequence[Entry]  # all tensors, packed ones unpacked and adapters multiplied out
+    entries: Sequence[Entry]  # all tensors, 8-bit floats times their scales, adapters multiplied out
     matrices: list[Layer]  # embeddings included, without their source; a tied head has the role of the head
     others: dict[str, str]  # what each other tensor is, by name
-    packed: dict[str, str]  # the scheme of each packed weight, by name
-    refused: dict[str, str]  # why packed weights cannot be unpacked, by name
+    packed: dict[str, str]  # how each quantised weight is stored, by name
+    refused: dict[str, str]  # why packed weights and adapters are not read, by name
     refused_sizes: dict[str, int]  # their numbers of parameters
     unread: dict[str, int]  # numbers in values that are neither tensors nor weights, by name
     remarks: list[str]  # how they were read, where not simply as stored
@@ -124,7 +124,7 @@ class Weights:
         return Coverage.of(measured, rest)
 
     def refusal(self) -> str:
-        """Say in one line which weights cannot be unpacked, and why."""
+        """Say in one line which weights are not read, and why."""
         (first, reason), *more = self.refused.items()
         others = f" and {len(more)} more" if more else ""
         share = self.coverage().share
