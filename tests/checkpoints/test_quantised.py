@@ -39,7 +39,8 @@ def only_weight(tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None 
     (entry,) = found.entries
     assert set(found.how) == {entry.name}
     whole = entry.whole()
-    assert (whole.dtype, whole.shape) == (np.float32, entry.shape)
+    assert whole.dtype == np.float32
+    assert whole.shape == entry.shape
     cut = entry.shape[0] // 3
     for start, stop in ((0, cut), (cut, entry.shape[0]), (cut, cut + 1)):
         assert np.array_equal(entry.read(start, stop), whole[start:stop], equal_nan=True)

@@ -131,7 +131,7 @@ class Checkpoint:
 
     @cached_property
     def weights(self) -> Weights:
-        """Its tensors as weights: 8-bit floats times their scales, adapters multiplied out, each matrix with its role and layout.
+        """Its tensors as weights: scaled, adapters multiplied out, each matrix with its role and layout.
 
         Raises
         ------

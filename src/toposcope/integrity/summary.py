@@ -130,7 +130,7 @@ class CheckpointSummary(msgspec.Struct):
     files : dict of FileSummary
         Of weights, by name.
     tensors : dict of TensorSummary
-        By name; parameters, 8-bit floats times their scales, and running statistics; no masks, fixed tables and other buffers.
+        By name; parameters, scaled ones as they act, and running statistics; no masks, fixed tables and other buffers.
     error, kind : str
         Why it could not be opened or read, and `CheckpointError.kind`; empty if it could.
     doubt : str
