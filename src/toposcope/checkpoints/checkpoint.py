@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -106,7 +107,27 @@ class Checkpoint:
     @cached_property
     def _listing(self) -> Sequence[formats.Entry]:
         refuse_one_of_several(self.source, self.files)
-        return formats.entries(self.source.spec, self.files, self.key)
+        try:
+            return formats.entries(self.source.spec, self.files, self.key)
+        except ToposcopeError:
+            found = self._of_one_network()
+            if found is None:
+                raise
+            return found
+
+    def _of_one_network(self) -> Sequence[formats.Entry] | None:
+        """Return the tensors of the network that the end of the key names, of several in one model."""
+        parts = text_of(self.key).split(".")
+        for k in range(len(parts) if self.key else 0):
+            whole = Checkpoint(self.source, self.step, roles=self.roles, key=(".".join(parts[:k]),) if k else ())
+            with suppress(ToposcopeError):
+                if inside := set(whole.weights.networks.get(".".join(parts[k:]), ())):
+                    return formats.Listing(entry for entry in whole.entries if entry.name in inside)
+        return None
+
+    def names_a_network(self) -> bool:
+        """Return whether its key leads to one of several networks in one model."""
+        return self._of_one_network() is not None
 
     @property
     def notes(self) -> list[str]:
@@ -118,7 +139,13 @@ class Checkpoint:
             As `entries` does.
         """
         of_source = getattr(self.source, "notes", ())
-        return [*of_source, *getattr(self._listing, "notes", ()), *self.weights.remarks]
+        several = self.weights.several()
+        return [
+            *of_source,
+            *getattr(self._listing, "notes", ()),
+            *([several] if several else []),
+            *self.weights.remarks,
+        ]
 
     @cached_property
     def stated(self) -> dict[str, int]:
@@ -164,8 +191,11 @@ class Checkpoint:
         Raises
         ------
         ToposcopeError
-            If there is none, or weights are packed in a way that cannot be undone.
+            If there is none, there are several networks, or weights are packed in a way that cannot be undone.
         """
+        if several := self.weights.several():
+            key = ".".join(filter(None, (text_of(self.key), next(iter(self.weights.networks)))))
+            raise ToposcopeError(f"{self.location}: {several}; measure one by its key behind the place, such as :{key}")
         if self.weights.refused:
             raise CheckpointError(f"{self.location}: {self.weights.refusal()}", "unsupported")
         found = [layer for layer in self._layers if layer.role not in roles.NOT_ANALYSED]

@@ -397,8 +397,11 @@ def _looked_into(opened: Series, where: Source, stem: str, options: _Options) ->
         return replace(opened, checkpoints=(options.checkpoint(where, stem, step),))
     try:
         found = inside(where.spec, where.files(), options.key)
-    except CheckpointError:
-        if options.key:
+    except ToposcopeError as error:
+        # A key may name one of several networks in a model, which only its tensors tell.
+        if options.key and not Checkpoint(where, 0, roles=options.roles, key=options.key).names_a_network():
+            raise
+        if not (options.key or isinstance(error, CheckpointError)):
             raise
         found = Inside()
     options = replace(options, key=found.key or options.key)

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from toposcope.checkpoints.data_beside import DATA
 from toposcope.checkpoints.formats.entry import Entry, Unread
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
+from toposcope.checkpoints.networks import networks
 from toposcope.checkpoints.reparametrised import ORTHOGONAL, put_together
 from toposcope.checkpoints.tuning import NAMED_SHARE, SMALL_SIZE
 from toposcope.wording import examples
@@ -102,6 +104,18 @@ class Weights:
         return [
             e for e in self.entries if e.is_float and e.name not in self.refused and self.others.get(e.name) not in none
         ]
+
+    @cached_property
+    def networks(self) -> dict[str, list[str]]:
+        """The tensors of each of several networks, by its name; nothing of one."""
+        return networks(self.parameters())
+
+    def several(self) -> str:
+        """Say which networks there are if there are several, or return an empty text."""
+        names = {layer.tensor or layer.entry.name for layer in self.matrices}
+        counts = {network: len(names & {*inside}) for network, inside in self.networks.items()}
+        listed = ", ".join(f"{name} ({n} {'matrix' if n == 1 else 'matrices'})" for name, n in counts.items())
+        return f"holds {len(counts)} networks: {listed}" if counts else ""
 
     def coverage(self) -> Coverage:
         """Count which parameters are measured, and what the rest is; an embedding equal to the head counts once."""

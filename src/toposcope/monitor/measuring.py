@@ -84,7 +84,7 @@ class Measurer:
     def finish(self, done: StepMeasurements) -> None:
         """Add rows for the network where every layer has one, and keep the diagrams for the next step."""
         for probe, rows in done.measurements.items():
-            if NETWORK not in rows and all(layer in rows for layer in self._layers):
+            if self._layers and NETWORK not in rows and all(layer in rows for layer in self._layers):
                 combined = probe.combine([rows[layer].statistics for layer in self._layers])
                 statistics = {name: float(value) for name, value in combined.items()}
                 done.add(probe, checked(Measurement(NETWORK, NETWORK, statistics)))

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from toposcope.checkpoints import Layer
+from toposcope.checkpoints.networks import networks
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.monitor.activations import Activations
@@ -58,7 +59,9 @@ class Session:
         self._budget, self._sinks = budget, sinks
         self._alerts, self._forecast = Alerts(run.last_step), RunningForecast(run)
         self._training, self._other_probes = TrainingProbe(), other_probes
-        self._measurer = Measurer(probes, [layer.name for layer in layers], budget.charge, budget.meter.clock)
+        # Of several networks no value is one of "the network".
+        one_network = [] if networks([layer.entry for layer in layers]) else [layer.name for layer in layers]
+        self._measurer = Measurer(probes, one_network, budget.charge, budget.meter.clock)
         self._roles = {layer.name: layer.role for layer in layers}
         self.checkpoints = SavedCheckpoints(budget)
         self._writes = WriteQueue(self._open)
