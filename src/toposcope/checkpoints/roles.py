@@ -31,7 +31,7 @@ table     | pos_embed | DINO, BEiT, lucidrains     | task_token* cls_token* sep_
 table     | pos_embed | PEFT, CLIP, BLT            | prefix_token* *mask_token* special_token* soft_prompt
 table     | pos_embed | DETR: inputs of no token   | query_embed* query_feat refpoint_embed* object_quer* level_embed
 table     | head      | GPT-NeoX, TransformerLens  | embed_out *unembed*
-table     | embed     | GPT-2, GPT-NeoX, RWKV      | wte w_e lut ve embed_in embed_global* *emb *embed *embeds
+table     | embed     | GPT-2, GPT-NeoX, RWKV      | wte w_e lut ve tok token emb_l embed_in embed_global* *emb *embed *embeds
 table     | embed     | GPT-2, GPT-NeoX, RWKV      | *embedding *embeddings
 table     | embed     | transformers, Megatron     | embed_token* *emb_table *embed_table *embedding*_table *emb*_layer
 table     | embed     | transformers, Megatron     | *emb*_matrix
@@ -178,7 +178,7 @@ def _table_role(last: str, before: str) -> str:
     """Return the role of a table of embeddings or positions, or an empty text; a projection of one is no table."""
     if last in _TABLES and _in_table("table", before) == "pos_embed":
         return "pos_embed"
-    if last.isdecimal() and before.endswith("s"):
+    if last.isdecimal() and before.endswith(("s", "_l")):
         last = before
     role = "" if "_proj" in last else _in_table("table", last)
     return role if role in NOT_ANALYSED else ""
@@ -192,7 +192,7 @@ def _context(outer: Sequence[str]) -> str:
 
 def _parts(name: str) -> list[str]:
     """Return the parts of a name in lower case, without those that say nothing at its end."""
-    parts = name.lower().replace("/", ".").split(".")
+    parts = name.lower().removesuffix(":0").replace("/", ".").split(".")
     if parts[-1] == "value" and parts[-2:-1] and parts[-2] in {"kernel", "embedding", "scale", "bias"}:
         parts.pop()  # Flax's nnx keeps each array in a variable.
     while len(parts) > 1 and parts[-1] in _LEAVES:
