@@ -162,6 +162,17 @@ def test_reference_checkpoints(file: str, head: str | None, table: str) -> None:
     assert head is None or found[head].role == "head"
 
 
+@pytest.mark.parametrize("names", ["C W1 W2 b2 bngain bnbias", "0 1 2 3 4 5"])
+def test_a_table_by_hand_of_which_several_rows_are_read(names: str) -> None:
+    shapes = [(27, 10), (30, 44), (44, 27), (27,), (1, 44), (1, 44)]
+    listed = [
+        Entry(name, shape, "float32", lambda a, b, shape=shape: np.ones((b - a, *shape[1:])))  # type: ignore[misc]
+        for name, shape in zip(names.split(), shapes, strict=True)
+    ]
+    found = weights_of(listed, (), lambda name: {}).matrices
+    assert [(m.role, m.transposed) for m in found] == [("embed", False), ("other", True), ("head", True)]
+
+
 def test_an_autoencoder_has_no_embedding() -> None:
     shapes = {"encoder.weight": (20, 50), "encoder.bias": (20,), "decoder.weight": (50, 20), "decoder.bias": (50,)}
     listed = [Entry(name, shape, "float32", lambda a, b: np.ones((b - a, 8))) for name, shape in shapes.items()]

@@ -185,8 +185,10 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
             candidates[name] = (candidates[name][0], "embed", roles.BY_SHAPE)
     tables = [e for e, role, _ in candidates.values() if role == "embed" and len(e.shape) == 2]
     others = [e for e, role, _ in candidates.values() if role not in roles.NOT_ANALYSED]
+    # Of a table among arrays without names, no stream is known.
+    named = [e for e in tables if candidates[e.name][2] != roles.BY_SHAPE]
     width = layouts.residual_width(
-        entries, [e for e in tables if not vocabulary.is_extra_table(e.name)] or tables, others
+        entries, [e for e in named if not vocabulary.is_extra_table(e.name)] or named, others
     )
     known = _by_shape(candidates, width, vectors)
     vocabularies = {table.shape[0] for table in tables}

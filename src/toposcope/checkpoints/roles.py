@@ -31,8 +31,8 @@ table     | pos_embed | DINO, BEiT, lucidrains     | task_token* cls_token* sep_
 table     | pos_embed | PEFT, CLIP, BLT            | prefix_token* *mask_token* special_token* soft_prompt
 table     | pos_embed | DETR: inputs of no token   | query_embed* query_feat refpoint_embed* object_quer* level_embed
 table     | head      | GPT-NeoX, TransformerLens  | embed_out *unembed*
-table     | embed     | GPT-2, GPT-NeoX, RWKV      | wte w_e lut ve tok token emb_l embed_in embed_global* *emb *embed *embeds
-table     | embed     | GPT-2, GPT-NeoX, RWKV      | *embedding *embeddings
+table     | embed     | GPT-2, GPT-NeoX, RWKV      | wte w_e lut ve tok token lookup emb_l embed_in embed_global* *emb
+table     | embed     | GPT-2, GPT-NeoX, RWKV      | *embed *embeds *embedding *embeddings
 table     | embed     | transformers, Megatron     | embed_token* *emb_table *embed_table *embedding*_table *emb*_layer
 table     | embed     | transformers, Megatron     | *emb*_matrix
 table     | embed     | Llama, x-transformers      | tok*_emb* *token*_emb* word*_emb* vocab*_emb* input_emb* src_emb*

@@ -99,7 +99,8 @@ def by_shape(
     if heads:
         is_table = found[name][2] == roles.UNKNOWN and bias is None and shapes[name][0] == tokens
         return {name: "embed"} if is_table else {}
-    return {name: "head"} if bias == (tokens,) or not {inner, width}.isdisjoint(shapes[name]) else {}
+    is_head = tokens in map(math.prod, vectors.values()) or not {inner, width}.isdisjoint(shapes[name])
+    return {name: "head"} if is_head else {}
 
 
 def with_head(
