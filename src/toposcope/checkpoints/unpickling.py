@@ -126,9 +126,7 @@ def class_of(name: str, base: type[Placeholder] = Placeholder) -> type[Placehold
 
 def name_of(kind: Any) -> str:
     """Return the name of what a placeholder, or the class of one, stands for; nothing of anything else."""
-    return (
-        kind.name if isinstance(kind, Placeholder) or (isinstance(kind, type) and issubclass(kind, Placeholder)) else ""
-    )
+    return kind.name if issubclass(kind if isinstance(kind, type) else type(kind), Placeholder) else ""
 
 
 class _Dictionary(OrderedDict[Any, Any]):
@@ -138,19 +136,13 @@ class _Dictionary(OrderedDict[Any, Any]):
         pass
 
 
-class _Function:
+class _Function(msgspec.Struct, frozen=True):
     """A function of this package under the name of another; a pickle can set no attribute of it."""
 
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    function: Callable[..., Any]
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
-
-    def __setstate__(self, _: Any) -> None:
-        raise pickle.UnpicklingError("it sets the state of a function")
+        return self.function(*arguments)
 
 
 def _dictionary(*pairs: Any) -> "_Dictionary | Placeholder":
@@ -197,7 +189,7 @@ def _rebuild_v3(
 
 
 def _rebuild_from_type(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
-    if getattr(rebuild, "_function", None) is _rebuild_from_type:
+    if isinstance(rebuild, _Function) and rebuild.function is _rebuild_from_type:
         raise ValueError("a tensor within a tensor")
     rebuilt = rebuild(*arguments)
     if isinstance(rebuilt, Placeholder) and (name := name_of(kind)):
@@ -213,10 +205,9 @@ def _data(data: Any, *_: Any) -> Any:
     return data
 
 
-def _instance(kind: Any = Placeholder, *arguments: Any) -> Placeholder:
+def _instance(kind: Any = "", *arguments: Any) -> Placeholder:
     """Return an object of a class, as ``copyreg`` makes it."""
-    is_unknown = isinstance(kind, type) and issubclass(kind, Placeholder)
-    return kind(*arguments) if is_unknown else Placeholder(*arguments)
+    return class_of(name_of(kind))(*arguments)
 
 
 STORAGES = {
@@ -274,22 +265,10 @@ def load(
     *,
     deferring: bool = False,
 ) -> Any:
-    """Unpickle the next object of a stream, with an inert object for every name.
+    """Unpickle the next object of a stream, which is left behind it, with an inert object for every name.
 
-    Parameters
-    ----------
-    stream : BinaryIO
-        Seekable; left behind the pickle.
-    location : str
-        Of the file, for messages.
-    names : mapping
-        What stands for a name: a function, a storage, the name of a dtype, or a class that defines ``__setstate__``.
-    persistent : callable, optional
-        Returns what stands for an object outside the pickle; without one, such a reference is refused.
-    unknown : dict, optional
-        Receives the names of other classes.
-    deferring : bool
-        Leave long bytes in the file, as `Deferred`, so that listing the arrays of a pickle does not read them.
+    `names` maps a name to a function, a storage, the name of a dtype, or a class that defines ``__setstate__``. With
+    `deferring`, long bytes stay in the file as `Deferred`, so that listing the arrays of a pickle does not read them.
     """
     try:
         content = _looked_over(stream, deferring=deferring)

@@ -12,7 +12,7 @@ from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import torch_file
 from toposcope.checkpoints.formats.contents import fields_of, repeats, shape_of
 from toposcope.checkpoints.formats.entry import flattened
-from toposcope.checkpoints.formats.pickles import StoredArray
+from toposcope.checkpoints.formats.pickles import Opened, StoredArray
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other, of_weights
 from toposcope.checkpoints.sources import CheckpointError, StoredFile
 from toposcope.checkpoints.steps import EPOCH_COUNTERS, STEP_COUNTERS
@@ -98,7 +98,7 @@ def _dictionaries(content: Any, depth: int = MAX_DEPTH) -> Iterator[Mapping[Any,
                 yield from _dictionaries(value, depth - 1)
 
 
-def _of_optimizer(saved: torch_file.Saved, fields: Mapping[Any, Any], state: TrainingState, *, deep: bool) -> None:
+def _of_optimizer(saved: Opened, fields: Mapping[Any, Any], state: TrainingState, *, deep: bool) -> None:
     groups = fields["param_groups"] if isinstance(fields["param_groups"], list | tuple) else ()
     for rate in (_number(saved, (fields_of(group) or {}).get("lr")) for group in groups):
         if rate is not None:
@@ -126,7 +126,7 @@ def _of_optimizer(saved: torch_file.Saved, fields: Mapping[Any, Any], state: Tra
         state.wrong.append(f"a step of {min(known):g}")
 
 
-def _wrong_values(saved: torch_file.Saved, moment: StoredTensor, *, is_square: bool) -> str:
+def _wrong_values(saved: Opened, moment: StoredTensor, *, is_square: bool) -> str:
     """Return what is wrong with the values of a moment, or an empty text."""
     not_finite = negative = 0
     for block in saved.entry("moment", moment).blocks():
@@ -139,7 +139,7 @@ def _wrong_values(saved: torch_file.Saved, moment: StoredTensor, *, is_square: b
     return f"negative values of a mean of squares ({negative})" if negative else ""
 
 
-def _number(saved: torch_file.Saved, value: Any) -> float | None:
+def _number(saved: Opened, value: Any) -> float | None:
     if isinstance(value, StoredTensor | StoredArray) and math.prod(shape_of(value)) == 1:
         entry = saved.entry("number", value)
         value = float(flattened(entry.whole())[0]) if "bfloat" not in entry.dtype else None

@@ -8,7 +8,7 @@ point of the group ``toposcope.formats`` in a package of one's own.
 
 A format whose files can hold several models has a third, ``inside(spec, files, key) -> Inside``, and takes the key as
 another argument of ``entries``; one that only states how far the run was has ``stated(spec, files) -> dict[str, int]``.
-One that holds nested dictionaries, as a pickle does, has ``opened(spec, files) -> tuple[StoredFile, Saved]`` alone.
+One that holds nested dictionaries, as a pickle does, has ``opened(spec, files) -> tuple[StoredFile, Opened]`` alone.
 """
 
 from collections.abc import Collection

@@ -80,7 +80,7 @@ class _Array(StoredArray):
 
 
 class _Saved:
-    """What files hold together (see `toposcope.checkpoints.formats.torch_file.Saved`)."""
+    """What files hold together (see `toposcope.checkpoints.formats.pickles.Opened`)."""
 
     def __init__(self, files: Iterable[StoredFile]) -> None:
         self.unknown: Unknown = {}

@@ -71,7 +71,7 @@ class _Deflated(StoredArray):
 
 
 class _Arrays:
-    """The arrays of a file (see `toposcope.checkpoints.formats.torch_file.Saved`)."""
+    """The arrays of a file (see `toposcope.checkpoints.formats.pickles.Opened`)."""
 
     def __init__(self, file: StoredFile) -> None:
         self._file = file

@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
 from toposcope.checkpoints.formats.entry import Entry, as_array
-from toposcope.checkpoints.sources.source import Bytes, CheckpointError, RangeStream, StoredFile, truncated, unsupported
+from toposcope.checkpoints.sources.source import (
+    Bytes,
+    CheckpointError,
+    RangeStream,
+    StoredFile,
+    damaged,
+    truncated,
+    unsupported,
+)
 from toposcope.checkpoints.unpickling import (
     TENSOR_NAMES,
     Deferred,
@@ -41,6 +49,7 @@ _CORES = ("numpy.core", "numpy._core")
 MAX_EXPANDED_BYTES = 1 << 24
 """Of a tensor that repeats fewer stored numbers by its strides: a causal mask of 2,048 tokens in float32."""
 Data = Callable[[int, int], Bytes]  # reads a range of the bytes of a storage
+BIG_ENDIAN = "its numbers are big-endian; save it again on another machine"
 MAGIC = 0x1950A86A20F9469CFC6C  # pickled first in files from before torch 1.6
 
 
@@ -126,20 +135,16 @@ def _scalar(dtype: Any = None, data: Any = b"", *_: Any) -> Any:
     return struct.unpack((">" if dtype.is_big else "<") + form, data)[0]
 
 
-def _encode(text: Any = "", encoding: Any = "", *_: Any) -> Any:
-    """Return bytes that older protocols store as text."""
-    return text.encode("latin1") if encoding == "latin1" and isinstance(text, str) else Placeholder()
-
-
 def _bytes(content: Any = b"", *_: Any) -> Any:
-    """Return bytes, which older protocols make by a call."""
-    return content if isinstance(content, bytes | Deferred) else Placeholder()
+    """Return bytes, which older protocols make by a call, or encode from a text."""
+    found = _bytes_of(content)
+    return Placeholder() if found is None else found
 
 
 NAMES: Names = {
     **TENSOR_NAMES,
     ("numpy", "dtype"): lambda *arguments: StoredDtype(*arguments),
-    ("_codecs", "encode"): _encode,
+    ("_codecs", "encode"): _bytes,
     **{(module, name): _bytes for module in ("builtins", "__builtin__") for name in ("bytes", "bytearray")},
     **{(f"{core}.multiarray", "_reconstruct"): lambda *_: StoredArray() for core in _CORES},
     **{(f"{core}.multiarray", "scalar"): _scalar for core in _CORES},
@@ -240,20 +245,52 @@ class _Section:
         return _array_bytes(self.file, self.data, start, stop)
 
 
-class Legacy:
+class Opened:
+    """A file that was opened: the object in it, names of classes that were not made, and its tensors."""
+
+    content: Any = None  # with a `StoredTensor` or `StoredArray` for each tensor
+
+    def __init__(self, file: StoredFile) -> None:
+        self.file = file
+        self.unknown: Unknown = {}
+
+    def place(self, storage: StoredStorage) -> tuple[int, Data]:
+        """Return how many bytes a storage has, and what reads them; KeyError of one that the file does not hold."""
+        raise NotImplementedError
+
+    def entry(self, name: str, tensor: Any) -> Entry:
+        """Return one of its tensors or arrays; its storage must exist and be long enough."""
+        if isinstance(tensor, StoredArray):
+            return array_entry(self.file, name, tensor)
+        try:
+            size, data = self.place(tensor.storage)
+        except KeyError:
+            raise not_weights(self.file, f"{name[:80]!r} has no data") from None
+        return strided_entry(self.file, name, tensor, size, data)
+
+
+class Legacy(Opened):
     """A file from before torch 1.6: a sequence of pickles, then the numbers."""
 
     def __init__(self, file: StoredFile, stream: BinaryIO) -> None:
-        self._file = file
+        super().__init__(file)
         self._storages: dict[str, StoredStorage] = {}
-        self.unknown: Unknown = {}
         parts = (load(stream, file.location, NAMES, self._stored, self.unknown) for _ in range(4))
         _version, system, self.content, keys = parts
         if not isinstance(system, Mapping) or not isinstance(keys, list):
-            raise CheckpointError(f"{file.location}: damaged, or not a torch file; fetch or save it again", "damaged")
+            raise damaged(file, "not a sequence of pickles as torch wrote before 1.6")
         if system.get("little_endian") is not True:
-            raise unsupported(file, "its numbers are big-endian; save it again on another machine")
-        self._begins = self._places(keys, stream.tell())
+            raise unsupported(file, BIG_ENDIAN)
+        self._begins: dict[str, int] = {}
+        at = stream.tell()
+        for key in keys:  # the storages follow each other, each after its count
+            storage = self._storages.get(key) if isinstance(key, str) else None
+            if storage is None or key in self._begins:
+                raise not_weights(file, "it lists a storage that belongs to no tensor")
+            self._begins[key] = at + 8
+            at += 8 + _n_bytes(storage)
+        if at > file.size:
+            raise truncated(file, f"{at} bytes are needed, there are {file.size}")
 
     def _stored(self, reference: Any) -> StoredStorage | type:
         # The class of a module that was saved whole, with its source.
@@ -264,29 +301,13 @@ class Legacy:
             raise ValueError(f"a storage of another kind, {storage.name[:40]}")
         return self._storages.setdefault(storage.record, storage)
 
-    def _places(self, keys: list[Any], at: int) -> dict[str, int]:
-        """Return where the numbers of each storage begin; the storages follow each other, each after its count."""
-        begins = {}
-        for key in keys:
-            storage = self._storages.get(key) if isinstance(key, str) else None
-            if storage is None or key in begins:
-                raise not_weights(self._file, "it lists a storage that belongs to no tensor")
-            begins[key] = at + 8
-            at += 8 + storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
-        if at > self._file.size:
-            raise truncated(self._file, f"{at} bytes are needed, there are {self._file.size}")
-        return begins
+    def place(self, storage: StoredStorage) -> tuple[int, Data]:  # noqa: D102
+        begin = self._begins[storage.record]
+        return _n_bytes(storage), partial(_counted, self.file, begin, storage.count)
 
-    def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:
-        """Return one of its tensors."""
-        if isinstance(tensor, StoredArray):
-            return array_entry(self._file, name, tensor)
-        storage = tensor.storage
-        begin = self._begins.get(storage.record)
-        if begin is None:
-            raise not_weights(self._file, f"{name[:80]!r} has no data")
-        size = storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
-        return strided_entry(self._file, name, tensor, size, partial(_counted, self._file, begin, storage.count))
+
+def _n_bytes(storage: StoredStorage) -> int:
+    return storage.count * (itemsize(storage.dtype) if storage.dtype else 1)
 
 
 def _counted(file: StoredFile, begin: int, count: int, start: int, stop: int) -> Bytes:
@@ -295,15 +316,14 @@ def _counted(file: StoredFile, begin: int, count: int, start: int, stop: int) ->
     return file.read(begin + start, begin + stop)
 
 
-class Plain:
+class Plain(Opened):
     """A file of ``pickle.dump``: arrays, or tensors, each of which torch pickles as a file of its own."""
 
     def __init__(self, file: StoredFile, stream: BinaryIO) -> None:
-        self._file = file
+        super().__init__(file)
         self._inner: dict[str, tuple[Legacy, StoredStorage]] = {}
         # A pickle can refer to the same bytes many times.
         self._nested_of: dict[bytes | Deferred, StoredStorage] = {}
-        self.unknown: Unknown = {}
         names = {**NAMES, ("torch.storage", "_load_from_bytes"): self._nested}
         self.content = load(stream, file.location, names, None, self.unknown, deferring=True)
 
@@ -313,9 +333,9 @@ class Plain:
         if data in self._nested_of:
             return self._nested_of[data]
         size = data.stop - data.start if isinstance(data, Deferred) else len(data)
-        section = _Section(self._file, data, size)
+        section = _Section(self.file, data, size)
         stream = stream_of(section)
-        if load(stream, self._file.location, {}) != MAGIC:
+        if load(stream, self.file.location, {}) != MAGIC:
             raise ValueError("a tensor that torch did not pickle")
         inner = Legacy(section, stream)
         if not isinstance(inner.content, StoredStorage):
@@ -325,17 +345,12 @@ class Plain:
         self._nested_of[data] = own
         return own
 
-    def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:
-        """Return one of its tensors or arrays."""
-        if isinstance(tensor, StoredArray):
-            return array_entry(self._file, name, tensor)
-        if tensor.storage.record not in self._inner:
-            raise not_weights(self._file, f"{name[:80]!r} has no data")
-        inner, storage = self._inner[tensor.storage.record]
-        return inner.entry(name, StoredTensor(storage, tensor.dtype, tensor.offset, tensor.shape, tensor.strides))
+    def place(self, storage: StoredStorage) -> tuple[int, Data]:  # noqa: D102
+        inner, stored = self._inner[storage.record]
+        return inner.place(stored)
 
 
-def opened_pickle(file: StoredFile) -> Legacy | Plain:
+def opened_pickle(file: StoredFile) -> Opened:
     """Return a file that begins with a pickle, as what it is."""
     stream = stream_of(file)
     plain = Plain(file, stream)

@@ -6,27 +6,11 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints.formats.contents import (
-    WEIGHT_KEYS,
-    InnerSeries,
-    Key,
-    Model,
-    Stored,
-    contents_of,
-    descend,
-    fields_of,
-    is_module,
-    is_state,
-    is_state_dict,
-    model_of,
-    parts_by_key,
-    resolved,
-    shape_of,
-)
+from toposcope.checkpoints.formats import contents
 from toposcope.checkpoints.sources.source import Files, Source, StoredFile
 from toposcope.checkpoints.steps import COUNTERS, MAX_STEP, step_of
 
-Reader = Callable[[Stored], Any]  # returns the numbers of a small tensor as a nested list
+Reader = Callable[[contents.Stored], Any]  # returns the numbers of a small tensor as a nested list
 MAX_COUNTERS = 1 << 16  # of steps listed next to a series
 _ENSEMBLES = re.compile(
     r"ensemble|member|fold|agent|worker|population|expert|client|^models?$|networks?$|seed|polic|^h$|layers?$|blocks?$"
@@ -43,22 +27,22 @@ LATEST = "latest_checkpointed_iteration.txt"  # of Megatron
 MAX_BYTES = 100_000_000
 
 
-def series_at(content: Any, key: Key, read: Reader) -> InnerSeries | None:
+def series_at(content: Any, key: contents.Key, read: Reader) -> contents.InnerSeries | None:
     """Find the series under a key of a file: models of one architecture as a list, or by their steps.
 
     Its steps may be their keys, a list of equal length next to it, or a counter in each.
     """
-    inner = descend(content, key, "")
-    siblings = parts_by_key(descend(content, key[:-1], "")) if key else {}
+    inner = contents.descend(content, key, "")
+    siblings = contents.parts_by_key(contents.descend(content, key[:-1], "")) if key else {}
     if (own := _series_in(str(key[-1]) if key else "", inner, key, siblings, read)) is not None:
         return own
-    fields = fields_of(inner)
-    if fields is None or is_module(inner) or "param_groups" in fields:
+    fields = contents.fields_of(inner)
+    if fields is None or contents.is_module(inner) or "param_groups" in fields:
         return None
-    has_model = contents_of(inner).chosen is not None
+    has_model = contents.contents_of(inner).chosen is not None
     found = []
     for name, value in fields.items():
-        if isinstance(name, str | int) and not is_state(name, value):
+        if isinstance(name, str | int) and not contents.is_state(name, value):
             series = _series_in(str(name), value, (*key, name), fields, read)
             # Next to a model, a list of models needs its steps or a name that says what it is.
             if series is not None and (series.steps is not None or _CHECKPOINTS.search(series.place) or not has_model):
@@ -66,22 +50,24 @@ def series_at(content: Any, key: Key, read: Reader) -> InnerSeries | None:
     return found[0] if len(found) == 1 else None
 
 
-def _series_in(name: str, value: Any, key: Key, siblings: Mapping[Any, Any], read: Reader) -> InnerSeries | None:
-    if _ENSEMBLES.search(name) or is_module(value):
+def _series_in(
+    name: str, value: Any, key: contents.Key, siblings: Mapping[Any, Any], read: Reader
+) -> contents.InnerSeries | None:
+    if _ENSEMBLES.search(name) or contents.is_module(value):
         return None
-    parts, is_list = parts_by_key(value), isinstance(value, list | tuple)
+    parts, is_list = contents.parts_by_key(value), isinstance(value, list | tuple)
     steps: list[int] | None = None
     if not is_list:
         by_step = {k: step for k in parts if isinstance(k, str | int) and (step := _step_of_key(k)) is not None}
         parts, steps, origin = {k: parts[k] for k in by_step}, [*by_step.values()], "their keys"
-    if len(parts) < 2 or (not is_list and name in WEIGHT_KEYS) or not _are_alike([*parts.values()]):
+    if len(parts) < 2 or (not is_list and name in contents.WEIGHT_KEYS) or not _are_alike([*parts.values()]):
         return None
     if is_list:
         steps, origin = _steps_of_siblings(len(parts), siblings, read) or _steps_within(value, read) or (None, "")
-        is_plain = name in WEIGHT_KEYS or not any(map(is_state_dict, value))
+        is_plain = name in contents.WEIGHT_KEYS or not any(map(contents.is_state_dict, value))
         if steps is None and is_plain and name and not _CHECKPOINTS.search(name):
             return None
-    return InnerSeries(name, [(*key, part) for part in parts], steps, origin)
+    return contents.InnerSeries(name, [(*key, part) for part in parts], steps, origin)
 
 
 def _step_of_key(key: str | int) -> int | None:
@@ -95,9 +81,9 @@ def _are_alike(parts: Sequence[Any]) -> bool:
     """Return whether all hold models of the same names and shapes."""
     first = None
     for part in parts:
-        chosen = contents_of(part).chosen
-        model = Model() if chosen is None else model_of(descend(part, chosen, ""))
-        shapes = {name: shape_of(tensor) for name, tensor in model.tensors.items()}
+        chosen = contents.contents_of(part).chosen
+        model = contents.Model() if chosen is None else contents.model_of(contents.descend(part, chosen, ""))
+        shapes = {name: contents.shape_of(tensor) for name, tensor in model.tensors.items()}
         first = shapes if first is None else first
         if shapes != first or not model.has_matrix:
             return False
@@ -108,7 +94,7 @@ def _steps_of_siblings(count: int, siblings: Mapping[Any, Any], read: Reader) ->
     """Return the steps that a list, array or tensor of equal length next to the series gives."""
     names = [name for name in siblings if isinstance(name, str) and _STEPS.fullmatch(name)]
     for name in sorted(names, key=lambda name: "epoch" in name):
-        numbers = read(siblings[name]) if isinstance(siblings[name], Stored) else siblings[name]
+        numbers = read(siblings[name]) if isinstance(siblings[name], contents.Stored) else siblings[name]
         steps = [_counter(each, read) for each in numbers] if isinstance(numbers, list | tuple) else []
         known = [step for step in steps if step is not None]
         if len(known) == len(steps) == count:
@@ -133,22 +119,22 @@ def _steps_within(parts: Sequence[Any], read: Reader) -> tuple[list[int], str] |
 
 def counters_of(content: Any, read: Reader) -> dict[str, int]:
     """Return the counters of steps, epochs and tokens that were saved with a model, by name."""
-    fields = fields_of(content)
-    if fields is None or is_module(content):
+    fields = contents.fields_of(content)
+    if fields is None or contents.is_module(content):
         return {}
     found: dict[str, int] = {}
-    for state in (*(fields_of(fields.get(name)) or {} for name in _STATES), fields):
+    for state in (*(contents.fields_of(fields.get(name)) or {} for name in _STATES), fields):
         found |= {name: n for name in COUNTERS if (n := _counter(state.get(name), read)) is not None}
     # The other arguments of a run, such as steps, are plans.
-    iteration = _counter((fields_of(fields.get("args")) or {}).get("iteration"), read)
+    iteration = _counter((contents.fields_of(fields.get("args")) or {}).get("iteration"), read)
     return found if iteration is None else {"iteration": iteration} | found
 
 
-def stated_along(content: Any, key: Key, read: Reader) -> dict[str, int]:
+def stated_along(content: Any, key: contents.Key, read: Reader) -> dict[str, int]:
     """Return the counters of a model under a key: the deepest ones; those of a whole file are not of its parts."""
     stated = counters_of(content, read)
-    for part in resolved(content, key, ""):
-        content = parts_by_key(content)[part]
+    for part in contents.resolved(content, key, ""):
+        content = contents.parts_by_key(content)[part]
         is_part_of_series = isinstance(part, int) or step_of(part) is not None
         stated = ({} if is_part_of_series else stated) | counters_of(content, read)
     return stated
@@ -156,8 +142,8 @@ def stated_along(content: Any, key: Key, read: Reader) -> dict[str, int]:
 
 def _counter(value: Any, read: Reader) -> int | None:
     """Return a whole number that is 0 or more, also of a float, an array or a tensor of one number."""
-    if isinstance(value, Stored):
-        value = read(value) if shape_of(value) in ((), (1,)) else None
+    if isinstance(value, contents.Stored):
+        value = read(value) if contents.shape_of(value) in ((), (1,)) else None
         value = value[0] if isinstance(value, list) and value else value
     is_whole = type(value) is int or (type(value) is float and value.is_integer())
     return int(value) if is_whole and 0 <= value <= MAX_STEP else None

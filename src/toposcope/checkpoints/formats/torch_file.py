@@ -5,37 +5,18 @@ import zipfile
 import zlib
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from toposcope.checkpoints.formats import rank_files
-from toposcope.checkpoints.formats.contents import (
-    WEIGHT_KEYS,
-    Contents,
-    Inside,
-    Key,
-    Model,
-    Stored,
-    contents_of,
-    descend,
-    fields_of,
-    is_module,
-    model_of,
-    repeats,
-    resolved,
-    text_of,
-    without_attribute,
-)
-from toposcope.checkpoints.formats.entry import Entry, Listing
+from toposcope.checkpoints.formats import contents, rank_files
+from toposcope.checkpoints.formats.entry import Listing
 from toposcope.checkpoints.formats.pickles import (
+    BIG_ENDIAN,
     NAMES,
-    Legacy,
-    Plain,
-    StoredArray,
-    array_entry,
+    Data,
+    Opened,
     not_weights,
     opened_pickle,
     storage_of,
-    strided_entry,
 )
 from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, stated_along
 from toposcope.checkpoints.formats.weight_names import PICKLES, TORCH, is_other, of_weights
@@ -51,7 +32,7 @@ from toposcope.checkpoints.sources.source import (
     unsupported,
 )
 from toposcope.checkpoints.tuning import CHECKED_BYTES, MAX_READ_AHEAD
-from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, StoredTensor, Unknown, load, name_of
+from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, StoredStorage, Unknown, load, name_of
 from toposcope.wording import examples
 
 LOCAL_HEADER_BYTES = 30
@@ -70,19 +51,6 @@ _BEGINNINGS = {
 """First bytes of other files that are found under the names of weights."""
 
 
-class Saved(Protocol):
-    """A file that was opened: the object in it, names of classes that were not made, and its tensors."""
-
-    unknown: Unknown
-
-    @property
-    def content(self) -> Any:
-        """The saved object, `StoredTensor` or `StoredArray` for each tensor."""
-
-    def entry(self, name: str, tensor: Any) -> Entry:
-        """Return one of its tensors."""
-
-
 def claims(names: Collection[str]) -> bool:
     """By the suffix of a single file that does not belong to the optimizer."""
     if len(names) != 1 or rank_files.claims(names):
@@ -91,7 +59,7 @@ def claims(names: Collection[str]) -> bool:
     return name.endswith((*TORCH, *PICKLES)) and not is_other(name)
 
 
-def opened(_spec: str, files: Files) -> tuple[StoredFile, "Saved"]:
+def opened(_spec: str, files: Files) -> tuple[StoredFile, Opened]:
     """Open the one file, without reading the data of its tensors."""
     (file,) = files.values()
     return file, open_file(file)
@@ -100,20 +68,20 @@ def opened(_spec: str, files: Files) -> tuple[StoredFile, "Saved"]:
 def saved_fields(files: Files) -> Mapping[Any, Any]:
     """Return what a checkpoint of one torch file saves besides its tensors; nothing of other formats."""
     found = [file for name, file in of_weights(files).items() if name.endswith(TORCH)]
-    return (fields_of(open_file(found[0]).content) or {}) if len(found) == 1 else {}
+    return (contents.fields_of(open_file(found[0]).content) or {}) if len(found) == 1 else {}
 
 
-def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
+def listing(file: StoredFile, saved: Opened, key: contents.Key = ()) -> Listing:
     """List the tensors of the model in what a file saves, or of the one under a key."""
     content = _content(file, saved)
     rank_files.refuse_rank(file, content)
-    way = resolved(content, key, file.location)
-    inner = descend(content, way, file.location)
-    found = contents_of(inner, way)
+    way = contents.resolved(content, key, file.location)
+    inner = contents.descend(content, way, file.location)
+    found = contents.contents_of(inner, way)
     if found.chosen is None:
         raise _no_choice(file, inner, found, way, saved.unknown)
-    chosen = descend(content, found.chosen, file.location)
-    model = model_of(chosen)
+    chosen = contents.descend(content, found.chosen, file.location)
+    model = contents.model_of(chosen)
     if not model.has_matrix and model.has_unread:
         raise unsupported(
             file,
@@ -122,29 +90,29 @@ def listing(file: StoredFile, saved: Saved, key: Key = ()) -> Listing:
         )
     tensors = model.tensors
     if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
-        tensors = without_attribute(tensors)
+        tensors = contents.without_attribute(tensors)
     entries = (saved.entry(name, tensor) for name, tensor in tensors.items())
     stated = stated_along(content, found.chosen, partial(_counter, saved))
     return Listing(entries, _notes(found, model, chosen, saved.unknown), stated, model.unread)
 
 
-def within(file: StoredFile, saved: Saved, key: Key = ()) -> Inside:
+def within(file: StoredFile, saved: Opened, key: contents.Key = ()) -> contents.Inside:
     """Return the series in what a file saves, and the counters that it states."""
     content = _content(file, saved)
-    key = resolved(content, key, file.location)
-    found = contents_of(descend(content, key, file.location), key)
+    key = contents.resolved(content, key, file.location)
+    found = contents.contents_of(contents.descend(content, key, file.location), key)
     read = partial(_counter, saved)
     way = key if found.chosen is None else found.chosen
-    return Inside(key, series_at(content, key, read), stated_along(content, way, read), found)
+    return contents.Inside(key, series_at(content, key, read), stated_along(content, way, read), found)
 
 
-def _counter(saved: Saved, tensor: Stored) -> Any:
+def _counter(saved: Opened, tensor: contents.Stored) -> Any:
     """Return the value of a small tensor, None of a large one."""
     entry = saved.entry("counter", tensor)
     return entry.whole().tolist() if entry.n_bytes <= MAX_COUNTERS else None
 
 
-def open_file(file: StoredFile) -> "Archive | Legacy | Plain":
+def open_file(file: StoredFile) -> Opened:
     """Return a file as what it is, by its first bytes."""
     begin = file.read(0, min(32, file.size)).tobytes()
     if begin.startswith(SIGNATURES["zip"]):
@@ -171,23 +139,25 @@ def check(file: StoredFile, *, only_weights: bool) -> None:
         Archive(file).check(only_weights=only_weights)
 
 
-def _content(file: StoredFile, saved: Saved) -> Any:
+def _content(file: StoredFile, saved: Opened) -> Any:
     """Return the object in a file, unless the same values lie in so many places that they cannot all be looked at."""
     content = saved.content
-    if repeats(content):
+    if contents.repeats(content):
         raise not_weights(file, "the same values again and again, in dictionaries within dictionaries")
     return content
 
 
-def _no_choice(file: StoredFile, content: Any, found: Contents, key: Key, unknown: Unknown) -> CheckpointError:
+def _no_choice(
+    file: StoredFile, content: Any, found: contents.Contents, key: contents.Key, unknown: Unknown
+) -> CheckpointError:
     """Return why no model is read, and the keys that there are."""
     series = series_at(content, (), lambda _: None)
     if ways := [(*key, *way) for way in series.keys] if series is not None else found.others:
         kind = "a series of {} models" if series is not None else "{} models, none under a usual name"
-        names = ", ".join(ascii(text_of(way)[:60]) for way in ways[:MAX_LISTED])
-        first = f"{file.location}:{text_of(ways[0])[:60]}"
+        names = ", ".join(ascii(contents.text_of(way)[:60]) for way in ways[:MAX_LISTED])
+        first = f"{file.location}:{contents.text_of(ways[0])[:60]}"
         return unsupported(file, f"holds {kind.format(len(ways))}: {names}; choose one with {first}")
-    keys = fields_of(content) or {}
+    keys = contents.fields_of(content) or {}
     if "param_groups" in keys:
         return unsupported(file, "holds the state of an optimizer, not a model; name the model's file")
     there = ", ".join(ascii(str(name)[:40]) for name in [*keys][:6]) or "no dictionary of tensors"
@@ -196,16 +166,16 @@ def _no_choice(file: StoredFile, content: Any, found: Contents, key: Key, unknow
         there += f", and objects of other classes ({classes}), of which nothing was executed"
     return unsupported(
         file,
-        f"no tensors at the top level or under {', '.join(WEIGHT_KEYS)}; there is {there}. Save the model's "
+        f"no tensors at the top level or under {', '.join(contents.WEIGHT_KEYS)}; there is {there}. Save the model's "
         "state_dict() under one of these names",
     )
 
 
-def _notes(found: Contents, model: Model, chosen: Any, unknown: Unknown) -> list[str]:
+def _notes(found: contents.Contents, model: contents.Model, chosen: Any, unknown: Unknown) -> list[str]:
     """Return what was chosen and what was left unread, a remark each."""
     notes = []
     if found.others:
-        names = [text_of(other)[:60] for other in found.others]
+        names = [contents.text_of(other)[:60] for other in found.others]
         notes.append(
             f"also holds {examples(names, MAX_LISTED)}; to read one, add its key to the path, as in :{names[0]}"
         )
@@ -213,65 +183,60 @@ def _notes(found: Contents, model: Model, chosen: Any, unknown: Unknown) -> list
         notes.append(f"next to the model, left unread: {examples(found.left, MAX_LISTED)}")
     if model.unread:
         notes.append(f"{len(model.unread)} values other than plain tensors left unread: {_some_unread(model)}")
-    if is_module(chosen):
+    if contents.is_module(chosen):
         notes.append(f"a whole module was saved ({name_of(chosen)[:80]}); its parameters and buffers are read")
     elif unknown:
         notes.append(f"objects of other classes left unread: {examples([name[:80] for name in unknown], MAX_LISTED)}")
     return [note if note.isprintable() else ascii(note) for note in notes]
 
 
-def _some_unread(model: Model) -> str:
+def _some_unread(model: contents.Model) -> str:
     return examples([f"{name[:60]} ({value.what[:60]})" for name, value in model.unread.items()], MAX_LISTED)
 
 
-class Archive:
+class Archive(Opened):
     """The zip archive of one ``torch.save``."""
 
     def __init__(self, file: StoredFile, start: int = 0, stop: int | None = None) -> None:
-        self._file, self._start = file, start
-        self.unknown: Unknown = {}
+        super().__init__(file)
+        self._start = start
         # The directory at the end lists as many records as there are tensors.
         ahead = 1 << 16 if stop is None else 1 << 12
         try:
             with zipfile.ZipFile(io.BufferedReader(RangeStream(file, start, stop), ahead)) as archive:
                 listed = archive.infolist()
-                self._records = {info.filename.partition("/")[2]: info for info in listed}
-                self._check(len(listed))
-                # With torch.serialization.set_crc32_options(False) all of them are 0.
-                self._has_checksums = any(info.CRC for info in listed)
-            if "byteorder" in self._records and self._content("byteorder") != b"little":
-                raise unsupported(file, "its numbers are big-endian; save it again on another machine")
-            self.pickle = self._content("data.pkl")
+            self._records = {info.filename.partition("/")[2]: info for info in listed}
+            if reason := self._foreign(len(listed)):
+                raise unsupported(file, reason)
+            # With torch.serialization.set_crc32_options(False) all of them are 0.
+            self._has_checksums = any(info.CRC for info in listed)
+            if "byteorder" in self._records and self._whole("byteorder") != b"little":
+                raise unsupported(file, BIG_ENDIAN)
+            self.pickle = self._whole("data.pkl")
         except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError, ValueError) as error:
             raise truncated(file, "the directory at its end cannot be read") from error
 
     @property
     def content(self) -> Any:
-        """The saved object, `StoredTensor` for each tensor; parsed anew each time rather than kept in memory."""
-        return load(io.BytesIO(self.pickle), self._file.location, NAMES, storage_of, self.unknown)
+        """The saved object; parsed anew each time rather than kept in memory."""
+        return load(io.BytesIO(self.pickle), self.file.location, NAMES, storage_of, self.unknown)
 
-    def _check(self, count: int) -> None:
+    def _foreign(self, count: int) -> str:
+        """Return why it is no archive of ``torch.save``, or an empty text."""
         if "data.pkl" not in self._records:
-            raise unsupported(
-                self._file, "a zip archive without data.pkl, which torch.save does not write; name a file of torch.save"
-            )
+            return "a zip archive without data.pkl, which torch.save does not write; name a file of torch.save"
         if "constants.pkl" in self._records:
-            raise unsupported(self._file, "a TorchScript program; save its state_dict() with torch.save")
-        if len(self._records) != count:
-            raise not_weights(self._file, "it holds two records of the same name")
+            return "a TorchScript program; save its state_dict() with torch.save"
         if any(info.compress_type != zipfile.ZIP_STORED for info in self._records.values()):
-            raise unsupported(self._file, "its records are compressed, which torch never does; save it with torch.save")
+            return "its records are compressed, which torch never does; save it with torch.save"
+        size = self._records["data.pkl"].file_size
+        if size > MAX_PICKLE_BYTES:
+            return f"its data.pkl would be {size} bytes long, too many for names alone; save the state_dict of tensors"
+        return "it holds two records of the same name; save it again" if len(self._records) < count else ""
 
-    def _content(self, record: str) -> bytes:
-        info = self._records[record]
-        if info.file_size > MAX_PICKLE_BYTES:
-            raise unsupported(
-                self._file,
-                f"its {record} would be {info.file_size} bytes long, too many for names alone; save the model's "
-                "state_dict of tensors",
-            )
-        content = self._data(info, 0, info.file_size).tobytes()
-        if self._has_checksums and zlib.crc32(content) != info.CRC:
+    def _whole(self, record: str) -> bytes:
+        content = self._data(self._records[record], 0, self._records[record].file_size).tobytes()
+        if self._has_checksums and zlib.crc32(content) != self._records[record].CRC:
             raise zipfile.BadZipFile
         return content
 
@@ -279,37 +244,28 @@ class Archive:
         """Compare records with their CRC-32."""
         names = list(self._records) if self._has_checksums else []
         if only_weights:
-            content = self.content
-            chosen = contents_of(content).chosen
-            model = Model() if chosen is None else model_of(descend(content, chosen, self._file.location))
-            tensors = model.tensors.values()
-            needed = {f"data/{tensor.storage.record}" for tensor in tensors if isinstance(tensor, StoredTensor)}
+            needed = {f"data/{tensor.storage.record}" for tensor in contents.weights_of(self.content).values()}
             names = [name for name in names if name in needed]
         for name in names:
             info, crc = self._records[name], 0
             for start in range(0, info.file_size, CHECKED_BYTES):
                 crc = zlib.crc32(self._data(info, start, min(start + CHECKED_BYTES, info.file_size)).data, crc)
             if crc != info.CRC:
-                raise damaged(self._file, f"the bytes of its record {name[:80]!r} do not match their CRC-32")
+                raise damaged(self.file, f"the bytes of its record {name[:80]!r} do not match their CRC-32")
 
-    def entry(self, name: str, tensor: StoredTensor | StoredArray) -> Entry:
-        """Return one of its tensors; its record must exist and be long enough."""
-        if isinstance(tensor, StoredArray):
-            return array_entry(self._file, name, tensor)
-        info = self._records.get(f"data/{tensor.storage.record}")
-        if info is None:
-            raise not_weights(self._file, f"{name[:80]!r} has no data")
-        return strided_entry(self._file, name, tensor, info.file_size, partial(self._data, info))
+    def place(self, storage: StoredStorage) -> tuple[int, Data]:  # noqa: D102
+        info = self._records[f"data/{storage.record}"]
+        return info.file_size, partial(self._data, info)
 
     def _data(self, info: zipfile.ZipInfo, start: int, stop: int) -> Bytes:
         """Read bytes of a record's numbers, which begin after a header of variable length."""
         at = self._start + info.header_offset
         ahead = len(info.filename) + MAX_PADDING + stop if stop <= MAX_READ_AHEAD else 0
-        read = self._file.read(at, min(at + LOCAL_HEADER_BYTES + ahead, self._file.size))
+        read = self.file.read(at, min(at + LOCAL_HEADER_BYTES + ahead, self.file.size))
         header = read[:LOCAL_HEADER_BYTES].tobytes()
         if not header.startswith(SIGNATURES["zip"]):
-            raise not_weights(self._file, f"its record {info.filename[:80]!r} is not where its end says")
+            raise not_weights(self.file, f"its record {info.filename[:80]!r} is not where its end says")
         begin = LOCAL_HEADER_BYTES + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
         if begin + stop <= len(read):
             return read[begin + start : begin + stop]
-        return self._file.read(at + begin + start, at + begin + stop)
+        return self.file.read(at + begin + start, at + begin + stop)
