@@ -3,11 +3,11 @@
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from itertools import islice
-from typing import Annotated, Self
+from typing import Annotated
 
 import msgspec
 
@@ -37,12 +37,8 @@ def roots(spec: str, access: Access) -> list[tuple[str, "HubSource"]]:
         raise ToposcopeError(f"{spec}: no revision after @; write one, or a pattern such as hf:{repo}@step*")
     wanted = wanted or "main"
     first, _, rest = wanted.partition("/")
-
-    def source(revision: str, commit: str, path: str) -> HubSource:
-        return HubSource("", access, repo, revision, commit, "").child(path)
-
     if _COMMIT.fullmatch(first):
-        return [(first, source(first, first, rest))]
+        return [(first, HubSource(_spec(repo, first, rest.strip("/")), access, repo, first, first))]
     commits = looked_up(access, f"refs {_endpoint()}", dict[str, str], f"hf:{repo}", partial(_revisions, repo))
     pattern, prefix = wanted.rstrip("/"), ""
     # A revision's name may hold a slash, and a folder may follow it.
@@ -52,10 +48,14 @@ def roots(spec: str, access: Access) -> list[tuple[str, "HubSource"]]:
     if not found:
         some = ", ".join(list(commits)[:5]) or "none"
         raise ToposcopeError(f"{spec}: no branch or tag matches {wanted!r}; of {len(commits)} there are: {some}")
-    sources = [source(name, commits[name], prefix) for name in found]
+    sources = [HubSource(_spec(repo, name, prefix), access, repo, name, commits[name]) for name in found]
     if len(sources) == 1 and prefix and step_of(found[0]) is None:
         return [(prefix.rpartition("/")[2], sources[0])]
     return list(zip(found, sources, strict=True))
+
+
+def _spec(repo: str, revision: str, path: str) -> str:
+    return f"hf:{repo}@{revision}/{path}".rstrip("/")
 
 
 @dataclass(frozen=True)
@@ -65,21 +65,18 @@ class HubSource(RemoteSource):
     repo: str
     revision: str
     commit: str
-    path: str  # in the model
 
-    def child(self, name: str) -> Self:
-        """Return a file or folder below."""
-        return self._at(f"{self.path}/{name}")
-
-    def parent(self) -> Self:
-        """Return the folder of this file."""
-        return self._at(self.path.rpartition("/")[0])
+    @property
+    def path(self) -> str:
+        """In the model."""
+        return self.spec.removeprefix(_spec(self.repo, self.revision, "")).lstrip("/")
 
     def find(self) -> dict[str, Listed]:
         """List the files with their published sizes and hashes."""
-        tree, inside = self._tree(), f"{self.path}/".lstrip("/")
-        if self.path in tree:
-            return {"": tree[self.path]}
+        tree, path = self._tree(), self.path
+        if path in tree:
+            return {"": tree[path]}
+        inside = f"{path}/".lstrip("/")
         return {path.removeprefix(inside): listed for path, listed in tree.items() if path.startswith(inside)}
 
     def look(self) -> Listed | None:
@@ -93,10 +90,6 @@ class HubSource(RemoteSource):
     def key(self, listed: Listed) -> str:
         """Return the hash of its content, so that revisions that share a file fetch it once."""
         return f"hf {listed.version} {listed.size}"
-
-    def _at(self, path: str) -> Self:
-        path = path.strip("/")
-        return replace(self, spec=f"hf:{self.repo}@{self.revision}/{path}".rstrip("/"), path=path)
 
     def _tree(self) -> dict[str, Listed]:
         return _tree(_endpoint(), self.repo, self.revision, self.commit, self.access)

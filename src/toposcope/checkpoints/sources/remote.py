@@ -93,13 +93,9 @@ class RemoteSource:
         """Return a file or folder below."""
         return replace(self, spec=f"{self.spec.rstrip('/')}/{name}")
 
-    def parent(self) -> Self:
-        """Return the folder of this file."""
-        return replace(self, spec=self.spec.rpartition("/")[0])
-
     def beside(self, name: str) -> "RemoteFile | None":
         """Return a file in the folder of this file."""
-        place = self.parent().child(name)
+        place = replace(self, spec=self.spec.rpartition("/")[0]).child(name)
         listed = place.look()
         return None if listed is None else RemoteFile(place, listed)
 
