@@ -18,12 +18,7 @@ from toposcope.checkpoints.sources.credentials import (
     refuse_credentials_anywhere,
     without_credentials,
 )
-from toposcope.checkpoints.sources.local import (
-    LocalSource,
-    local_path,
-    name_of,
-    refuse_linked,
-)
+from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of, refuse_linked
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Source, StoredFile, fingerprint
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect_modules
