@@ -56,19 +56,12 @@ def total(folder: Path) -> int:
     return sum(sizes)
 
 
-@pytest.mark.parametrize(
-    ("text", "keep"),
-    [
-        ("none", 0),
-        ("ALL", None),
-        ("lru:10GB", 10**10),
-        ("lru:500m", 5 * 10**8),
-        ("lru:2.5T", 25 * 10**11),
-        ("lru:7", 7),
-    ],
-)
-def test_the_text_of_the_option(text: str, keep: int | None) -> None:
-    assert parse_keep(text) == keep
+TEXTS = {"none": 0, "ALL": None, "lru:10GB": 10**10, "lru:500m": 5 * 10**8, "lru:2.5T": 25 * 10**11, "lru:7": 7}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_text_of_the_option(text: str) -> None:
+    assert parse_keep(text) == TEXTS[text]
 
 
 @pytest.mark.parametrize("text", ["", "10GB", "lru", "lru:", "lru:-1G", "lru:1GiB", "some", "lru:1e9", "lru:٣"])

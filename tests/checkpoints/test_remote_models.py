@@ -57,18 +57,6 @@ def test_a_run_over_http(served: Path, access: Access) -> None:
             assert losses(f"{server.url}/run/", access, f"{server.url}/{place}") == expected
 
 
-@pytest.mark.slow
-def test_one_file_over_http_with_what_lies_beside_it(served: Path, access: Access) -> None:
-    write_model(served / "m")
-    (expected,) = losses(served / "m", access)
-    with running(RangeServer(served)) as server:
-        assert losses(f"{server.url}/m/model.safetensors", access) == [expected]
-        (served / "m" / "tokenizer.json").unlink()
-        (served / "m" / "config.json").unlink()
-        with pytest.raises(ToposcopeError, match=r"m/model.safetensors: no config.json with it"):
-            losses(f"{server.url}/m/model.safetensors", Access(keep=0))
-
-
 @pytest.fixture
 def model(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A model at two revisions, and one without its tokenizer."""

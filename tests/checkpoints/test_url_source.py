@@ -97,12 +97,8 @@ def test_an_index_page_leads_nowhere_else(server: RangeServer, access: Access) -
     (folder / ".hidden").mkdir(parents=True)
     for where in (folder, server.folder, folder / ".hidden"):
         WRITERS["safetensors"](where, 1, family_weights())
-    deep = folder / "a" / "b" / "c" / "d"
-    deep.mkdir(parents=True)
-    (deep.parent / "seen.txt").write_text("seen")
-    (deep / "unseen.txt").write_text("unseen")
     ((_, root),) = roots(f"{server.url}/series/", access)
-    assert sorted(root.files()) == ["a/b/c/seen.txt", "step_000001.safetensors"]
+    assert sorted(root.files()) == ["step_000001.safetensors"]
     assert all(request.startswith("GET /series/") for request in server.requests)
 
 
