@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 from toposcope.checkpoints.roles import leaf_of
@@ -134,47 +135,56 @@ def orientations(
     for matrix in matrices:
         groups[matrix.convention].append(matrix)
         families[_template(matrix.name)] += votes[matrix.name]
+    of_families = {template: _agreed(of_family) for template, of_family in families.items()}
     result: dict[str, Orientation] = {}
     for convention, members in groups.items():
-        heads = [Vote(turned, Rank.STREAM, "the weights of its heads") for turned in columns_of_heads]
         of_group = [vote for m in members for vote in votes[m.name]]
-        shared = _Shared(convention, of_group + (heads if convention is Convention.BY_HAND else []), len(members))
-        result |= {m.name: _decided(m, votes[m.name], families[_template(m.name)], shared) for m in members}
+        if convention is Convention.BY_HAND:
+            of_group += [Vote(turned, Rank.STREAM, "the weights of its heads") for turned in columns_of_heads]
+        shared = _agreed(of_group, _votes_against(convention, len(members)))
+        for m in members:
+            family = of_families[_template(m.name)]
+            result[m.name] = _decided(m, convention, _agreed(votes[m.name]), family, shared)
     return result
 
 
-class _Shared(NamedTuple):
-    """The votes on all matrices of a convention, and how many matrices these are."""
-
-    convention: Convention
-    votes: list[Vote]
-    n_matrices: int
+Agreed = Mapping[Rank, Vote]
+"""One of the votes of each rank in which all agree."""
 
 
-def _decided(matrix: Stored, own: Sequence[Vote], of_family: Sequence[Vote], shared: _Shared) -> Orientation:
+def _agreed(votes: Sequence[Vote], least: Mapping[Rank, int] = MappingProxyType({})) -> Agreed:
+    """Return what the votes agree in, rank by rank, if they are enough."""
+    of_rank: dict[Rank, list[Vote]] = defaultdict(list)
+    for vote in votes:
+        of_rank[vote.rank].append(vote)
+    return {
+        rank: cast[0]
+        for rank, cast in of_rank.items()
+        if len(cast) >= least.get(rank, 1) and len({vote.transposed for vote in cast}) == 1
+    }
+
+
+def _votes_against(convention: Convention, n_matrices: int) -> dict[Rank, int]:
+    """Return how many votes overrule a convention: those of a chain only if it holds all of its matrices."""
+    if convention not in {Convention.LINEAR, Convention.KERNEL}:
+        return {}
+    return {Rank.STREAM: 2, Rank.CHAIN: max(2, n_matrices), Rank.HALF_BY_NAME: max(2, n_matrices)}
+
+
+def _decided(matrix: Stored, convention: Convention, own: Agreed, family: Agreed, shared: Agreed) -> Orientation:
     """Decide by the strongest evidence: the matrix's own, then that of its convention, then the convention itself.
 
-    `of_family` are the votes on matrices whose names differ in numbers alone.
+    `family` are the matrices whose names differ in numbers alone.
     """
-    convention = shared.convention
-    is_named = convention in {Convention.LINEAR, Convention.KERNEL}
-    # A role, a width or a chain can be wrong about one matrix of a convention that is known; a bias cannot.
-    mine = [vote for vote in own if vote.rank is Rank.BIAS or not is_named]
-    for votes, rank, words in (
-        (mine, Rank.BIAS, ""),
-        (mine, Rank.STREAM, ""),
-        (of_family, Rank.BIAS, "as others: "),
-        (shared.votes, Rank.BIAS, "as others: "),
-        (shared.votes, Rank.STREAM, "as others: "),
-        (mine, Rank.CHAIN, ""),
-        (shared.votes, Rank.CHAIN, "as others: "),
-        (mine, Rank.HALF_BY_NAME, ""),
-        (shared.votes, Rank.HALF_BY_NAME, "as others: "),
+    if convention in {Convention.LINEAR, Convention.KERNEL}:
+        # A role, a width or a chain can be wrong about one matrix of a convention that is known; a bias cannot.
+        own = {rank: vote for rank, vote in own.items() if rank is Rank.BIAS}
+    for votes, rank in (
+        *((own, Rank.BIAS), (own, Rank.STREAM), (family, Rank.BIAS), (shared, Rank.BIAS), (shared, Rank.STREAM)),
+        *((own, Rank.CHAIN), (shared, Rank.CHAIN), (own, Rank.HALF_BY_NAME), (shared, Rank.HALF_BY_NAME)),
     ):
-        of_rank = [vote for vote in votes if vote.rank is rank]
-        least = _least(rank, shared) if votes is shared.votes else 1
-        if len(of_rank) >= least and len({vote.transposed for vote in of_rank}) == 1:
-            return Orientation(of_rank[0].transposed, words + of_rank[0].reason)
+        if (vote := votes.get(rank)) is not None:
+            return Orientation(vote.transposed, f"{'' if votes is own else 'as others: '}{vote.reason}")
     if convention is Convention.LINEAR:
         return Orientation(False, "weight of a linear map")
     if convention is Convention.KERNEL:
@@ -182,13 +192,6 @@ def _decided(matrix: Stored, own: Sequence[Vote], of_family: Sequence[Vote], sha
     if convention is Convention.BY_HAND and _TRANSFORMER_LENS.search(matrix.name):
         return Orientation(True, "TransformerLens by its name")
     return UNKNOWN
-
-
-def _least(rank: Rank, shared: _Shared) -> int:
-    """Return how many votes overrule a convention: those of a chain only if it holds all of its matrices."""
-    if shared.convention not in {Convention.LINEAR, Convention.KERNEL} or rank is Rank.BIAS:
-        return 1
-    return 2 if rank is Rank.STREAM else max(2, shared.n_matrices)
 
 
 # Biases
