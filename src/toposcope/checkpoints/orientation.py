@@ -207,10 +207,11 @@ def _with_named_biases(matrices: Sequence[Stored], vectors: Iterable[str]) -> It
     """Yield matrices with the biases whose names are theirs but for the word: ``W_hidden`` and ``b_hidden``."""
     exact: dict[tuple[str, ...], list[Stored]] = defaultdict(list)
     below: dict[str, list[Stored]] = defaultdict(list)
-    for matrix in matrices:
+    biases = list(filter(_is_bias, vectors))
+    for matrix in matrices if biases else ():
         exact[_stem(matrix.name)].append(matrix)
         below[_parent(matrix.name)].append(matrix)
-    for name in filter(_is_bias, vectors):
+    for name in biases:
         stem = _stem(name)
         found = exact.get(stem) or [m for m in below[_parent(name)] if _holds(_stem(m.name), stem)]
         yield from ((matrix, name) for matrix in found)
@@ -283,6 +284,7 @@ def _module(name: str) -> str:
     return name[: max(map(name.rfind, "./_"), default=0)] if re.search("[./_]", name) else ""
 
 
+@lru_cache(maxsize=1 << 16)
 def _template(name: str) -> str:
     return _NUMBER.sub("#", name)
 
@@ -376,10 +378,12 @@ def _reads_rows(matrix: Stored, table: Stored) -> bool:
 
 def double_biases(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> set[str]:
     """Return the matrices that are the two biases of a GRU of Keras, for its inputs and for its state, in a list."""
-    names = {template: [m for m in matrices if _template(m.name) == template] for template in map(_template, vectors)}
+    lists: dict[str, list[Stored]] = {_template(name): [] for name in vectors}
+    for matrix in matrices:
+        lists.get(_template(matrix.name), []).append(matrix)
     return {
         third.name
-        for members in names.values()
+        for members in lists.values()
         for _, second, third in zip(members, members[1:], members[2:], strict=False)
         if third.shape[0] == 2 and third.shape[1] == second.shape[1] == 3 * second.shape[0]
     }
