@@ -196,12 +196,3 @@ def test_different_models_are_no_series(content: Callable[[], Any], tmp_path: Pa
     with pytest.raises(CheckpointError) as caught:
         _ = series(tmp_path / "file.pt")[0].entries
     assert caught.value.kind == "unsupported"
-
-
-def test_steps_of_a_plan_are_not_those_of_the_checkpoints(tmp_path: Path) -> None:
-    torch.save(
-        {"checkpoints": [family_weights(k) for k in range(3)], "lr_decay_epochs": [30, 60, 90]}, tmp_path / "file.pt"
-    )
-    opened = series(tmp_path / "file.pt")
-    assert opened.steps == [0, 1, 2]
-    assert "no steps are saved" in opened.notes[0]

@@ -9,7 +9,6 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -141,13 +140,6 @@ def test_numbers_used_over_and_over(tmp_path: Path) -> None:
         Checkpoint(tmp_path / "step_3.pt", 1).layers()
 
 
-def test_many_matrices_without_strides_are_refused(tmp_path: Path) -> None:
-    path, few = tmp_path / "step_1.pt", torch.ones(64)
-    torch.save({f"layers.{k}.w": few.as_strided((2048, 2048), (0, 0)) for k in range(40)}, path)
-    with refused(path, "many tensors of the same numbers"):
-        Checkpoint(path, 1).layers()
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 def test_masks_and_shared_layers_are_read(zipped: bool, tmp_path: Path) -> None:
     path, shared = tmp_path / "step_1.pt", torch.randn(2048, 2048)
@@ -156,29 +148,6 @@ def test_masks_and_shared_layers_are_read(zipped: bool, tmp_path: Path) -> None:
     layers = {layer.name: layer for layer in Checkpoint(path, 1).layers()}
     assert len(layers) == 24
     assert layers["layers.23.w"].shape == (2048, 2048)
-
-
-def test_a_model_of_rows_that_are_not_there(tmp_path: Path) -> None:
-    torch.save({"w": torch.ones(3, 2), "v": torch.zeros(3, 2)}, tmp_path / "step_1.pt")
-    layer = Checkpoint(tmp_path / "step_1.pt", 1).layers()[0]
-    for start, stop in ((0, 4), (-1, 2), (2, 1), (3, 5)):
-        with refused(tmp_path / "step_1.pt", "layer v has 3 rows"):
-            layer.read(start, stop)
-    assert layer.read(3, 3).shape == (0, 2)
-
-
-def test_a_checkpoint_of_a_model_on_a_gpu(tmp_path: Path) -> None:
-    """The location is a word in the pickle, of the same length here."""
-    path = tmp_path / "step_1.pt"
-    torch.save({"w": torch.arange(6.0).view(2, 3)}, path)
-    with zipfile.ZipFile(path) as archive:
-        records = {info.filename: archive.read(info) for info in archive.infolist()}
-    assert b"X\x03\x00\x00\x00cpu" in records["step_1/data.pkl"]
-    records["step_1/data.pkl"] = records["step_1/data.pkl"].replace(b"X\x03\x00\x00\x00cpu", b"X\x06\x00\x00\x00cuda:7")
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in records.items():
-            archive.writestr(name, content)
-    assert same(tensor_of(by_name(path)["w"]), torch.arange(6.0).view(2, 3))
 
 
 def test_a_checkpoint_of_lightning(tmp_path: Path) -> None:
@@ -200,29 +169,6 @@ def test_a_checkpoint_of_lightning(tmp_path: Path) -> None:
     two = {"net.weight": torch.ones(2, 2), "loss.weight": torch.ones(3)}
     torch.save(content | {"state_dict": two}, tmp_path / "epoch=0-step=1.ckpt")
     assert sorted(by_name(tmp_path / "epoch=0-step=1.ckpt")) == sorted(two)
-
-
-def test_float8_stays_as_it_is_and_is_widened_for_a_probe(tmp_path: Path) -> None:
-    every = torch.arange(256, dtype=torch.uint8).view(16, 16)
-    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        path = tmp_path / "step_1.pt"
-        torch.save({"head.weight": every.view(dtype), "packed.weight": every.clone().view(torch.int8)}, path)
-        (layer,) = Checkpoint(path, 1).layers()
-        assert same(tensor_of(layer), every.view(dtype))
-        assert layer.read().dtype == np.float32
-        assert np.array_equal(layer.read(), every.view(dtype).float().numpy(), equal_nan=True)
-        assert np.array_equal(layer.read(2, 5), every.view(dtype).float().numpy()[2:5], equal_nan=True)
-        assert any("8-bit" in note for note in Checkpoint(path, 1).notes)
-        assert layer.n_bytes == 256
-        assert layer.content_hash() != by_name(path)["packed.weight"].content_hash()
-
-
-def test_packed_numbers_are_no_layers(tmp_path: Path) -> None:
-    packed = torch.zeros(4, 4, dtype=torch.uint8)
-    torch.save({"a.weight": packed.clone().view(torch.float4_e2m1fn_x2), "b.weight": packed}, tmp_path / "step_1.pt")
-    checkpoint = Checkpoint(tmp_path / "step_1.pt", 1)
-    assert checkpoint.layers() == []
-    assert len(checkpoint.content_hash()) == 64
 
 
 def rewritten(path: Path, change: dict[str, bytes], **how: Any) -> Path:
@@ -253,47 +199,6 @@ def test_archives_torch_would_not_write(tmp_path: Path) -> None:
         archive.writestr("step_1/data.pkl", pickle.dumps({}))
     with refused(path, "two records"):
         Checkpoint(path, 1).layers()
-
-
-def test_a_bomb_of_zeros_is_not_unpacked(tmp_path: Path) -> None:
-    with (
-        zipfile.ZipFile(tmp_path / "step_1.pt", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
-        archive.open("a/data.pkl", "w") as stream,
-    ):
-        for _ in range(300):
-            stream.write(bytes(1 << 20))
-    with refused(tmp_path / "step_1.pt", "compressed"):
-        Checkpoint(tmp_path / "step_1.pt", 1).layers()
-    # A file that has room for such a pickle, on a disk that keeps no zeros.
-    with zipfile.ZipFile(tmp_path / "step_2.pt", "w") as archive:
-        archive.writestr("a/data.pkl", b"")
-    content = bytearray((tmp_path / "step_2.pt").read_bytes())
-    for at in (18, 22):
-        content[at : at + 4] = (1 << 30).to_bytes(4, "little")
-    end = content.index(b"PK\x01\x02")
-    for at in (end + 20, end + 24):
-        content[at : at + 4] = (1 << 30).to_bytes(4, "little")
-    with (tmp_path / "step_2.pt").open("wb") as file:
-        file.write(content[:end])
-        file.seek(1 << 30, io.SEEK_CUR)
-        tail = content[end:]
-        tail[-6:-2] = (end + (1 << 30)).to_bytes(4, "little")
-        file.write(tail)
-    with refused(tmp_path / "step_2.pt", "data.pkl would be"):
-        Checkpoint(tmp_path / "step_2.pt", 1).layers()
-
-
-@pytest.mark.parametrize("width", [1, 90, 400])
-def test_rows_are_read_alone_with_their_header_or_behind_it(width: int, tmp_path: Path) -> None:
-    # A few numbers come with the header of their record, in one read; more in a second.
-    W = torch.arange(100 * width, dtype=torch.float32).view(100, width)
-    path = tmp_path / "step_1.pt"
-    torch.save({"model": {"first": torch.ones(3), "w": W, "last": torch.ones(3)}}, path)
-    (layer,) = Checkpoint(path, 1).layers()
-    for start, stop in [(0, 100), (0, 1), (99, 100), (40, 95), (7, 7)]:
-        assert torch.equal(tensor_of(layer, start, stop), W[start:stop])
-    layer.read(98)[:] = -1  # it is the caller's
-    assert torch.equal(tensor_of(layer), W)
 
 
 @examples(300)

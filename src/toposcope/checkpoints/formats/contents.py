@@ -69,21 +69,11 @@ class Contents:
 
 @dataclass(frozen=True)
 class Inside:
-    """What a checkpoint holds besides the tensors of one model.
-
-    Attributes
-    ----------
-    key : tuple
-        The key as its dictionaries have it.
-    series : InnerSeries or None
-    stated : dict of int
-        Counters of steps, epochs and tokens, by name.
-    models : Contents
-    """
+    """What a checkpoint holds besides the tensors of one model, under its `key` as its dictionaries have it."""
 
     key: Key = ()
     series: InnerSeries | None = None
-    stated: dict[str, int] = field(default_factory=dict)
+    stated: dict[str, int] = field(default_factory=dict)  # counters of steps, epochs and tokens
     models: Contents = field(default_factory=Contents)
 
 

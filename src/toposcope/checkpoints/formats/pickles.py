@@ -2,7 +2,6 @@
 
 import io
 import math
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -36,14 +35,8 @@ from toposcope.checkpoints.unpickling import (
     natural_numbers,
 )
 
-_CODES = {
-    **{"b1": "bool", "c8": "complex64", "c16": "complex128", "f2": "float16", "f4": "float32", "f8": "float64"},
-    **{f"{kind}{size}": f"{name}{8 * size}" for kind, name in (("i", "int"), ("u", "uint")) for size in (1, 2, 4, 8)},
-}
-_NUMBERS = {"f2": "e", "f4": "f", "f8": "d", "i1": "b", "i2": "h", "i4": "i", "i8": "q"} | {
-    **{"u1": "B", "u2": "H", "u4": "I", "u8": "Q", "b1": "?"}
-}
-"""Formats of `struct`, by NumPy's code."""
+_NUMBERS = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+_CODES = {np.dtype(name).str[1:]: name for name in _NUMBERS}
 _EXTENSIONS = ("ml_dtypes", "jaxlib")  # packages that add dtypes to NumPy, such as bfloat16
 _CORES = ("numpy.core", "numpy._core")
 MAX_EXPANDED_BYTES = 1 << 24
@@ -59,13 +52,11 @@ class StoredDtype:
     __slots__ = ("code", "is_big", "name")
 
     def __init__(self, code: Any = "", *_: Any) -> None:
-        if name_of(code).startswith(_EXTENSIONS):
-            last = code.name.rpartition(".")[2]
-            self.code, self.name = last, last if last in DTYPES else ""
-        else:
-            self.code = code.lstrip("<>=|")[:40] if isinstance(code, str) else ""
-            self.name = _CODES.get(self.code, "")
-        self.is_big = isinstance(code, str) and code.startswith(">")
+        name = name_of(code)
+        is_extension = name.startswith(_EXTENSIONS)
+        code = name.rpartition(".")[2] if is_extension else code if isinstance(code, str) else ""
+        self.code, self.is_big = code.lstrip("<>=|")[:40], code.startswith(">")
+        self.name = self.code if is_extension and self.code in DTYPES else _CODES.get(self.code, "")
 
     def __setstate__(self, state: Any) -> None:
         order, fields = state[1], state[4]
@@ -128,11 +119,11 @@ def _from_jax(_function: Any, _arguments: Any, state: Any, *_: Any) -> StoredArr
 
 
 def _scalar(dtype: Any = None, data: Any = b"", *_: Any) -> Any:
-    form = _NUMBERS.get(dtype.code) if isinstance(dtype, StoredDtype) else None
     data = _bytes_of(data)
-    if form is None or not isinstance(data, bytes):
+    if not isinstance(dtype, StoredDtype) or dtype.code not in _CODES or not isinstance(data, bytes):
         return Placeholder()
-    return struct.unpack((">" if dtype.is_big else "<") + form, data)[0]
+    (number,) = np.frombuffer(data, np.dtype(dtype.code).newbyteorder(">" if dtype.is_big else "<"))
+    return number.item()
 
 
 def _bytes(content: Any = b"", *_: Any) -> Any:
