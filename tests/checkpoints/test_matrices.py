@@ -183,6 +183,11 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
         {"net.0.weight", "net.2.weight"},
         set(),
     ),
+    "copies and moments by hand": (
+        {f"{prefix}W{k}": r(7 + k, 6) for prefix in ("", "best_", "target_", "v_d", "m") for k in (1, 2)},
+        {"W1", "W2"},
+        set(),
+    ),
     "data beside matrices by hand": (
         {"U": r(8, 4), "theta2": r(8, 3), "X": r(120, 4), "y_test": r(30, 3)},
         {"U", "theta2"},

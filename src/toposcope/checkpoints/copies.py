@@ -11,7 +11,7 @@ from toposcope.checkpoints.formats import Entry
 
 _AVERAGE = r"(?:n_)?averaged?|avg|emas?|swa"
 _WORD = re.compile(
-    rf"(?:^|_)(?:{_AVERAGE}|teacher|shadow|momentum|slow|old|frozen|reference|ref|lagged|delayed|polyak|target|targ|copy)"
+    rf"(?:^|_)(?:{_AVERAGE}|best|teacher|shadow|momentum|slow|old|frozen|reference|ref|lagged|delayed|polyak|target|targ|copy)"
     r"(?:_(?:model|module|network|net|layers|params))?(?=_|$)",
     re.IGNORECASE,
 )
@@ -102,11 +102,31 @@ def _beside(module: str, inside: Sequence[Entry], others: Sequence[Entry]) -> st
     outer = module.rpartition(".")[0]
     if len(inside) == 1 and inside[0].name == module:
         alike = [e.name for e in others if e.shape == inside[0].shape and e.name.startswith(outer)]
-        named = [name for name in alike if name.lower() in _without_word(module)]
+        plain = {name.rpartition(".")[2] for name in _without_word(module)}
+        named = [n for n in alike if not _TRANSLATED.search(n) and n.lower().endswith(tuple(plain))]
         return next(iter(named or (alike if outer and _AVERAGED.search(module.rpartition(".")[2]) else ())), None)
     is_list = all(entry.name.rpartition(".")[2].isdecimal() for entry in inside)
     counts = Counter(entry.shape for entry in inside)
     return "" if is_list and len(inside) >= MIN_LISTED and counts <= Counter(e.shape for e in others) else None
+
+
+_BEFORE = re.compile(r"(?:[mvsgr]|mom(?:entum)?|vel(?:ocity)?|cache|mem)?_?(?:d|grad)?_?")
+_AFTER = re.compile(r"_(?:[mvsgd]|grad|mom(?:entum)?|vel(?:ocity)?|cache)")
+
+
+def moments(entries: Sequence[Entry]) -> set[str]:
+    """Return gradients and their averages that lie by hand beside at least two weights: ``v_dW1``, ``mWxh``."""
+    shapes = {entry.name: entry.shape for entry in entries}
+    found: dict[str, list[str]] = {}
+    for name, shape in shapes.items():
+        outer, dot, leaf = name.rpartition(".")
+        for k in range(1, len(leaf)):
+            before, after = leaf[:k], leaf[k:]
+            if _BEFORE.fullmatch(before) and shapes.get(f"{outer}{dot}{after}") == shape:
+                found.setdefault(before, []).append(name)
+            elif _AFTER.fullmatch(after) and shapes.get(f"{outer}{dot}{before}") == shape:
+                found.setdefault(after, []).append(name)
+    return {name for names in found.values() if len(names) > 1 for name in names}
 
 
 def _listed_twice(entries: Sequence[Entry]) -> list[Copy]:

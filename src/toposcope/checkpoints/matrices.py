@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import layouts, orientation, roles, tuning, vocabulary
-from toposcope.checkpoints.copies import copies
+from toposcope.checkpoints.copies import copies, moments
 from toposcope.checkpoints.data_beside import beside
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
@@ -52,7 +52,10 @@ _BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|[./])_?b(?:[a-z\d
 _NORM = re.compile(
     r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
 )
-_OPTIMIZER = re.compile(r"(?:^|\.)(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer)(?:\.|$)|^optim(?:izer)?s?\.")
+_OPTIMIZER = re.compile(
+    r"(?:^|\.)(?:exp_avg(?:_sq)?|max_exp_avg_sq|momentum_buffer)(?:\.|$)|^optim(?:izer)?s?\."
+    r"|[./](?:Adam|Momentum|RMSProp|Adagrad|Adadelta|Ftrl)(?:_\d)?$"
+)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -144,9 +147,11 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
     result = Sorted()
     rest = result.rest
     candidates: dict[str, tuple[Entry, str, str]] = {}
-    for copy in copies(entries, by_numbers=not all_weights):
-        rest |= dict.fromkeys(copy.names, COPY)
-        result.remarks.append(f"left out: {copy.module}, a copy of {copy.original}")
+    if found := copies(entries, by_numbers=not all_weights):
+        rest |= {name: COPY for copy in found for name in copy.names}
+        listed = examples([f"{copy.module} of {copy.original}" for copy in found])
+        result.remarks.append(f"left out, as copies of other weights: {listed}")
+    rest |= dict.fromkeys(moments(entries), OPTIMIZER)
     if not all_weights:
         _leave_out_data(entries, rules, result)
     for entry in entries:
