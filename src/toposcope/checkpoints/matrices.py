@@ -147,9 +147,9 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
     result = Sorted()
     rest = result.rest
     candidates: dict[str, tuple[Entry, str, str]] = {}
-    if found := copies(entries, by_numbers=not all_weights):
-        rest |= {name: COPY for copy in found for name in copy.names}
-        listed = examples([f"{copy.module} of {copy.original}" for copy in found])
+    if copied := copies(entries, by_numbers=not all_weights):
+        rest |= {name: COPY for copy in copied for name in copy.names}
+        listed = examples([f"{copy.module} of {copy.original}" for copy in copied])
         result.remarks.append(f"left out, as copies of other weights: {listed}")
     rest |= dict.fromkeys(moments(entries), OPTIMIZER)
     if not all_weights:
