@@ -3,17 +3,15 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.formats.dtypes import DTYPES, without_8_bits
 from toposcope.checkpoints.matrices import named_buffer
-from toposcope.kernels.magnitudes import widened
 
 FIX = (
     "load it with transformers, then model.dequantize() and model.save_pretrained(...), or name the checkpoint that it "
@@ -71,11 +69,20 @@ _STATED_IN = {
 }
 """Files that state how weights are packed, and under which keys; without a key, the whole file does."""
 _SPELLED = (
-    *("GPTQ", "AWQ", "HQQ", "AQLM", "VPTQ", "SpQR", "HIGGS", "EETQ", "SINQ", "BitNet", "BitBLAS", "Marlin", "Quark"),
-    *("NVFP4", "MXFP4"),
+    "GPTQ",
+    "AWQ",
+    "HIGGS",
+    "SINQ",
+    "BitNet",
+    "BitBLAS",
+    "Marlin",
+    "Quark",
+    "NVFP4",
+    "MXFP4",
+    "AQLM",
+    "HQQ",
+    "EETQ",
 )
-_BITS = ("bits", "w_bit", "wbits", "nbits", "num_bits")
-Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -97,51 +104,40 @@ def unquantised(entries: Sequence[Entry], configuration: Callable[[str], Mapping
     stored = _Stored(entries, _stated(configuration))
     found = Quantised([])
     made: dict[str, Entry] = {}
-    bare: list[str] = []
+    bare: dict[str, str] = {}
     for entry in entries:
         if entry.dtype in FLOATS and len(entry.shape) > 1 and not _words(entry.name) & _PART_WORDS:
             plain, words = stored.scaled(entry)
             if plain is not None:
                 made[entry.name], found.how[plain.name] = plain, words
-            elif words:
-                found.refused[entry.name] = words
             else:
-                bare.append(entry.name)
+                (found.refused if words else bare)[entry.name] = words or "fp8 without the scale that belongs to it"
+                found.sizes[entry.name] = math.prod(entry.shape)
         elif scheme := stored.scheme(entry):
             name, bits = scheme
-            found.refused[entry.name] = f"packed {name}; {FIX}"
+            found.refused[entry.name] = f"packed {name}"
             # Packed weights have 8 bits at most.
             found.sizes[entry.name] = math.prod(entry.shape) if entry.is_float else int(entry.n_bytes * 8 / (bits or 8))
     if made or stored.config:
-        found.refused.update(dict.fromkeys(bare, f"fp8 without the scale that belongs to it; {FIX}"))
+        found.refused.update(bare)
     _leave_out_parts(entries, made, found)
     found.entries.extend(made.get(e.name, e) for e in entries if e.name not in found.parts)
-    for entry in found.entries:
-        if entry.name in found.refused:
-            found.sizes.setdefault(entry.name, math.prod(entry.shape))
-    return found
+    refused = {name: f"{reason}; {FIX}" for name, reason in found.refused.items()}
+    return replace(found, refused=refused, sizes={name: found.sizes[name] for name in refused})
 
 
 def _leave_out_parts(entries: Sequence[Entry], made: Mapping[str, Entry], found: Quantised) -> None:
-    """Note the tensors that belong to quantised weights: by their words in the same module, or all below the weight."""
-    scheme_of = {name: f"weights {reason.partition(';')[0]}" for name, reason in found.refused.items()}
+    """Note the tensors that belong to quantised weights: all below one, and by their words those next to it."""
+    scheme_of = {name: f"weights {reason}" for name, reason in found.refused.items()}
     scheme_of |= {name: found.how[plain.name] for name, plain in made.items()}
-    in_module = {_module(name): scheme for name, scheme in scheme_of.items()}
-    # quanto's data lie below the weight, as its scales do.
-    in_module |= {
-        _module(name.removesuffix("._data")): scheme_of[name] for name in scheme_of if name.endswith("._data")
-    }
+    below = {name.replace("._data", ""): scheme for name, scheme in scheme_of.items()}
+    beside = {_module(name): scheme for name, scheme in below.items()}
     for entry in entries:
-        if entry.name in scheme_of:
-            continue
-        module = _module(entry.name)
-        scheme = scheme_of.get(module) or scheme_of.get(_module(module))
-        if not scheme and _words(entry.name) & _PART_WORDS:
-            scheme = in_module.get(module)
-        if not scheme and _words(module) & _PART_WORDS:
-            scheme = in_module.get(_module(module))
-        if scheme:
-            found.parts[entry.name] = scheme
+        name = entry.name
+        for _ in range(2 if name not in scheme_of else 0):
+            part, name = name, _module(name)
+            if scheme := below.get(name) or (beside.get(name) if _words(part) & _PART_WORDS else ""):
+                found.parts[entry.name] = scheme
 
 
 def _module(name: str) -> str:
@@ -187,32 +183,32 @@ class _Stored:
 
     def _scheme_by_scale(self, entry: Entry) -> tuple[str, float]:
         """Return the scheme by dtypes and shapes, by the word of the configuration, or unknown."""
-        scale, unknown = self._scale(entry), f"in an unknown scheme ({entry.dtype})"
-        if scale is None or len(scale.shape) < 2:
-            is_scaled = scale is not None and entry.dtype == "int8" and scale.is_float
-            return self._stated_scheme("as int8 with scales", 8) if is_scaled else self._stated_scheme(unknown)
-        width = 2 * entry.shape[-1] if entry.dtype in ("uint8", "int8", "float4_e2m1fn_x2") else 0
-        if scale.dtype in EXPONENTS and scale.shape[-1] * 32 == width:
-            return "by MXFP4", 4
-        if scale.dtype == "float8_e4m3fn" and scale.shape[-1] * 16 == width:
-            return "by NVFP4", 4
+        scale = self._scale(entry)
+        if scale is None or 0 in entry.shape:
+            return self._stated_scheme(f"in an unknown scheme ({entry.dtype})")
+        share = scale.shape[-1] / entry.shape[-1] if len(scale.shape) > 1 else 0
+        if entry.dtype in ("uint8", "int8", "float4_e2m1fn_x2"):
+            if scale.dtype in EXPONENTS and share == 1 / 16:  # a byte holds two numbers, a scale is of 32
+                return "by MXFP4", 4
+            if scale.dtype == "float8_e4m3fn" and share == 1 / 8:
+                return "by NVFP4", 4
         if entry.dtype == "int8" and scale.is_float:
             return self._stated_scheme("as int8 with scales", 8)
-        is_words = entry.dtype == "int32" and entry.name.endswith("qweight")
-        columns = scale.shape[1] // entry.shape[-1] if is_words and entry.shape[-1] else 0
-        return self._stated_scheme({1: "by GPTQ", 8: "by AWQ"}.get(columns, unknown), 4 if columns == 8 else 0)
+        if entry.dtype == "int32" and entry.name.endswith("qweight") and share in (1, 8):
+            return self._stated_scheme("by GPTQ" if share == 1 else "by AWQ", 0 if share == 1 else 4)
+        return self._stated_scheme(f"in an unknown scheme ({entry.dtype})")
 
     def _stated_scheme(self, otherwise: str, bits: float = 0) -> tuple[str, float]:
         """Return the scheme by the word of the configuration, if it has one that can be meant."""
         stated = (self.config.get(key) for key in ("quant_method", "quant_algo", "mode"))
         word = next((value for value in stated if isinstance(value, str) and value.isprintable()), "")[:40]
-        if word.lower() in {"", "fp8", "affine"}:
-            return otherwise, bits or self._bits()
-        return f"by {next((known for known in _SPELLED if known.lower() == word.lower()), word)}", bits or self._bits()
+        if word.lower() not in {"", "fp8", "affine"}:
+            otherwise = f"by {next((known for known in _SPELLED if known.lower() == word.lower()), word)}"
+        return otherwise, bits or self._bits()
 
     def _bits(self) -> float:
-        stated = (value for value in _stated_values(self.config, _BITS) if isinstance(value, int | float))
-        return next((bits for bits in stated if 0 < bits <= 64 and not isinstance(bits, bool)), 0)
+        stated = _stated_values(self.config, ("bits", "w_bit", "wbits", "nbits", "num_bits"))
+        return next((bits for bits in stated if type(bits) in (int, float) and 0 < bits <= 64), 0)
 
     def _scale(self, entry: Entry) -> Entry | None:
         """Return the scale that lies next to a weight, by its name."""
@@ -227,14 +223,16 @@ class _Stored:
             return None, ""
         plain = re.sub(r"(?:\._data|:qdata)$", "", re.sub(r"(^|\.)_(\w+)_qdata$", r"\1\2", entry.name))
         if plain != entry.name and plain in self._by_name:
-            return None, f"fp8, but {plain} is stored too, and which is meant is not known; {FIX}"
-        sides = (value for value in _stated_values(self.config, ("weight_block_size", "block_structure")))
+            return None, f"fp8, but {plain} is stored too, and which is meant is not known"
+        sides = _stated_values(self.config, ("weight_block_size", "block_structure"))
         block = next((s for s in sides if isinstance(s, list) and len(s) == 2 and all(type(n) is int for n in s)), None)
         grid = _grid(entry.shape, scale.shape, block or [DEFAULT_BLOCK] * 2)
         if grid is None or not (scale.is_float or scale.dtype in EXPONENTS):
             shapes = f"{list(entry.shape)}, {scale.name.rpartition('.')[2]} {scale.dtype} {list(scale.shape)}"
-            return None, f"fp8, but the scale does not fit the weight: {shapes}; {FIX}"
-        return Entry(plain, entry.shape, "float32", partial(_read, entry, scale, grid)), f"fp8, {grid.words}"
+            return None, f"fp8, but the scale does not fit the weight: {shapes}"
+        if scale.dtype == "uint8":
+            scale = replace(scale, dtype="float8_e8m0fnu")
+        return Entry(plain, entry.shape, "float32", partial(_read, entry, scale, grid)), f"fp8, {_spread(*grid)}"
 
 
 def _stated(configuration: Callable[[str], Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -258,21 +256,7 @@ def _stated_values(config: Mapping[str, Any], names: Sequence[str], depth: int =
             yield from _stated_values(value, names, depth - 1)
 
 
-class _Grid(NamedTuple):
-    """The blocks of a weight that share a scale."""
-
-    counts: tuple[int, ...]  # scales along each axis of the weight
-    blocks: tuple[int, ...]  # weights along each axis that share one
-
-    @property
-    def words(self) -> str:
-        """What shares a scale, for a cell of a table."""
-        height, width = self.blocks[-2:]
-        if self.counts[-2:] == (1, 1):
-            return "one scale" if max(self.counts) == 1 else "one scale per matrix"
-        if height == 1:
-            return "one scale per row" if self.counts[-1] == 1 else f"groups of {width}"
-        return f"{height} x {width} blocks"
+_Grid = tuple[tuple[int, ...], tuple[int, ...]]  # scales along each axis of a weight, and weights that share one
 
 
 def _grid(shape: tuple[int, ...], stored: tuple[int, ...], block: Sequence[int]) -> _Grid | None:
@@ -280,34 +264,32 @@ def _grid(shape: tuple[int, ...], stored: tuple[int, ...], block: Sequence[int])
     if len(stored) > len(shape) or 0 in shape:
         return None
     counts = stored + (1,) * (len(shape) - len(stored))
-    preferred = (0,) * (len(shape) - 2) + tuple(block)
     blocks = []
-    for size, count, side in zip(shape, counts, preferred, strict=True):
+    for size, count, side in zip(shape, counts, (*(0 for _ in shape[2:]), *block), strict=True):
         if count not in (1, size) and side > 0 and -(-size // side) == count:
             blocks.append(side)
         elif count and size % count == 0:
             blocks.append(size // count)
-        else:
-            return None
-    return _Grid(counts, tuple(blocks))
+    return (counts, tuple(blocks)) if len(blocks) == len(shape) else None
 
 
-def _read(entry: Entry, scale: Entry, grid: _Grid, start: int, stop: int) -> Floats:
+def _spread(counts: tuple[int, ...], blocks: tuple[int, ...]) -> str:
+    """Return what shares a scale, for a cell of a table."""
+    height, width = blocks[-2:]
+    if counts[-2:] == (1, 1):
+        return "one scale" if max(counts) == 1 else "one scale per matrix"
+    if height == 1:
+        return "one scale per row" if counts[-1] == 1 else f"groups of {width}"
+    return f"{height} x {width} blocks"
+
+
+def _read(entry: Entry, scale: Entry, grid: _Grid, start: int, stop: int) -> NDArray[np.float32]:
     """Read rows of 8-bit floats times their scales."""
-    weight = _float32(entry.read(start, stop), entry.dtype)
-    block = grid.blocks[0]
-    low, high = (0, 1) if grid.counts[0] == 1 else (start // block, -(-stop // block))
-    stored = scale.read(low, high)
-    stored = stored.view(DTYPES["float8_e8m0fnu"]) if scale.dtype == "uint8" else stored
-    dtype = "float8_e8m0fnu" if scale.dtype == "uint8" else scale.dtype
-    factors = _float32(stored, dtype).reshape(high - low, *grid.counts[1:])
-    for axis, (count, block) in enumerate(zip(grid.counts, grid.blocks, strict=True)):
+    counts, blocks = grid
+    low, high = (0, 1) if counts[0] == 1 else (start // blocks[0], -(-stop // blocks[0]))
+    factors = scale.numbers(low, high).reshape(high - low, *counts[1:])
+    for axis, (count, block) in enumerate(zip(counts, blocks, strict=True)):
         if count > 1:
             places = np.arange(entry.shape[axis]) if axis else np.arange(start, stop) - low * block
             factors = factors.take(places // block, axis)
-    weight *= factors
-    return weight
-
-
-def _float32(stored: NDArray[Any], dtype: str) -> Floats:
-    return np.asarray(widened(without_8_bits(stored, dtype)), np.float32)
+    return (entry.numbers(start, stop) * factors).astype(np.float32)
