@@ -186,39 +186,6 @@ def _read_reshaped(entry: Entry, shape: tuple[int, ...], start: int, stop: int) 
     return entry.read(start * width, stop * width).reshape((stop - start, *shape[1:]) if shape else ())
 
 
-class Rows(NamedTuple):
-    """Rows `start` to `stop` of a tensor."""
-
-    entry: Entry
-    start: int
-    stop: int
-
-    @classmethod
-    def all(cls, entry: Entry) -> "Rows":
-        """Return every row of a tensor."""
-        return cls(entry, 0, entry.shape[0])
-
-
-def stacked(name: str, pieces: Sequence[Rows]) -> Entry:
-    """Return a tensor whose first axis runs through the pieces, which agree in the others."""
-    first = pieces[0].entry
-    shape = (sum(piece.stop - piece.start for piece in pieces), *first.shape[1:])
-    read = partial(_read_stacked, pieces, shape, first.dtype)
-    return Entry(name, shape, first.dtype, read, all(piece.entry.sequential_rows for piece in pieces))
-
-
-def _read_stacked(pieces: Sequence[Rows], shape: tuple[int, ...], dtype: str, start: int, stop: int) -> NDArray[Any]:
-    found, at = [], 0
-    for piece in pieces:
-        first, last = max(start - at, 0), min(stop - at, piece.stop - piece.start)
-        if first < last:
-            found.append(piece.entry.read(piece.start + first, piece.start + last))
-        at += piece.stop - piece.start
-    if len(found) == 1:
-        return found[0]
-    return np.concatenate(found) if found else np.empty((0, *shape[1:]), DTYPES[dtype])
-
-
 def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterator[tuple[list[Item], NDArray[Any]]]:
     """Yield tensors of one shape and dtype in stacks with what they belong to, without those that cannot be read."""
     alike: dict[tuple[tuple[int, ...], str], list[tuple[Item, Entry]]] = {}
