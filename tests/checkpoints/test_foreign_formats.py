@@ -83,10 +83,10 @@ def test_texts_are_left_unread_with_a_note(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "words"),
     [
-        (np.array({"weight": 1}, dtype=object), "Python objects"),
-        (np.zeros((2, 3), "V2"), "save it as float32"),
+        (np.array({"weight": 1}, dtype=object), "holds 'O'"),
+        (np.zeros((2, 3), "V2"), "arrays of float32"),
         (np.zeros((2, 3), [("a", "f4"), ("b", "f4")]), "records"),
-        (np.zeros((2, 3), np.longdouble), "float64"),
+        (np.zeros((2, 3), np.longdouble), "no plain numbers"),
     ],
 )
 def test_what_is_no_array_of_numbers_is_refused(tmp_path: Path, array: np.ndarray, words: str) -> None:

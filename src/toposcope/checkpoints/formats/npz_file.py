@@ -13,16 +13,9 @@ import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
 
 from toposcope.checkpoints.formats.contents import is_state
-from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.model_folder import lone_file
-from toposcope.checkpoints.formats.pickles import (
-    StoredArray,
-    StoredDtype,
-    array_entry,
-    stream_of,
-    strided_entry,
-)
+from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, array_entry, stream_of, strided_entry
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources.source import (
     Bytes,
@@ -36,14 +29,9 @@ from toposcope.checkpoints.sources.source import (
 )
 from toposcope.checkpoints.unpickling import Deferred, Unknown
 
-MAX_ARRAYS = 100_000
 _LOCAL_HEADER_BYTES = 30
-_UNREADABLE = {
-    "O": "holds Python objects, which only a pickle can; save each array under its own name with numpy.savez",
-    "V": "has no dtype of NumPy (its writer's bfloat16, perhaps); save it as float32",
-}
-"""What is wrong with arrays by the first letter of their dtype."""
-_NOT_NUMBERS = ("U", "S", "M", "m")  # texts and times
+_NOT_NUMBERS = ("U", "S", "M", "m")  # codes of texts and times, which are left unread
+_HEADERS = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0, (3, 0): read_array_header_2_0}
 
 
 def claims(names: Collection[str]) -> bool:
@@ -61,13 +49,13 @@ def opened(_spec: str, files: Files) -> tuple[StoredFile, "_Arrays"]:
 
 
 class _Deflated(StoredArray):
-    """A compressed array: its member of the archive, where that begins, and the bytes before the numbers."""
+    """A compressed array: its member of the archive, and where that begins."""
 
-    __slots__ = ("begin", "header", "info")
+    __slots__ = ("begin", "info")
 
     def __init__(self, info: zipfile.ZipInfo, begin: int) -> None:
         super().__init__()
-        self.info, self.begin, self.header = info, begin, 0
+        self.info, self.begin = info, begin
 
 
 class _Arrays:
@@ -82,80 +70,12 @@ class _Arrays:
 
     def entry(self, name: str, tensor: StoredArray) -> Entry:
         """Return one of the arrays; the rows of a compressed one are read with all before them."""
-        if not isinstance(tensor, _Deflated) or tensor.tensor is None:
+        if not isinstance(tensor, _Deflated) or tensor.tensor is None or not isinstance(tensor.data, Deferred):
             return array_entry(self._file, name, tensor)
-        size = tensor.tensor.storage.count * itemsize(tensor.tensor.dtype)
-        data = partial(_inflated, self._file, tensor.info, tensor.begin, tensor.header)
+        size = tensor.data.stop - tensor.data.start
+        data = partial(_inflated, self._file, tensor.info, tensor.begin, tensor.data.start)
         found = strided_entry(self._file, name, tensor.tensor, size, data, is_big=tensor.is_big)
         return replace(found, sequential_rows=False)
-
-
-def _members(file: StoredFile) -> dict[str, StoredArray]:
-    stream = stream_of(file)
-    arrays: dict[str, StoredArray] = {}
-    try:
-        with zipfile.ZipFile(stream) as archive:
-            listed = archive.infolist()
-            if len(listed) > MAX_ARRAYS:
-                raise unsupported(file, f"an archive of {len(listed)} files, more than {MAX_ARRAYS} arrays")
-            for info in listed:
-                name = info.filename.removesuffix(".npy")
-                if name == info.filename:
-                    raise unsupported(file, f"an archive that holds {name[:80]!a}, not arrays alone; unpack it")
-                if name in arrays:
-                    raise damaged(file, f"it holds {name[:80]!a} twice")
-                arrays[name] = _member(file, info, stream, archive)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
-        raise truncated(file, f"its list of arrays cannot be read ({str(error)[:80]!a})") from error
-    except (NotImplementedError, RuntimeError) as error:
-        raise unsupported(file, f"an archive that numpy.savez does not write ({str(error)[:80]!a})") from error
-    if not arrays:
-        raise unsupported(file, "an empty archive; numpy.savez was called without arrays")
-    return arrays
-
-
-def _member(file: StoredFile, info: zipfile.ZipInfo, stream: IO[bytes], archive: zipfile.ZipFile) -> StoredArray:
-    """Return one array of an archive, of which only the header is read."""
-    stream.seek(info.header_offset)
-    local = stream.read(_LOCAL_HEADER_BYTES)
-    begin = info.header_offset + len(local)
-    begin += int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-    if begin + info.compress_size > file.size:
-        raise EOFError("an array ends after the file")
-    is_stored = info.compress_type == zipfile.ZIP_STORED
-    if is_stored and info.compress_size != info.file_size:
-        raise damaged(file, f"{info.filename[:80]!a} has two sizes")
-    array = StoredArray() if is_stored else _Deflated(info, begin)
-    with archive.open(info) as opened:
-        header = _describe(file, repr(info.filename[:80]), array, opened, begin if is_stored else 0, info.file_size)
-    if isinstance(array, _Deflated):
-        array.header = header
-    return array
-
-
-def _describe(file: StoredFile, name: str, array: StoredArray, stream: IO[bytes], begin: int, size: int) -> int:
-    """Set shape and dtype of an array by its header, and return how many bytes this has; `size` counts them too."""
-    read = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0, (3, 0): read_array_header_2_0}
-    try:
-        with warnings.catch_warnings():  # of headers that Python 2 wrote
-            warnings.simplefilter("ignore")
-            shape, is_fortran, stored = read[read_magic(stream)](stream)
-    except (ValueError, SyntaxError, RecursionError, MemoryError, KeyError, TypeError) as error:
-        if "max_header_size" not in str(error):  # which only records exceed
-            raise damaged(file, f"{name} does not begin as an array does") from error
-        stored = None
-    if stored is None or stored.names is not None:
-        raise unsupported(file, f"{name} holds records, not numbers; save its fields as arrays")
-    dtype = StoredDtype(stored.str)
-    if not dtype.name and not dtype.code.startswith(_NOT_NUMBERS):
-        reason = _UNREADABLE.get(dtype.code[:1], f"has the dtype {dtype.code!a}; save it as float64")
-        raise unsupported(file, f"{name} {reason}")
-    skipped = stream.tell()
-    try:
-        array.fill(shape, dtype, is_fortran, Deferred(begin + skipped, begin + size))
-    except ValueError as error:
-        raise truncated(file, f"{name} has {size - skipped} bytes of numbers, which does not fit its shape") from error
-    return skipped
 
 
 def _inflated(file: StoredFile, info: zipfile.ZipInfo, begin: int, header: int, start: int, stop: int) -> Bytes:
@@ -170,6 +90,64 @@ def _inflated(file: StoredFile, info: zipfile.ZipInfo, begin: int, header: int, 
     if len(content) != stop - start:
         raise damaged(file, f"{info.filename[:80]!a} ends too early")
     return np.frombuffer(bytearray(content), np.uint8)
+
+
+def _members(file: StoredFile) -> dict[str, StoredArray]:
+    stream = stream_of(file)
+    arrays: dict[str, StoredArray] = {}
+    try:
+        with zipfile.ZipFile(stream) as archive:
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name == info.filename:
+                    raise unsupported(file, f"an archive that holds {name[:80]!a}, not arrays alone; unpack it")
+                if name in arrays:
+                    raise damaged(file, f"it holds {name[:80]!a} twice")
+                arrays[name] = _member(file, info, stream, archive)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise truncated(file, f"its list of arrays cannot be read ({str(error)[:80]!a})") from error
+    except (NotImplementedError, RuntimeError) as error:
+        raise unsupported(file, f"an archive that numpy.savez does not write ({str(error)[:80]!a})") from error
+    return arrays
+
+
+def _member(file: StoredFile, info: zipfile.ZipInfo, stream: IO[bytes], archive: zipfile.ZipFile) -> StoredArray:
+    """Return one array of an archive, of which only the header is read."""
+    stream.seek(info.header_offset)
+    local = stream.read(_LOCAL_HEADER_BYTES)
+    begin = info.header_offset + len(local)
+    begin += int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
+    if begin + info.compress_size > file.size:
+        raise EOFError("an array ends after the file")
+    is_stored = info.compress_type == zipfile.ZIP_STORED
+    if is_stored and info.compress_size != info.file_size:
+        raise damaged(file, f"{info.filename[:80]!a} has two sizes")
+    name, before = repr(info.filename[:80]), begin if is_stored else 0
+    with archive.open(info) as opened:
+        shape, is_fortran, dtype = _header(file, name, opened)
+        numbers = Deferred(before + opened.tell(), before + info.file_size)
+    array = StoredArray() if is_stored else _Deflated(info, begin)
+    try:
+        array.fill(shape, dtype, is_fortran, numbers)
+    except ValueError as error:
+        length = numbers.stop - numbers.start
+        raise truncated(file, f"{name} has {length} bytes of numbers, which does not fit its shape") from error
+    return array
+
+
+def _header(file: StoredFile, name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, StoredDtype]:
+    """Read shape, order and dtype of an array."""
+    try:
+        with warnings.catch_warnings():  # of headers that Python 2 wrote
+            warnings.simplefilter("ignore")
+            shape, is_fortran, stored = _HEADERS[read_magic(stream)](stream)
+    except (ValueError, SyntaxError, RecursionError, MemoryError, KeyError, TypeError) as error:
+        raise damaged(file, f"{name} does not begin as an array of numbers does") from error
+    dtype = StoredDtype(stored.str)
+    if stored.names is not None or not (dtype.name or dtype.code.startswith(_NOT_NUMBERS)):
+        code = "records" if stored.names is not None else dtype.code
+        raise unsupported(file, f"{name} holds {code!a}, no plain numbers; save arrays of float32 under their names")
+    return shape, is_fortran, dtype
 
 
 def _nested(arrays: Mapping[str, StoredArray]) -> dict[str, Any]:
