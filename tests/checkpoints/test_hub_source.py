@@ -192,8 +192,11 @@ def test_offline_after_online(model: Hub, access: Access, monkeypatch: pytest.Mo
         series("hf:owner/other", access=Access(offline=True, folder=access.folder))
     assert (len(model.requests), len(model.storage.requests)) == n_requests
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(remote, "FIRST_WAIT", 60.0)  # it does not try again
     with pytest.raises(ToposcopeError, match="HF_HUB_OFFLINE is set; unset it"):
         series("hf:owner/name", access=Access(keep=0))
+    with pytest.raises(ToposcopeError, match="HF_HUB_OFFLINE is set; unset it"):
+        opened[2].files["model.safetensors"].read(0, 10)
 
 
 def test_a_commit_that_is_gone_or_served_with_other_content(model: Hub, access: Access) -> None:

@@ -32,6 +32,7 @@ from toposcope.errors import ToposcopeError
 BLOCK_BYTES = 1 << 17  # fetched and cached at least: a request costs as much as some 100 kB
 MAX_SINGLE = 4  # blocks of a read that are fetched one by one and held in memory too: headers, small tensors
 MAX_RUN = 1 << 26  # bytes fetched under one lock; then another process that waits for the same file goes on
+CUT = (ConnectionAbortedError, ConnectionResetError, TimeoutError)  # after which the rest is requested
 MAX_CUTS = 5  # of a connection, without a block in between
 FIRST_WAIT = 0.5  # seconds until the rest is requested; each wait is twice as long as the one before
 Answer = TypeVar("Answer")
@@ -191,7 +192,7 @@ class RemoteFile:
         """Yield the blocks of a range as they come; where it is cut, the rest is requested."""
         cuts, buffer = 0, bytearray()
         while start < stop:
-            with one_line(self.location), suppress(*(ConnectionError, TimeoutError) if cuts < MAX_CUTS else ()):
+            with one_line(self.location), suppress(*CUT if cuts < MAX_CUTS else ()):
                 for piece in self.source.stream(self.listed, start + len(buffer), stop):
                     buffer += piece
                     if start + len(buffer) > stop:
@@ -202,7 +203,7 @@ class RemoteFile:
                         del buffer[: len(block)]
                         start, cuts = start + len(block), 0
                 if start < stop:
-                    raise ConnectionError
+                    raise ConnectionAbortedError
             if start < stop:
                 time.sleep(FIRST_WAIT * 2**cuts)
                 cuts += 1
