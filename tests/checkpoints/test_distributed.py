@@ -345,14 +345,6 @@ def test_metadata_without_content(content: Any, tmp_path: Path) -> None:
     assert kind(tmp_path) == "damaged"
 
 
-def test_descriptors_of_what_it_was_written_through(tmp_path: Path) -> None:
-    def change(metadata: Metadata) -> None:
-        for place in metadata.storage_data.values():
-            place.transform_descriptors = ["stream.zstd/1.0"]
-
-    assert kind(changed(sharded(tmp_path), change), "written through", "stream.zstd") == "damaged"
-
-
 def test_safetensors_in_distcp_are_refused(tmp_path: Path) -> None:
     folder = write_sharded(tmp_path / "1", {"w": W}, {}, serialization_format=SerializationFormat.SAFETENSORS)
     assert kind(folder, "not an archive", at="__0_0.distcp") == "damaged"

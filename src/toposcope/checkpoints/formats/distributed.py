@@ -66,37 +66,21 @@ class _Record:
         return self.state.get(name) if isinstance(self.state, Mapping) else None
 
 
-class _Metadata(_Record): ...
-
-
-class _Tensor(_Record): ...
-
-
-class _Index(_Record): ...
-
-
-class _Place(_Record): ...
-
-
 _METADATA_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed._shard.checkpoint.metadata")
 _STORAGE_MODULES = (
     "torch.distributed.checkpoint.filesystem",
     "torch.distributed._shard.checkpoint.filesystem",
     "olmo_core.distributed.checkpoint.filesystem",
 )
-_RECORDS = {
-    "Metadata": _Metadata,
-    "TensorStorageMetadata": _Tensor,
-    **dict.fromkeys(("TensorProperties", "ChunkStorageMetadata"), _Record),
-    "MetadataIndex": _Index,
-    **dict.fromkeys(("BytesStorageMetadata", "StorageMeta", "_MEM_FORMAT_ENCODING"), Placeholder),
-}
+_RECORDS = ("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex")
+_OTHERS = ("BytesStorageMetadata", "StorageMeta", "_MEM_FORMAT_ENCODING")
 NAMES: Names = (
     {key: value for key, value in TENSOR_NAMES.items() if not isinstance(value, StoredStorage)}
-    | {(module, name): value for module in _METADATA_MODULES for name, value in _RECORDS.items()}
-    | {(module, "_StorageInfo"): _Place for module in _STORAGE_MODULES}
+    | {(module, name): _Record for module in _METADATA_MODULES for name in _RECORDS}
+    | {(module, name): Placeholder for module in _METADATA_MODULES for name in _OTHERS}
+    | {(module, "_StorageInfo"): _Record for module in _STORAGE_MODULES}
     | {(module, "_StoragePrefix"): Placeholder for module in _STORAGE_MODULES}
-    | {("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"): _Metadata}
+    | {("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"): _Record}
 )
 """Names that the pickle of ``.metadata`` may hold, and what each stands for."""
 
@@ -178,22 +162,21 @@ class _Stored:
 
     def __init__(self, file: StoredFile, files: Files, content: Any) -> None:
         self._file, self._files = file, files
-        if not isinstance(content, _Metadata):
+        tensors = content.get("state_dict_metadata") if isinstance(content, _Record) else None
+        if not isinstance(tensors, Mapping):
             raise damaged(file, "not the metadata of torch.distributed.checkpoint")
-        self._tensors: dict[str, _Tensor] = {
+        self._tensors: dict[str, _Record] = {
             name: record
-            for name, record in content.get("state_dict_metadata").items()
-            if isinstance(name, str) and isinstance(record, _Tensor)
+            for name, record in tensors.items()
+            if isinstance(name, str) and isinstance(record, _Record) and record.get("chunks") is not None
         }
         # Megatron-Core saves one flat dictionary.
         self._paths = None if _is_megatron(files) else content.get("planner_data")
-        self._places: dict[tuple[str, tuple[int, ...]], _Place] = {}
-        for index, place in content.get("storage_data").items():
-            if not isinstance(index, _Index) or not isinstance(place, _Place):
-                continue
-            fqn, offset = index.get("fqn"), index.get("offset")
-            if isinstance(fqn, str) and offset is not None:
-                self._places[fqn, natural_numbers(offset)] = place
+        self._places: dict[tuple[str, tuple[int, ...]], _Record] = {
+            (index.get("fqn"), natural_numbers(index.get("offset"))): place
+            for index, place in content.get("storage_data").items()
+            if isinstance(index, _Record) and isinstance(place, _Record) and index.get("offset") is not None
+        }
 
     def model(self) -> dict[str, str]:
         """Return the names under which the model's tensors are stored, by their own names."""
@@ -242,10 +225,6 @@ class _Stored:
                 f"{self._file.location}: names no file for {fqn[:80]!r} at {list(offsets)}; save the checkpoint again",
                 "index",
             )
-        if place.get("transform_descriptors"):
-            transforms = [name for name in list(place.get("transform_descriptors"))[:4] if isinstance(name, str)]
-            through = f"{fqn[:80]!r} was written through {', '.join(transforms)[:80]!a}"
-            raise malformed(self._file, f"{through}, which is not supported; save the checkpoint without")
         file = self._shard(place.get("relative_path"))
         start, length = natural_numbers([place.get("offset"), place.get("length")])
         if start + length > file.size:

@@ -23,46 +23,16 @@ CONVERT_MEGATRON = "convert it with Megatron-LM's tools/checkpoint/convert.py, o
 _LLAMA = "convert it with transformers' convert_llama_weights_to_hf.py"
 
 
-class _Kind(NamedTuple):
-    """Files of one kind: their names with the numbers of ranks, what they are, and what makes a model of them."""
-
-    pattern: re.Pattern[str]
-    what: str
-    fix: str
-    may_be_whole: bool = False  # whether the file of rank 0 is the model where it is the only one
-
-
 _KINDS = (
-    _Kind(
-        re.compile(r"(?P<folder>[^/]+/)?(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d{2,}_model_states\.pt"),
-        "a rank of DeepSpeed's ZeRO-3 each, with a part of every weight",
-        _ZERO3,
-    ),
-    _Kind(
-        re.compile(r"(?P<folder>[^/]+/)?layer_\d{2,}-model_\d{2,}-model_states\.pt"),
-        "a pipeline layer of DeepSpeed each",
-        _NEOX,
-    ),
-    _Kind(
-        re.compile(r"(?P<folder>[^/]+/)?(?:layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt"),
-        "some experts of a model of DeepSpeed each",
-        _UNIVERSAL,
-    ),
-    _Kind(
-        re.compile(r"(?P<folder>[^/]+/)?mp_rank_(\d{2,})_model_states\.pt"),
-        "a model-parallel rank of DeepSpeed each",
-        _UNIVERSAL,
-        may_be_whole=True,
-    ),
-    _Kind(MEGATRON_RANK, "a parallel rank of Megatron-LM each", CONVERT_MEGATRON, may_be_whole=True),
-    _Kind(
-        re.compile(r"consolidated\.(\d\d)\.pth"),
-        "a model-parallel rank of a Llama as Meta saves it each",
-        _LLAMA,
-        may_be_whole=True,
-    ),
+    (r"(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d\d+_model_states\.pt", "a rank of DeepSpeed's ZeRO-3 each", _ZERO3),
+    (r"layer_\d\d+-model_\d\d+-model_states\.pt", "a pipeline layer of DeepSpeed each", _NEOX),
+    (r"(?:layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt", "some experts of DeepSpeed each", _UNIVERSAL),
+    (r"mp_rank_(\d\d+)_model_states\.pt", "a model-parallel rank of DeepSpeed each", _UNIVERSAL),
+    (MEGATRON_RANK.pattern, "a parallel rank of Megatron-LM each", CONVERT_MEGATRON),
+    (r"consolidated\.(\d\d)\.pth", "a rank of a Llama as Meta saves it each", _LLAMA),
 )
-"""What is here first decides: next to the layers of a pipeline lies a file of rank 0 without a model."""
+"""Names of files, what they are, and what makes a model of them. Next to the layers of a pipeline lies a file of rank 0
+without a model, so the first that are here count. Those with groups, the numbers of ranks, may be whole."""
 _NUMBERED = re.compile(
     r"(.*?(?:^|[^a-z])(?:mp_?rank|rank|shard|part|hf_model|consolidated)[._-]?)(\d+)(.*)", re.IGNORECASE
 )
@@ -74,9 +44,20 @@ _SIZES = (
 """How many ranks share a model, as they state it themselves."""
 
 
+class _Parts(NamedTuple):
+    """Files of one kind."""
+
+    names: list[str]
+    what: str
+    fix: str
+    is_whole: bool  # whether it is one file, of rank 0
+
+
 def claims(names: Collection[str]) -> bool:
     """By files of which each holds a part of a model, next to no whole one."""
-    return not is_transformers_folder(names) and bool(_parts(names) or parts_of(names))
+    found = _found(names)
+    are_parts = found is not None and not found.is_whole
+    return (are_parts or bool(parts_of(names))) and not is_transformers_folder(names)
 
 
 def entries(spec: str, files: Files) -> list[Entry]:
@@ -86,29 +67,24 @@ def entries(spec: str, files: Files) -> list[Entry]:
 
 def lone_rank(names: Collection[str]) -> str:
     """Return the file of the only rank, here or one folder deeper, which may hold the whole model; empty if none."""
-    kind, found = _found(names) or (None, [])
-    return found[0] if kind is not None and _may_be_whole(kind, found) else ""
-
-
-def _found(names: Collection[str]) -> tuple[_Kind, list[str]] | None:
-    """Return the files of the first kind that are in one folder: this one, or the one that a trainer puts in it."""
-    for kind in _KINDS:
-        matches = [match for name in sorted(names) if (match := kind.pattern.fullmatch(name))]
-        folders = {match.groupdict().get("folder") for match in matches}
-        if None in folders or len(folders) == 1:
-            here = None if None in folders else folders.pop()
-            return kind, [match[0] for match in matches if match.groupdict().get("folder") == here]
-    return None
-
-
-def _may_be_whole(kind: _Kind, names: Sequence[str]) -> bool:
-    match = kind.pattern.fullmatch(names[0]) if kind.may_be_whole and len(names) == 1 else None
-    return match is not None and not any(int(number) for number in match.groups() if number and number.isdigit())
-
-
-def _parts(names: Collection[str]) -> tuple[_Kind, list[str]] | None:
     found = _found(names)
-    return None if found is None or _may_be_whole(*found) else found
+    return found.names[0] if found is not None and found.is_whole else ""
+
+
+def _found(names: Collection[str]) -> _Parts | None:
+    """Return the files of the first kind that are in one folder: this one, or that which a trainer puts in it."""
+    for pattern, what, fix in _KINDS:
+        by_folder: dict[str, list[re.Match[str]]] = defaultdict(list)
+        for name in sorted(names):
+            folder = name.rpartition("/")[0] if name.endswith("model_states.pt") else ""
+            if "/" not in folder and (match := re.compile(pattern).fullmatch(name, len(folder) + bool(folder))):
+                by_folder[folder].append(match)
+        if "" in by_folder or len(by_folder) == 1:
+            here = by_folder.get("") or next(iter(by_folder.values()))
+            numbers = [number for number in here[0].groups() if number]
+            is_whole = len(here) == 1 and bool(numbers) and not any(map(int, numbers))
+            return _Parts([match.string for match in here], what, fix, is_whole)
+    return None
 
 
 def parts_of(names: Iterable[str]) -> list[str]:
@@ -123,10 +99,11 @@ def parts_of(names: Iterable[str]) -> list[str]:
 
 def refuse_ranks(spec: str, names: Collection[str]) -> NoReturn:
     """Refuse files that are parts of one model."""
-    kind, parts = _parts(names) or (None, parts_of(names))
-    what, fix = (kind.what, kind.fix) if kind else ("ranks or parts of one model, which are not merged", _SAVE_WHOLE)
-    more = f" and {len(parts) - 2} more" if len(parts) > 2 else ""
-    raise unsupported(spec, f"{', '.join(parts[:2])}{more}: {what}; {fix}")
+    found = _found(names)
+    if found is None or found.is_whole:
+        found = _Parts(parts_of(names), "ranks or parts of one model, which are not merged", _SAVE_WHOLE, False)
+    more = f" and {len(found.names) - 2} more" if len(found.names) > 2 else ""
+    raise unsupported(spec, f"{', '.join(found.names[:2])}{more}: {found.what}; {found.fix}")
 
 
 def refuse_one_of_several(place: Source, files: Files) -> None:
