@@ -305,3 +305,15 @@ def test_nothing_of_a_file_but_its_header_is_listed(tmp_path: Path) -> None:
     assert not reads
     weight = next(entry for entry in found.entries if entry.name == "up.weight")
     assert np.array_equal(weight.whole(), np.full((4, 6), 2.0))
+
+
+@pytest.mark.parametrize("is_sharded", [False, True])
+def test_what_is_left_unread_in_a_folder_is_counted(is_sharded: bool, tmp_path: Path) -> None:
+    packed = torch.quantize_per_tensor(torch.ones(8, 4), 0.1, 0, torch.qint8)
+    name = "pytorch_model-00001-of-00001.bin" if is_sharded else "pytorch_model.bin"
+    torch.save({"a.weight": torch.ones(8, 4), "b.weight": packed}, tmp_path / name)
+    if is_sharded:
+        index = {"weight_map": {"a.weight": name, "b.weight": name}}
+        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=r"b\.weight: .*50% of the parameters could be measured"):
+        Checkpoint(tmp_path, 0).analysed()

@@ -93,16 +93,17 @@ def entries(spec: str, files: Files, key: Key = ()) -> list[Entry]:
     if name.endswith(".json"):
         refuse_key(spec, key)
         return _sharded(spec, files, name)
-    listed: list[Entry] = _entries(spec, name, files, key)
+    listed = _entries(spec, name, files, key)
     seconds = sorted(n for n in files if SECOND_MODEL.fullmatch(n)) if is_transformers_folder(files) else []
-    notes = [f"also holds other models: {', '.join(seconds[:3])}; name the file to read one"] if seconds else []
-    return Listing(listed, [*getattr(listed, "notes", ()), *notes], getattr(listed, "stated", None))
+    if seconds:
+        listed.notes += (f"also holds other models: {', '.join(seconds[:3])}; name the file to read one",)
+    return listed
 
 
-def _entries(spec: str, name: str, files: Files, key: Key = ()) -> list[Entry]:
+def _entries(spec: str, name: str, files: Files, key: Key = ()) -> Listing:
     if name.endswith(".safetensors"):
         refuse_key(spec, key)
-        return safetensors_file.entries(spec, {name: files[name]})
+        return Listing(safetensors_file.entries(spec, {name: files[name]}))
     return torch_file.listing(files[name], torch_file.open_file(files[name]), key)
 
 
@@ -110,21 +111,18 @@ def _sharded(spec: str, files: Files, name: str) -> Listing:
     """List the tensors of every shard, which must be those of the index."""
     shard_of = _index(files[name], files).weight_map
     listed = Listing()
+    found: dict[str, str] = {}
     for shard in sorted(set(shard_of.values())):
         inside = _entries(spec, shard, files)
-        strays = sorted(entry.name for entry in inside if shard_of.get(entry.name) != shard)
-        if strays:
-            where = shard_of.get(strays[0])
-            placed = f"which the index puts into {where}" if where else "which the index does not name"
-            raise CheckpointError(
-                f"{files[shard].location}: holds {strays[0]!r}, {placed}; fetch the shards again", "index"
-            )
-        listed = Listing([*listed, *inside], [*listed.notes, *getattr(inside, "notes", ())])
-    missing = sorted(set(shard_of) - {entry.name for entry in listed})
-    if missing:
+        found |= dict.fromkeys((*(entry.name for entry in inside), *inside.unread), shard)
+        listed.extend(inside)
+        listed.notes += inside.notes
+        listed.unread |= inside.unread
+    wrong = sorted(tensor for tensor in shard_of.keys() | found.keys() if shard_of.get(tensor) != found.get(tensor))
+    if wrong:
+        places = f"{shard_of.get(wrong[0], 'no shard')}, it is in {found.get(wrong[0], 'none')}"
         raise CheckpointError(
-            f"{files[name].location}: no shard holds {missing[0]!r}, which the index names; fetch the shards again",
-            "index",
+            f"{files[name].location}: by this index {wrong[0]!r} is in {places}; fetch the shards again", "index"
         )
     return listed
 
