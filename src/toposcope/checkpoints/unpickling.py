@@ -274,7 +274,7 @@ def load(
         content = _looked_over(stream, deferring=deferring)
         refer = (lambda place: Deferred(*place)) if deferring else persistent
         # A buffer to look ahead in spares the machine a call for each opcode.
-        read = io.BufferedReader(io.BytesIO(content), 1 << 17)
+        read = io.BufferedReader(io.BytesIO(content), min(len(content), 1 << 17))
         return _Unpickler(read, location, names, refer, {} if unknown is None else unknown).load()
     except CheckpointError:
         raise
@@ -359,7 +359,7 @@ _CALLS = _table({"REDUCE NEWOBJ": 1}, missing=0)
 _TUPLES = _table({"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
 _UINT32 = struct.Struct("<I").unpack_from
 _MAX_OPCODE_BYTES = 128  # of an opcode with its argument, but for lines and what is counted
-_CHUNK = 1 << 16
+_CHUNK = 1 << 13
 _NESTED = 40  # a tuple stands on the stack as its nesting, shifted by so many bits, plus its length; all else as 0
 _LENGTH = (1 << _NESTED) - 1
 
@@ -380,8 +380,9 @@ def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
         if at > limit:
             kept.append(data[first:at])
             n_kept += at - first
-            data, first, at = data[at:] + stream.read(_CHUNK), 0, 0
-            limit = len(data) - _MAX_OPCODE_BYTES
+            more = stream.read(_CHUNK)
+            data, first, at = data[at:] + more, 0, 0
+            limit = len(data) - (_MAX_OPCODE_BYTES if len(more) == _CHUNK else 1)
             if not data or n_kept > MAX_PICKLE_BYTES:
                 raise EOFError("it ends too early, or is too long")
         code = data[at]
@@ -446,7 +447,7 @@ def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
             else:
                 n_kept += size
                 if n_kept > MAX_PICKLE_BYTES:
-                    raise EOFError("it is too long")
+                    raise EOFError("it holds too long a text; pickle it with protocol 4")
                 stream.seek(start)
                 kept += [data[first : at + width], stream.read(size)]
             data, first, at, limit = b"", 0, 0, -1

@@ -21,7 +21,10 @@ MAX_NESTING = 4  # usual keys within usual keys; a pickled dictionary can hold i
 MAX_DEPTH = 32  # dictionaries within dictionaries of one model
 MAX_REPEATED = 1 << 16
 """Values that a file may have if those in several places are counted several times, or eight times its own."""
-_JAX_STATES = re.compile("opt|opt_?states?|optState|grads?|gradients|momentum", re.IGNORECASE)
+_STATES = re.compile(
+    "opt|opt_?states?|optState|grads?|gradients|momentum|_?(optimizer|rng|random_state)", re.IGNORECASE
+)
+"""States of JAX; attributes of the objects of scikit-learn."""
 _JAX_LEAVES = {"kernel", "embedding", "scale", "w", "b"}
 _MODEL_WORDS = re.compile(
     r"(^|_)(emas?|averaged?|swa|teacher|student|generator|discriminator|net_?[dg]|[dg]|actor|critic|policy|value|target"
@@ -152,7 +155,8 @@ def _visit(model: Model, name: str, content: Any, above: list[int]) -> None:
     elif what := name_of(content):
         shape = content.shape if isinstance(content, OtherTensor) else ()
         numbers = math.prod(shape) if shape else _count(content)
-        model.unread[name] = Unread(what, numbers, len(shape) > 1 or (numbers > 0 and "ensor" in what))
+        is_weight = len(shape) > 1 if shape else numbers > 0 and "ensor" in what
+        model.unread[name] = Unread(what, numbers, is_weight and "sparse" not in what)
 
 
 def _parts_of_model(content: Any) -> Iterator[tuple[Any, Any]] | None:
@@ -196,7 +200,7 @@ def _count(content: Any) -> int:
 def is_state(name: str | int, value: Any) -> bool:
     """Return whether a value is the state of an optimizer, a scheduler or a random number generator."""
     text = name if isinstance(name, str) else ""
-    is_named = is_other(text) or _JAX_STATES.fullmatch(text) is not None
+    is_named = is_other(text) or _STATES.fullmatch(text) is not None
     return is_named or "param_groups" in (items_of(value) or ())
 
 
