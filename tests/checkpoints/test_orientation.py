@@ -108,6 +108,18 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]]
         {"moe/wi": r(4, 9, 20), "moe/bi": r(4, 20), "moe/wo": r(4, 20, 9), "moe/bo": r(4, 9)},
         {"moe/wi[0]": True, "moe/wo[3]": True},
     ),
+    "a list of matrices, then of vectors that are not all biases of them": (
+        {str(k): r(*s) for k, s in enumerate([(27, 10), (30, 44), (44, 27), (27,), (1, 44), (1, 44)])},
+        {"1": True, "2": True},
+    ),
+    "heads of three axes in Keras": (
+        {
+            **{f"mha/{part}/kernel": r(D, 3, 4) for part in ("query", "key", "value")},
+            "mha/attention_output/kernel": r(3, 4, D),
+            "layer_normalization/gamma": r(D),
+        },
+        {"mha/query/kernel": True, "mha/attention_output/kernel": True},
+    ),
     "nothing shows it": ({"W": r(7, 12), "U": r(12, 12)}, {"W": None, "U": None}),
     "a linear map of torch by its format": ({"fc.weight": r(7, 12)}, {"fc.weight": False}),
     "a bias overrules the name of a linear map (PaddlePaddle)": (

@@ -351,8 +351,10 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
     found, all_runs = set(), [*_runs(matrices, vectors)]
     for runs in all_runs:
         first, *others = runs[0].matrices
+        # Of matrices with one bias in all, the last has a row of the table for each of its outputs.
         is_alone = len(runs) > 1 and all(run.vector for run in runs) and bool(others)
-        if is_alone and _reads_rows(others[0], first) and not _outputs_of_cell(first, others[0]):
+        is_of_outputs = len(others) > 1 and runs[0].vector is not None and first.shape[0] == max(runs[0].vector[1])
+        if (is_alone or is_of_outputs) and _reads_rows(others[0], first) and not _outputs_of_cell(first, others[0]):
             found.add(first.name)
     by_hand = [m for m in matrices if m.convention is Convention.BY_HAND]
     biases = {matrix: max(vectors[name], default=1) for matrix, name in _with_named_biases(by_hand, vectors)}

@@ -42,7 +42,7 @@ attention | attn.out  | transformers, timm, GPT-2  | attn_proj out_projection
 attention | attn.out  | Llama, T5, TransformerLens | w_o wo w_out o to_out out dense fc_o fco wo_a wo_b o_a_proj
 attention | attn.out  | Llama, T5, TransformerLens | o_b_proj post
 attention | attn.out  | BERT, XLM, RWKV, Conformer | output attn_out attention_out attn_output out_lin out_linear
-attention | attn.out  | BERT, XLM, RWKV, Conformer | linear_out fc_out w_concat
+attention | attn.out  | Keras, Conformer           | attention_output linear_out fc_out w_concat
 attention | attn.qkv  | GPT-2, GPT-NeoX, torch     | c_attn attn qkv kqv wqkv query_key_value in_proj_weight in_proj
 attention | attn.qkv  | GPT-2, GPT-NeoX, torch     | att_proj
 attention | attn.qkv  | DeepSeek, Megatron         | qkvz qkvo qkvzo qk k_v q_k_v kv wkv kv_a_proj_with_mqa qkv_proj*
