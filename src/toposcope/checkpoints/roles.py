@@ -104,7 +104,7 @@ output      | lm_head head predictions cls classifier classification_head genera
 none        | *head *extractor* *predictor* *projector* *mlp_head* transform pooler
 mlp         | *mlp* ff ff_* *_ff ffn* *_ffn *ffwd* *feedforward* *feed_forward* *expert* *moe
 mlp         | *intermediate* densereludense
-attention   | att att_* *_att *_att_* atten *attn* *attention* sa sa_* mha* self *lstm_layer
+attention   | att att_* *_att *_att_* atten *attn* *attention* sa sa_* mh[ac]* factoratt* self *lstm_layer
 mixer       | *mixer* *mamba* *ssm* conv temporal_block
 """
 _LEAVES = {"weight", "kernel", "w", "weights", "default", "linear"}  # say nothing: the part before them is the name
@@ -170,7 +170,7 @@ def _by_name(name: str) -> str:
     if not found and in_block and "_" in last:
         # The module and its map in one word: attn_q, ffn_up.
         module, _, inner = last.partition("_")
-        found = _in_table(_context([module]), inner)
+        found = _in_table(_context([module]), inner) if module != "conv" else ""
     return found or _in_table("rest", last)
 
 
