@@ -117,6 +117,12 @@ def test_a_configuration_denies_a_tied_head(shapes: dict[str, tuple[int, ...]], 
     assert head_of(shapes, **config) == ("", "", "")
 
 
+def test_a_classifier_by_hand_beside_the_configuration_of_a_language_model() -> None:
+    name, _, remark = head_of({**MODEL, "cls_fc.weight": (2, 8)}, architectures=["GPT2LMHeadModel"])
+    assert not name
+    assert "cls_fc.weight may be the output instead" in remark
+
+
 def test_packed_weights_may_be_the_head() -> None:
     entries = [Entry(name, shape, "float32", lambda a, b: np.ones((b - a, 8))) for name, shape in MODEL.items()]
     found = weights_of(entries, (("embed", "embed"),), lambda name: {"tie_word_embeddings": False}).matrices

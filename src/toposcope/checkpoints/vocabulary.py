@@ -27,6 +27,7 @@ _RECURRENT = re.compile(r"weight_hh(?:_l\d+)?(?:_reverse)?$|recurrent_kernel$")
 _MIXER = re.compile(r"mixer|mamba|ssm|rwkv|retention|temporal_block", re.IGNORECASE)
 _ONE_BLOCK = re.compile(r"(?:^|[./])(?:attn?|attention|self_attn|sa|mha|mlp|ffn|ffwd|feed_forward|ff)[./]")
 _ENCODER = re.compile(r"(?:^|[._])(?:encoder|bert)[._]|(?:token_type|segment)_emb|(?:^|\.)embeddings\.\w*norm", re.I)
+_OTHER_INPUTS = re.compile(r"vision|visual|image|multi_?modal|audio|speech", re.IGNORECASE)
 _BIAS = re.compile(r"(?:^|[._])(?:bias|b)$")
 
 
@@ -150,9 +151,12 @@ def _tied(
     names = " ".join(map(str, classes)) if isinstance(classes, list) else ""
     if tie is False or (names and not _LANGUAGE_MODEL.search(names) and not _EITHER.search(names)):
         return "", ""
-    if _LANGUAGE_MODEL.search(names):
-        return BY_CONFIGURATION, ""
     tokens, width = table.shape[::-1] if table.transposed else table.shape
+    if _LANGUAGE_MODEL.search(names):
+        # Fine-tuned models by hand are saved beside the configuration of the language model that they began as.
+        new = [m.name for m in found if m.why == roles.UNKNOWN and not inside(m.name) and _outputs(m, width) != width]
+        new = [name for name in new if not _OTHER_INPUTS.search(name)]
+        return ("", f"{examples(new, 2)} may be the output instead") if new else (BY_CONFIGURATION, "")
     shapes = {e.name: e.shape for e in entries}
     weights = {m.name.removesuffix("weight") for m in found}
     if tokens != width and any(
@@ -168,6 +172,12 @@ def _tied(
     if tie:
         return BY_CONFIGURATION, ""
     return _of_language_model(found, width, list(shapes))
+
+
+def _outputs(layer: Layer, width: int) -> int:
+    """Return how many outputs a matrix has that surely reads the stream; else the width itself."""
+    outputs, inputs = layer.shape[::-1] if layer.transposed else layer.shape
+    return outputs if inputs == width and layer.orientation else width
 
 
 def _reads(layer: Layer, width: int) -> bool:
