@@ -37,7 +37,7 @@ def server(served: Path) -> Iterator[RangeServer]:
 
 
 def opened(server: RangeServer, access: Access) -> StoredFile:
-    remote.single_block.cache_clear()
+    remote.memory.clear()
     ((_, root),) = roots(f"{server.url}/a.bin", access)
     return root.files()["a.bin"]
 
@@ -182,7 +182,7 @@ def test_offline_after_online(server: RangeServer, access: Access) -> None:
         offline[1].layers()
     assert len(server.conduct.statuses) == 1000
     file = offline[0].files["model.safetensors"]
-    remote.single_block.cache_clear()
+    remote.memory.clear()
     for path in stored(access.folder or Path()):
         path.unlink()
     with pytest.raises(ToposcopeError, match=r"step0/model\.safetensors: byte 0 is not in the cache, and this is off"):

@@ -2,12 +2,14 @@
 
 import hashlib
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache as once
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -30,7 +32,7 @@ from toposcope.checkpoints.sources.source import (
 from toposcope.errors import ToposcopeError
 
 BLOCK_BYTES = 1 << 17  # fetched and cached at least: a request costs as much as some 100 kB
-MAX_SINGLE = 4  # blocks of a read that are fetched one by one and held in memory too: headers, small tensors
+MAX_REMEMBERED_BYTES, MAX_REMEMBERED = 1 << 20, 256  # of a read whose blocks stay in memory, and how many blocks
 MAX_RUN = 1 << 26  # bytes fetched under one lock; then another process that waits for the same file goes on
 CUT = (ConnectionAbortedError, ConnectionResetError, TimeoutError)  # after which the rest is requested
 MAX_CUTS = 5  # of a connection, without a block in between
@@ -147,31 +149,30 @@ class RemoteFile:
             first, last = max(start, at), min(stop, at + len(block))
             content[first - start : last - start] = np.frombuffer(block, np.uint8)[first - at : last - at]
         if self.sha256 and len(content) == self.size and hashlib.sha256(content.data).hexdigest() != self.sha256:
-            single_block.cache_clear()
+            memory.clear()
             RangeCache.of(self.source.access).forget(self.source.key(self.listed))
             raise damaged(self, "its SHA-256 is not the published one", "run the same command again")
         return content
 
     def _blocks(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-        if not self.version:  # another file of the same size would look the same: nothing is cached
-            return self.fetched(start, stop)
-        first, last = start - start % BLOCK_BYTES, min(stop + -stop % BLOCK_BYTES, self.size)
-        if last - first <= MAX_SINGLE * BLOCK_BYTES:
-            known = RemoteFile(self.source, self.listed)  # with its version, also of what was looked up
-            return ((at, single_block(known, at)) for at in range(first, last, BLOCK_BYTES))
-        return self.cached(first, last)
-
-    def cached(self, at: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Yield blocks and where they begin; what is not cached is fetched and cached."""
-        access, key = self.source.access, self.source.key(self.listed)
+        if not self.version:  # another file of the same size would look the same: nothing is cached
+            yield from self._fetched(start, stop)
+            return
+        access, key, remember = self.source.access, self.source.key(self.listed), stop - start <= MAX_REMEMBERED_BYTES
+        at, end = start - start % BLOCK_BYTES, min(stop + -stop % BLOCK_BYTES, self.size)
         cache = RangeCache.of(access)
 
         def place(begin: int) -> Path:
             return cache.block(key, begin, min(begin + BLOCK_BYTES, self.size))
 
+        def is_missing(begin: int) -> bool:
+            return (key, begin) not in memory and not place(begin).exists()
+
         while at < end:
-            block = cache.load(place(at))
+            block = memory.get((key, at)) or cache.load(place(at))
             if block is not None:
+                _remember(key, at, block, remember)
                 yield at, block
                 at += len(block)
                 continue
@@ -181,14 +182,15 @@ class RemoteFile:
                 if cache.load(place(at)) is not None:
                     continue  # another process has fetched it
                 run = at + BLOCK_BYTES
-                while run < min(end, at + MAX_RUN) and not place(run).exists():
+                while run < min(end, at + MAX_RUN) and is_missing(run):
                     run += BLOCK_BYTES
-                for begin, fetched in self.fetched(at, min(run, end)):
+                for begin, fetched in self._fetched(at, min(run, end)):
                     cache.save(place(begin), fetched)
+                    _remember(key, begin, fetched, remember)
                     yield begin, fetched
                     at = begin + len(fetched)
 
-    def fetched(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+    def _fetched(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield the blocks of a range as they come; where it is cut, the rest is requested."""
         cuts, buffer = 0, bytearray()
         while start < stop:
@@ -209,11 +211,19 @@ class RemoteFile:
                 cuts += 1
 
 
-@lru_cache(maxsize=256)  # the headers of the files in use, also where nothing is kept on disk
-def single_block(file: RemoteFile, at: int) -> bytes:
-    """Return a block, from the memory, the disk or its source."""
-    ((_, block),) = file.cached(at, min(at + BLOCK_BYTES, file.size))
-    return block
+memory = OrderedDict[tuple[str, int], bytes]()
+"""Blocks of small reads, which are headers and small tensors, also where nothing is kept on disk."""
+_guard = Lock()
+
+
+def _remember(key: str, at: int, block: bytes, is_small: bool) -> None:
+    with _guard:
+        if is_small:
+            memory[key, at] = block
+        if (key, at) in memory:
+            memory.move_to_end((key, at))
+        while len(memory) > MAX_REMEMBERED:
+            memory.popitem(last=False)
 
 
 def checked_listing(found: dict[str, Listed], location: str) -> dict[str, Listed]:
