@@ -275,46 +275,29 @@ def ones(*shape: int) -> np.ndarray:
     return np.ones(shape)
 
 
-KERNEL = {"Dense_0": {"kernel": ones(3, 2)}}
-NESTED: dict[str, tuple[Any, dict[str, tuple[int, ...]]]] = {
-    "Flax": (
-        {"params": {"Dense_0": {"kernel": ones(3, 2), "bias": ones(2)}, "Dense_1": {"kernel": ones(2, 3)}}},
-        {"Dense_0.kernel": (3, 2), "Dense_0.bias": (2,), "Dense_1.kernel": (2, 3)},
-    ),
+M, V = ones(3, 2), ones(3)
+NESTED: dict[str, tuple[Any, str]] = {
+    "Flax": ({"params": {"A": {"kernel": M, "bias": V}, "B": {"kernel": M}}}, "A.bias A.kernel B.kernel"),
     "Flax with its state": (
-        {"step": 3, "params": {"params": KERNEL}, "opt_state": [{"m": ones(3, 2)}]},
-        {"Dense_0.kernel": (3, 2)},
+        {"step": 3, "params": {"params": {"A": {"kernel": M}}}, "opt_state": [{"m": M}]},
+        "A.kernel",
     ),
-    "Flax without a key": (
-        {"model": KERNEL, "lm_head": {"kernel": ones(2, 3)}},
-        {"model.Dense_0.kernel": (3, 2), "lm_head.kernel": (2, 3)},
-    ),
-    "Haiku": (
-        {"mlp/~/linear": {"w": ones(3, 2), "b": ones(2)}, "mlp/~/linear_1": {"w": ones(2, 3)}},
-        {"mlp.~.linear.w": (3, 2), "mlp.~.linear.b": (2,), "mlp.~.linear_1.w": (2, 3)},
-    ),
-    "lists": (
-        {"weights": [ones(3, 2), ones(2, 3)], "biases": [ones(3), ones(2)], "epoch": 3},
-        {"weights.0": (3, 2), "weights.1": (2, 3), "biases.0": (3,), "biases.1": (2,)},
-    ),
-    "a list": ([ones(3, 2), ones(3), ones(2, 3)], {"0": (3, 2), "1": (3,), "2": (2, 3)}),
-    "a list of layers": (
-        [{"W": ones(3, 2), "b": ones(3)}, {"W": ones(2, 3), "b": ones(2)}],
-        {"0.W": (3, 2), "0.b": (3,), "1.W": (2, 3), "1.b": (2,)},
-    ),
-    "layers": (
-        {"layers": [{"W": ones(3, 3), "b": ones(3)}, {"W": ones(3, 3), "b": ones(3)}]},
-        {"layers.0.W": (3, 3), "layers.0.b": (3,), "layers.1.W": (3, 3), "layers.1.b": (3,)},
-    ),
+    "Flax without a key": ({"model": {"A": {"kernel": M}}, "head": {"kernel": M}}, "head.kernel model.A.kernel"),
+    "Haiku": ({"mlp/~/a": {"w": M, "b": V}, "mlp/~/b": {"w": M}}, "mlp.~.a.b mlp.~.a.w mlp.~.b.w"),
+    "lists": ({"weights": [M, M], "biases": [V, V], "epoch": 3}, "biases.0 biases.1 weights.0 weights.1"),
+    "a list": ([M, V, M], "0 1 2"),
+    "a list of layers": ([{"W": M, "b": V}, {"W": M, "b": V}], "0.W 0.b 1.W 1.b"),
+    "layers": ({"layers": [{"W": M, "b": V}, {"W": M, "b": V}]}, "layers.0.W layers.0.b layers.1.W layers.1.b"),
 }
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
 @pytest.mark.parametrize("what", NESTED)
 def test_nested_parameters(what: str, protocol: int, tmp_path: Path) -> None:
-    content, expected = NESTED[what]
+    content, names = NESTED[what]
     found = read(pickled(tmp_path / "params.pkl", content, protocol))
-    assert {name: array.shape for name, array in found.items()} == expected
+    assert " ".join(sorted(found)) == names
+    assert {array.shape for array in found.values()} <= {M.shape, V.shape}
 
 
 LISTS: dict[str, Callable[[], Any]] = {

@@ -48,40 +48,24 @@ def doubled(times: int, opcode: bytes) -> bytes:
 MARK = "echo boom > marker"
 SYSTEM = named("os", "system")
 REBUILD = named("torch._utils", "_rebuild_tensor_v2")
+BY = text(MARK) + pickle.TUPLE1
 EXECUTE: dict[str, bytes] = {
     "os.system": called(SYSTEM, text(MARK)),
     "posix.system": called(named("posix", "system"), text(MARK)),
     "builtins.eval": called(named("builtins", "eval"), text("open('marker', 'w')")),
     "builtins.exec of Python 2": called(named("__builtin__", "exec"), text("open('marker', 'w')")),
     "getattr": called(called(named("builtins", "getattr"), named("os", "path"), text("os")), text(MARK)),
-    "a dotted name": pickle.PROTO
-    + b"\x04"
-    + text("os")
-    + text("path.os.system")
-    + pickle.STACK_GLOBAL
-    + text(MARK)
-    + pickle.TUPLE1
-    + pickle.REDUCE,
+    "a dotted name": b"\x80\x04" + text("os") + text("path.os.system") + pickle.STACK_GLOBAL + BY + pickle.REDUCE,
     "a dotted name of torch": called(named("torch", "serialization.os.system"), text(MARK)),
     "torch.load": called(named("torch", "load"), text("other.pt")),
     "an attribute of a name that is known": called(named("collections", "OrderedDict.__init__.__globals__")),
     "an instance": pickle.MARK + text(MARK) + pickle.INST + b"os\nsystem\n",
     "an object": pickle.MARK + SYSTEM + text(MARK) + pickle.OBJ,
-    "new": named("subprocess", "Popen") + text(MARK) + pickle.TUPLE1 + pickle.NEWOBJ,
-    "new with keywords": named("subprocess", "Popen")
-    + text(MARK)
-    + pickle.TUPLE1
-    + pickle.EMPTY_DICT
-    + pickle.NEWOBJ_EX,
+    "new": named("subprocess", "Popen") + BY + pickle.NEWOBJ,
+    "new with keywords": named("subprocess", "Popen") + BY + pickle.EMPTY_DICT + pickle.NEWOBJ_EX,
     "an import": named("importlib", "import_module"),
     "a name from the memo": text("os") + b"q\x00" + text("system") + b"q\x01" + b"h\x00h\x01" + pickle.STACK_GLOBAL,
-    "beside weights": pickle.EMPTY_DICT
-    + pickle.MARK
-    + text("model")
-    + pickle.EMPTY_DICT
-    + text("x")
-    + called(SYSTEM, text(MARK))
-    + pickle.SETITEMS,
+    "beside weights": b"}(" + text("model") + b"}" + text("x") + called(SYSTEM, text(MARK)) + pickle.SETITEMS,
     "in a rebuilt tensor": called(REBUILD, called(SYSTEM, text(MARK))),
 }
 STORAGE = named("torch", "FloatStorage")
