@@ -160,10 +160,15 @@ def natural_numbers(values: Any = ()) -> tuple[int, ...]:
     return tuple(values)
 
 
-_Tensor = StoredTensor | Placeholder
+def _rebuild(
+    storage: Any, offset: Any, shape: Any, strides: Any, grad: Any = None, hooks: Any = None, metadata: Any = None
+) -> StoredTensor | Placeholder:
+    return _rebuild_v3(storage, offset, shape, strides, grad, hooks, getattr(storage, "dtype", None), metadata)
 
 
-def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, metadata: Any) -> _Tensor:
+def _rebuild_v3(
+    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, metadata: Any = None
+) -> StoredTensor | Placeholder:
     if isinstance(storage, Placeholder):
         return class_of(f"tensor of a {storage.name or 'storage of another kind'}", OtherTensor)(shape)
     if not isinstance(storage, StoredStorage) or not isinstance(dtype, str) or dtype not in DTYPES:
@@ -176,21 +181,11 @@ def _tensor(storage: Any, dtype: Any, offset: Any, shape: Any, strides: Any, met
     return StoredTensor(storage, dtype, offset, shape, strides)
 
 
-def _rebuild(
-    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any = None, _hooks: Any = None, metadata: Any = None
-) -> _Tensor:
-    return _tensor(storage, getattr(storage, "dtype", None), offset, shape, strides, metadata)
-
-
-def _rebuild_v3(
-    storage: Any, offset: Any, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, metadata: Any = None
-) -> _Tensor:
-    return _tensor(storage, dtype, offset, shape, strides, metadata)
-
-
 def _rebuild_from_type(rebuild: Any, kind: Any, arguments: Any, state: Any) -> Any:
     if isinstance(rebuild, _Function) and rebuild.function is _rebuild_from_type:
         raise ValueError("a tensor within a tensor")
+    if len(arguments) > MAX_DIMENSIONS:
+        raise ValueError("a tensor of many arguments")
     rebuilt = rebuild(*arguments)
     if isinstance(rebuilt, Placeholder) and (name := name_of(kind)):
         made = class_of(name, OtherTensor)(*arguments)

@@ -120,7 +120,8 @@ def _from_jax(_function: Any, _arguments: Any, state: Any, *_: Any) -> StoredArr
 
 def _scalar(dtype: Any = None, data: Any = b"", *_: Any) -> Any:
     data = _bytes_of(data)
-    if not isinstance(dtype, StoredDtype) or dtype.code not in _CODES or not isinstance(data, bytes):
+    is_real = isinstance(dtype, StoredDtype) and dtype.code in _CODES and not dtype.code.startswith("c")
+    if not is_real or not isinstance(data, bytes):
         return Placeholder()
     (number,) = np.frombuffer(data, np.dtype(dtype.code).newbyteorder(">" if dtype.is_big else "<"))
     return number.item()
