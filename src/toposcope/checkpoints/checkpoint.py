@@ -169,7 +169,6 @@ class Checkpoint:
             self.entries,
             self.roles,
             self._configuration,
-            self._base_model,
             unread=getattr(self._listing, "unread", None),
             all_weights=self._only_parameters,
         )
@@ -259,18 +258,6 @@ class Checkpoint:
     def fingerprint(self) -> str:
         """Return a digest of names, sizes and versions of the files as listed now; it changes when a file does."""
         return fingerprint(self.source.files())
-
-    def _base_model(self, name: Any) -> Sequence[formats.Entry] | None:
-        """Return the tensors of an adapter's base model, if its folder lies in this one, or next to it."""
-        source = self.described_by.source
-        if not isinstance(name, str) or not isinstance(source, LocalSource):
-            return None
-        own = source.path
-        for folder in (own, *own.parents[:2]):
-            place = folder / Path(name).name
-            if place != own and place.is_dir() and not own.is_relative_to(place):
-                return Checkpoint(place, 0).weights.entries
-        return None
 
     def _configuration(self, name: str) -> Mapping[str, Any]:
         """Return what a file of JSON next to the weights holds; nothing if there is none."""

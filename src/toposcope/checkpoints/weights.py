@@ -26,7 +26,6 @@ PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 PACKED, OBJECTS = "packed weights and adapters", "objects other than plain tensors"
 _UNREAD = "{}, not plain numbers; save plain tensors (model.dequantize(), full_tensor(), to_dense())"
 Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file by its name
-Base = Callable[[Any], Sequence[Entry] | None]  # returns the tensors of the base model that an adapter names, or None
 _UNKNOWN_ORIENTATION = "no bias, width or chain of shapes shows the outputs, so values of rows may be those of columns"
 
 
@@ -149,7 +148,6 @@ def weights_of(
     entries: Sequence[Entry],
     rules: roles.Rules,
     configuration: Configuration,
-    base: Base = lambda name: None,
     *,
     unread: Mapping[str, Unread] | None = None,
     all_weights: bool = False,
@@ -173,8 +171,8 @@ def weights_of(
     if bare := sum("float8" in e.dtype and len(e.shape) > 1 for e in entries):
         remarks.append(f"weights of 8-bit floats without a scale, read as stored: {bare}")
     adapter = configuration("adapter_config.json") if adapters.may_hold_adapters(entries) else {}
-    adapted = adapters.combined(entries, adapter, base(adapter.get("base_model_name_or_path")) if adapter else None)
-    if adapted.how and not any(words.startswith("base") for words in adapted.how.values()):
+    adapted = adapters.combined(entries, adapter)
+    if adapted.how:
         remarks.append("an adapter without its base model: each layer is the change B A that it makes of a weight")
     how, refused, entries = how | adapted.how, refused | adapted.refused, adapted.entries
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in adapted.refused}
