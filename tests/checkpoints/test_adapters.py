@@ -143,12 +143,15 @@ def test_embeddings_have_a_token_a_row() -> None:
 
 
 @pytest.mark.parametrize("name", ["q.base_layer.weight", "q.linear.weight", "q.weight"])
-def test_an_adapter_in_its_model_is_refused_with_the_weight_that_it_changes(name: str) -> None:
+def test_an_adapter_in_its_model_is_the_changed_weight(name: str) -> None:
     first, second = pair()
-    tensors = {"norm.weight": torch.ones(5), name: torch.ones(6, 5), "q.lora_A": first, "q.lora_B": second}
+    weight = torch.randn(6, 5)
+    tensors = {"norm.weight": torch.ones(5), name: weight, "q.lora_A": first, "q.lora_B": second}
     found = adapted(tensors, LORA)
-    assert set(found.refused) == {name, "q.lora_A", "q.lora_B"}
-    assert all("in its model" in reason for reason in found.refused.values())
+    assert [entry.name for entry in found.entries] == ["norm.weight", "q.weight"]
+    assert_close(found.entries[1], weight + change(first, second, 4))
+    for unknown in (adapted(tensors, {}), adapted(tensors, {**LORA, "fan_in_fan_out": True})):
+        assert set(unknown.refused) == {name, "q.lora_A", "q.lora_B"}
 
 
 def test_modules_that_were_trained_whole_are_kept() -> None:

@@ -51,9 +51,9 @@ def test_how_many_networks_there_are(case: str) -> None:
     assert counts == right
     if right:
         with pytest.raises(ToposcopeError, match=f"holds {len(right)} networks: .*; measure one by its key"):
-            checkpoint.analysed()
+            checkpoint.one_network()
     else:
-        assert len(checkpoint.analysed()) == len([layer for layer in checkpoint.layers() if layer.role != "embed"])
+        assert len(checkpoint.one_network()) == len([layer for layer in checkpoint.layers() if layer.role != "embed"])
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pt"])

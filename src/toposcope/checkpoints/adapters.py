@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def combined(entries: Sequence[Entry], config: Mapping[str, Any]) -> Adapted:
         remedy = "it holds prompts, no weights" if any(e.name in _PROMPTS for e in entries) else MERGE
         reason = f"an adapter of the type {kind[:40]!a}, which is not read; {remedy}"
         return Adapted(list(entries), {}, {entry.name: reason for entry in entries})
-    pairs, own = _pairs(entries), {entry.name for entry in entries}
+    pairs, own = _pairs(entries), {entry.name: entry for entry in entries}
     refused = _of_other_kinds(entries, has_config=bool(config))
     doubts = {name[: part.start()]: refused[name] for name in refused if (part := _OTHER_PART.search(name))}
     placed: dict[str, Entry | None] = {}
@@ -87,16 +88,18 @@ def combined(entries: Sequence[Entry], config: Mapping[str, Any]) -> Adapted:
         try:
             if module in doubts:
                 raise _Refused(doubts[module])
-            if plain:
-                raise _Refused(f"an adapter in its model, beside the weight that it changes; {MERGE}")
             product = _product(pair, config)
+            weight = own[plain[0]] if plain else None
+            if weight is not None and (weight.shape != product.shape or config.get("fan_in_fan_out") is True):
+                raise _Refused(f"an adapter beside a weight that lies the other way round; {MERGE}")
         except _Refused as reason:
             refused |= dict.fromkeys([*names, *plain], str(reason))
             continue
         name = f"{module.removeprefix(_PEFT)}.weight"
-        placed |= dict.fromkeys([*names, *([pair.alpha.name] if pair.alpha else [])])
-        placed[names[0]] = Entry(name, product.shape, "float32", product.read)
-        how[name] = f"LoRA, rank {product.first.shape[0]}, {product.words}"
+        placed |= dict.fromkeys([*names, *plain, *([pair.alpha.name] if pair.alpha else [])])
+        read = product.read if weight is None else partial(_sum, weight, product)
+        placed[plain[0] if plain else names[0]] = Entry(name, product.shape, "float32", read)
+        how[name] = f"{'base + ' if plain else ''}LoRA, rank {product.first.shape[0]}, {product.words}"
     kept = [placed[entry.name] if entry.name in placed else _listed(entry, refused) for entry in entries]
     return Adapted([entry for entry in kept if entry is not None], how, refused)
 
@@ -172,7 +175,10 @@ class _Product:
         return shape[::-1] if self.embedding else shape
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Return rows of the product."""
+        return np.ascontiguousarray(self.wide(start, stop), np.float32)
+
+    def wide(self, start: int, stop: int) -> NDArray[np.float64]:
+        """Return rows of the product in double precision."""
         rank = self.first.shape[0]
         scale = self.number * (1.0 if self.alpha is None else float(self.alpha.numbers(0, 1).reshape(())))
         right = self.first.numbers(0, rank).reshape(rank, -1)
@@ -181,7 +187,11 @@ class _Product:
             rows = right[:, start:stop].T @ left.T * scale
         else:
             rows = self.second.numbers(start, stop).reshape(-1, rank) @ right * scale
-        return np.ascontiguousarray(rows.reshape(stop - start, *self.shape[1:]), np.float32)
+        return rows.reshape(stop - start, *self.shape[1:])
+
+
+def _sum(weight: Entry, product: _Product, start: int, stop: int) -> NDArray[np.float32]:
+    return np.ascontiguousarray(weight.numbers(start, stop) + product.wide(start, stop), np.float32)
 
 
 def _product(pair: _Pair, config: Mapping[str, Any]) -> _Product:

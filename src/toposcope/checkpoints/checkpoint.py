@@ -190,11 +190,8 @@ class Checkpoint:
         Raises
         ------
         ToposcopeError
-            If there is none, there are several networks, or weights are packed in a way that cannot be undone.
+            If there is none, or weights are packed in a way that cannot be undone.
         """
-        if several := self.weights.several():
-            key = ".".join(filter(None, (text_of(self.key), next(iter(self.weights.networks)))))
-            raise ToposcopeError(f"{self.location}: {several}; measure one by its key behind the place, such as :{key}")
         if self.weights.refused:
             raise CheckpointError(f"{self.location}: {self.weights.refusal()}", "unsupported")
         found = [layer for layer in self._layers if layer.role not in roles.NOT_ANALYSED]
@@ -202,6 +199,19 @@ class Checkpoint:
             reason = next((r for r in self.weights.remarks if "not measured" in r), "there is nothing to measure")
             raise ToposcopeError(f"{self.location}: no weight matrix besides embeddings; {reason}")
         return found
+
+    def one_network(self) -> list[Layer]:
+        """Return the analysed layers, if they are those of one network.
+
+        Raises
+        ------
+        ToposcopeError
+            As `analysed` does, and if the checkpoint holds several networks.
+        """
+        if several := self.weights.several():
+            key = ".".join(filter(None, (text_of(self.key), next(iter(self.weights.networks)))))
+            raise ToposcopeError(f"{self.location}: {several}; measure one by its key behind the place, such as :{key}")
+        return self.analysed()
 
     def embeddings(self) -> list[Layer]:
         """Return the input and the output embedding, the same layer twice if they are tied.

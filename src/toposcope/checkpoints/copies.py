@@ -110,12 +110,13 @@ def _beside(module: str, inside: Sequence[Entry], others: Sequence[Entry]) -> st
     return "" if is_list and len(inside) >= MIN_LISTED and counts <= Counter(e.shape for e in others) else None
 
 
-_BEFORE = re.compile(r"(?:[mvsgr]|mom(?:entum)?|vel(?:ocity)?|cache|mem)?_?(?:d|grad)?_?")
-_AFTER = re.compile(r"_(?:[mvsgd]|grad|mom(?:entum)?|vel(?:ocity)?|cache)")
+_STATE = r"grads?|mom(?:entum)?|vel(?:ocity)?|cache|mem|prev(?:ious)?|init(?:ial)?|backup|saved|delta"
+_BEFORE = re.compile(rf"(?:[mvsg]|{_STATE})?_?(?:d|grad)?_?", re.IGNORECASE)
+_AFTER = re.compile(rf"_(?:[mvsd]|{_STATE})", re.IGNORECASE)  # one more letter may be that of a gate
 
 
 def moments(entries: Sequence[Entry]) -> set[str]:
-    """Return gradients and their averages that lie by hand beside at least two weights: ``v_dW1``, ``mWxh``."""
+    """Return what lies by hand beside at least two weights: their gradients, averages, first values: ``v_dW1``."""
     shapes = {entry.name: entry.shape for entry in entries}
     found: dict[str, list[str]] = {}
     for name, shape in shapes.items():

@@ -15,7 +15,7 @@ _OF_SET = re.compile(
 )
 _OF_DATA = re.compile(
     r"data(?:set)?|inputs?|targets?|labels?|samples?|images?|observations?|(?:next_)?(?:obs|states)|actions?|rewards?"
-    r"|returns|advantages|log_probs|(?:replay|episode)_\w+|[xy]_(?:mean|std|min|max|data)|mean|std|var(?:iance)?"
+    r"|activations?\w*|outputs|pred(?:iction)?s|logits|\w*history|loss(?:es)?|returns|advantages|log_probs|(?:replay|episode)_\w+|[xy]_(?:mean|std|min|max|data)|mean|std|var(?:iance)?"
     r"|cov(?:ariance)?|precision|gram|fisher|inducing_\w+|chol_\w+|grid|knots|coords|mesh\w*"
 )
 """Last parts of the names of data and their statistics, and of the points at which functions are given."""

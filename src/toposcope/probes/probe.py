@@ -174,7 +174,7 @@ class ProbeInput:
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
         """Return the subject of a single checkpoint, with all layers wanted."""
-        layers = checkpoint.analysed()
+        layers = checkpoint.one_network()
         return cls(layers, frozenset([*(layer.name for layer in layers), NETWORK, POOLED]))
 
 

@@ -199,7 +199,7 @@ def _measured(
     found: Mapping[Probe, Sequence[Measurement]],
 ) -> list[Measurement | Failure]:
     """Measure with one probe, as a study measures the first checkpoint of a run."""
-    layers = checkpoint.analysed()
+    layers = checkpoint.one_network()
     wanted = (source or probe).covers([layer.name for layer in layers])
     compares = {m.layer: m.states for m in found[source] if m.states is not None} if source else {}
 

@@ -146,7 +146,7 @@ def _read(task: ReadTask, fingerprint: str, evidence: CheckpointSummary) -> Read
     if evidence.error:
         return Read(None, evidence)
     layers = []
-    for layer in checkpoint.analysed():
+    for layer in checkpoint.one_network():
         read = evidence.tensors.get(layer.entry.name)
         as_it_is = read.content_hash if read and read.shape == layer.shape else ""
         layers.append(LayerRow.of(layer, layer.content_hash(as_it_is)))
