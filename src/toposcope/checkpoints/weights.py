@@ -172,7 +172,7 @@ def weights_of(
         remarks.append(f"weights of 8-bit floats without a scale, read as stored: {bare}")
     adapter = configuration("adapter_config.json") if adapters.may_hold_adapters(entries) else {}
     adapted = adapters.combined(entries, adapter)
-    if adapted.how and not any(words.startswith("base") for words in adapted.how.values()):
+    if not all(words.startswith("base") for words in adapted.how.values()):
         remarks.append("an adapter without its base model: each layer is the change B A that it makes of a weight")
     how, refused, entries = how | adapted.how, refused | adapted.refused, adapted.entries
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in adapted.refused}
