@@ -221,11 +221,16 @@ class _Stored:
     def _part(self, fqn: str, offsets: tuple[int, ...], sizes: tuple[int, ...], dtype: str) -> _Part:
         place = self._places.get((fqn, offsets))
         if place is None:
-            raise CheckpointError(
-                f"{self._file.location}: names no file for {fqn[:80]!r} at {list(offsets)}; save the checkpoint again",
-                "index",
-            )
-        file = self._shard(place.get("relative_path"))
+            where = f"{self._file.location}: names no file for {fqn[:80]!r} at {list(offsets)}"
+            raise CheckpointError(f"{where}; save the checkpoint again", "index")
+        name = place.get("relative_path")
+        if not isinstance(name, str) or not is_file_name(name):
+            shown = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
+            raise CheckpointError(f"{self._file.location}: names a file outside its folder, or none: {shown}", "unsafe")
+        if name not in self._files:
+            folder = self._file.location.removesuffix(METADATA)
+            raise incomplete(f"{folder}{name}", f"missing; {METADATA} names this file. Fetch it again")
+        file = self._files[name]
         start, length = natural_numbers([place.get("offset"), place.get("length")])
         if start + length > file.size:
             raise truncated(file, f"it ends at byte {file.size}, {start + length} are needed")
@@ -233,34 +238,18 @@ class _Stored:
             raise damaged(self._file, f"{fqn[:80]!r} has chunks larger than the {length} bytes that hold them")
         return _Part(offsets, sizes, dtype, file, start, start + length)
 
-    def _shard(self, name: Any) -> StoredFile:
-        if not isinstance(name, str) or not is_file_name(name):
-            shown = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
-            raise CheckpointError(
-                f"{self._file.location}: names a file outside its folder, or no file: {shown}", "unsafe"
-            )
-        if name not in self._files:
-            folder = self._file.location.removesuffix(METADATA)
-            raise incomplete(f"{folder}{name}", f"missing; {METADATA} names this file. Fetch it again")
-        return self._files[name]
-
 
 def _check_chunks(file: StoredFile, fqn: str, shape: tuple[int, ...], chunks: Sequence[_Chunk]) -> None:
     """Refuse chunks that do not cover a tensor exactly: outside it, overlapping, or too few."""
-    reason, volume = "", sum(math.prod(sizes) for _, sizes in chunks)
-    for offsets, sizes in chunks:
-        if not len(offsets) == len(sizes) == len(shape):
-            reason = reason or "a chunk has other dimensions than the tensor"
-        elif any(at + size > extent for at, size, extent in zip(offsets, sizes, shape, strict=True)):
-            reason = reason or f"the chunk at {list(offsets)} lies outside the tensor"
-    if not reason and len(chunks) > 1 and _overlap(chunks):
-        reason = "two chunks overlap"
-    if not reason and volume != math.prod(shape):
-        reason = f"its chunks hold {volume} of {math.prod(shape)} numbers"
-    if reason:
-        raise CheckpointError(
-            f"{file.location}: {fqn[:80]!r} is not whole: {reason}; save the checkpoint again", "index"
-        )
+    fit = all(
+        len(offsets) == len(sizes) == len(shape)
+        and all(at + size <= extent for at, size, extent in zip(offsets, sizes, shape, strict=True))
+        for offsets, sizes in chunks
+    )
+    volume = sum(math.prod(sizes) for _, sizes in chunks)
+    if not fit or volume != math.prod(shape) or (len(chunks) > 1 and _overlap(chunks)):
+        cover = f"its {len(chunks)} chunks of {volume} numbers do not cover {list(shape)} exactly"
+        raise CheckpointError(f"{file.location}: {fqn[:80]!r} is not whole: {cover}; save it again", "index")
 
 
 def _overlap(chunks: Sequence[_Chunk]) -> bool:

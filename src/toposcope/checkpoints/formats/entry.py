@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -194,28 +194,10 @@ def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterat
     for (shape, _), same in alike.items():
         size = max(1, max_entries // max(1, math.prod(shape)))
         for start in range(0, len(same), size):
-            items, entries = map(list, zip(*same[start : start + size], strict=True))
-            readable, stack = _read_stack(entries)
-            if readable:
-                yield [items[k] for k in readable], stack
-
-
-def _read_stack(entries: Sequence[Entry]) -> tuple[Sequence[int], NDArray[Any]]:
-    """Return the places of the tensors that can be read, and these in a stack."""
-    try:
-        return range(len(entries)), _read_batch(entries)
-    except Exception:  # noqa: BLE001 - it does not say whose it is
-        tensors: dict[int, NDArray[Any]] = {}
-        for k, entry in enumerate(entries):
-            with suppress(Exception):
-                tensors[k] = entry.whole()
-        return list(tensors), np.stack(list(tensors.values())) if tensors else np.empty(0)
-
-
-def _read_batch(entries: Sequence[Entry]) -> NDArray[Any]:
-    shape, dtype, n_bytes = entries[0].shape, entries[0].dtype, entries[0].n_bytes
-    places = [entry.place for entry in entries if entry.place is not None]
-    if len(places) < len(entries):
-        return np.stack([entry.whole() for entry in entries])
-    stored = np.concatenate([file.read(offset, offset + n_bytes) for file, offset in places])
-    return stored.view(DTYPES[dtype]).reshape(len(entries), *shape)
+            items, tensors = [], []
+            for item, entry in same[start : start + size]:
+                with suppress(Exception):  # it is read by itself later, which says why
+                    tensors.append(entry.whole())
+                    items.append(item)
+            if items:
+                yield items, np.stack(tensors)

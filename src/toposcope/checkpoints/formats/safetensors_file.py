@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -32,12 +32,8 @@ class _Described(msgspec.Struct):
     data_offsets: tuple[_Whole, _Whole]
 
 
-class _Metadata(msgspec.Struct):
-    metadata: dict[str, str] | None = msgspec.field(name="__metadata__", default=None)
-
-
-_METADATA = msgspec.json.Decoder(_Metadata)
 _RAW = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_METADATA = msgspec.json.Decoder(dict[str, Any] | None)
 _DESCRIBED = msgspec.json.Decoder(_Described)
 _Tensor = tuple[str, tuple[int, ...], str, int]  # name, shape, dtype, and offset of the data after the header
 
@@ -50,12 +46,7 @@ def claims(names: Collection[str]) -> bool:
 def entries(_spec: str, files: Files) -> list[Entry]:
     """List the tensors from the header alone."""
     (file,) = files.values()
-    header = _header(file)
-    try:
-        data_size, tensors = (_described if len(header) <= READ_AHEAD else _described.__wrapped__)(header)
-    except ValueError as error:
-        raise damaged(file, str(error)) from error
-    begin = 8 + len(header)
+    begin, data_size, tensors, _ = _content(file)
     if begin + data_size > file.size:
         raise truncated(file, f"the header promises {begin + data_size} bytes, there are {file.size}")
     if begin + data_size < file.size:
@@ -66,12 +57,18 @@ def entries(_spec: str, files: Files) -> list[Entry]:
 def stated(_spec: str, files: Files) -> dict[str, int]:
     """Return the counters in the metadata of the header, which are texts."""
     (file,) = files.values()
+    texts = {name: text for name, text in _content(file)[3].items() if name in COUNTERS and isinstance(text, str)}
+    return {name: int(n) for name, n in texts.items() if n.isascii() and n.isdigit() and len(n) < 19}
+
+
+def _content(file: StoredFile) -> tuple[int, int, list[_Tensor], dict[str, Any]]:
+    """Return where the data begin, how long they are, the tensors and the metadata."""
+    header = _header(file)
     try:
-        metadata = _METADATA.decode(_header(file)).metadata or {}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise damaged(file, f"its header is not valid ({message_of(error)[:120]!a})") from error
-    counters = {name: metadata.get(name, "") for name in COUNTERS}
-    return {name: int(n) for name, n in counters.items() if n.isascii() and n.isdigit() and len(n) < 19}
+        described = (_described if len(header) <= READ_AHEAD else _described.__wrapped__)(header)
+    except ValueError as error:
+        raise damaged(file, str(error)) from error
+    return 8 + len(header), *described
 
 
 def _header(file: StoredFile) -> bytes:
@@ -89,11 +86,11 @@ def _header(file: StoredFile) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _described(header: bytes) -> tuple[int, list[_Tensor]]:
-    """Return how many bytes of data a header declares, and its tensors; all files of a series have the same header."""
+def _described(header: bytes) -> tuple[int, list[_Tensor], dict[str, Any]]:
+    """Return how many bytes of data a header declares, its tensors and metadata; a series has few headers."""
     try:
         raw = _RAW.decode(header)
-        raw.pop("__metadata__", None)
+        metadata = _METADATA.decode(raw.pop("__metadata__", b"{}")) or {}
         described = {name: _DESCRIBED.decode(text) for name, text in raw.items()}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"its header is not valid ({message_of(error)[:120]!a})") from error
@@ -109,7 +106,7 @@ def _described(header: bytes) -> tuple[int, list[_Tensor]]:
         if first != end:
             raise ValueError(f"the header leaves a gap or an overlap between bytes {end} and {first}")
         end = last
-    return end, tensors
+    return end, tensors, metadata
 
 
 def _shape(name: str, described: _Described) -> tuple[tuple[int, ...], str]:
