@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -42,12 +42,10 @@ _SCHEMES: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("blocks", ("scales",), "MXFP4", 4),
     ("weight_packed", ("weight_global_scale",), "NVFP4", 4),
     ("weight_packed", ("weight_scale", "scale_packed"), "compressed-tensors", 0),
-    ("qweight", ("lookup_table",), "SqueezeLLM", 0),
     ("qweight", ("forward_hadamard_matrix",), "FP-Quant", 4),
     ("qweight", ("g_idx",), "GPTQ", 0),
     ("q_weight", ("q_scale",), "EXL2", 0),
     ("trellis", ("suh", "su"), "EXL3", 0),
-    ("trellis", ("tlut", "SU"), "QTIP", 0),
     ("codes", ("codebooks",), "AQLM", 0),
     ("Qidxs", ("SU", "SV", "Wscale"), "QuIP#", 0),
     ("indices", ("centroids",), "VPTQ", 0),
@@ -68,21 +66,7 @@ _STATED_IN = {
     "quant_config.json": (),
 }
 """Files that state how weights are packed, and under which keys; without a key, the whole file does."""
-_SPELLED = (
-    "GPTQ",
-    "AWQ",
-    "HIGGS",
-    "SINQ",
-    "BitNet",
-    "BitBLAS",
-    "Marlin",
-    "Quark",
-    "NVFP4",
-    "MXFP4",
-    "AQLM",
-    "HQQ",
-    "EETQ",
-)
+_SPELLED = ("GPTQ", "AWQ", "HIGGS", "SINQ", "BitNet", "BitBLAS", "Marlin", "Quark", "NVFP4", "MXFP4", "AQLM", "HQQ")
 
 
 @dataclass(frozen=True)
@@ -90,54 +74,56 @@ class Quantised:
     """The tensors of a checkpoint, its scaled 8-bit floats as plain weights of float32."""
 
     entries: list[Entry]  # in the stored order, without scales and other parts of quantised weights
-    how: dict[str, str] = field(default_factory=dict)  # how each scaled weight is read, in a few words
-    parts: dict[str, str] = field(default_factory=dict)  # the scheme of each tensor that is left out
-    refused: dict[str, str] = field(default_factory=dict)  # why a packed weight, by its stored name, is not read
-    sizes: dict[str, int] = field(default_factory=dict)  # how many weights each of these is, as far as that is known
+    how: dict[str, str]  # how each scaled weight is read, in a few words
+    parts: dict[str, str]  # the scheme of each tensor that is left out
+    refused: dict[str, str]  # why a packed weight, by its stored name, is not read
+    sizes: dict[str, int]  # how many weights each of these is, as far as that is known
 
 
 def unquantised(entries: Sequence[Entry], configuration: Callable[[str], Mapping[str, Any]]) -> Quantised:
     """Tell quantised weights from plain ones; no number is read before it is needed."""
     marks = (".W_q", ".absmax", ".bitmask", ".weight_scale", ".weight_scale_inv")
     if not any(e.dtype in (*CODES, *FLOATS, "int64") or e.name.endswith(marks) for e in entries):
-        return Quantised(list(entries))
+        return Quantised(list(entries), {}, {}, {}, {})
     stored = _Stored(entries, _stated(configuration))
-    found = Quantised([])
-    made: dict[str, Entry] = {}
-    bare: dict[str, str] = {}
+    how: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    sizes = {entry.name: math.prod(entry.shape) for entry in entries}
+    floats = [e for e in entries if e.dtype in FLOATS and len(e.shape) > 1 and not _words(e.name) & _PART_WORDS]
+    read = {entry.name: stored.scaled(entry) for entry in floats}
+    made = {name: plain for name, (plain, _) in read.items() if plain is not None}
+    for name, (plain, words) in read.items():
+        if plain is not None:
+            how[name] = words
+        elif words or made or stored.config:
+            refused[name] = words or "fp8 without the scale that belongs to it"
     for entry in entries:
-        if entry.dtype in FLOATS and len(entry.shape) > 1 and not _words(entry.name) & _PART_WORDS:
-            plain, words = stored.scaled(entry)
-            if plain is not None:
-                made[entry.name], found.how[plain.name] = plain, words
-            else:
-                (found.refused if words else bare)[entry.name] = words or "fp8 without the scale that belongs to it"
-                found.sizes[entry.name] = math.prod(entry.shape)
-        elif scheme := stored.scheme(entry):
-            name, bits = scheme
-            found.refused[entry.name] = f"packed {name}"
-            # Packed weights have 8 bits at most.
-            found.sizes[entry.name] = math.prod(entry.shape) if entry.is_float else int(entry.n_bytes * 8 / (bits or 8))
-    if made or stored.config:
-        found.refused.update(bare)
-    _leave_out_parts(entries, made, found)
-    found.entries.extend(made.get(e.name, e) for e in entries if e.name not in found.parts)
-    refused = {name: f"{reason}; {FIX}" for name, reason in found.refused.items()}
-    return replace(found, refused=refused, sizes={name: found.sizes[name] for name in refused})
+        if entry.name not in read and (scheme := stored.scheme(entry)):
+            refused[entry.name] = f"packed {scheme[0]}"
+            if not entry.is_float:  # packed weights have 8 bits at most
+                sizes[entry.name] = int(entry.n_bytes * 8 / (scheme[1] or 8))
+    parts = _parts(entries, how | {name: f"weights {reason}" for name, reason in refused.items()})
+    return Quantised(
+        [made.get(entry.name, entry) for entry in entries if entry.name not in parts],
+        {made[name].name: words for name, words in how.items()},
+        parts,
+        {name: f"{reason}; {FIX}" for name, reason in refused.items()},
+        {name: sizes[name] for name in refused},
+    )
 
 
-def _leave_out_parts(entries: Sequence[Entry], made: Mapping[str, Entry], found: Quantised) -> None:
-    """Note the tensors that belong to quantised weights: all below one, and by their words those next to it."""
-    scheme_of = {name: f"weights {reason}" for name, reason in found.refused.items()}
-    scheme_of |= {name: found.how[plain.name] for name, plain in made.items()}
-    below = {name.replace("._data", ""): scheme for name, scheme in scheme_of.items()}
+def _parts(entries: Sequence[Entry], schemes: Mapping[str, str]) -> dict[str, str]:
+    """Return the schemes of what belongs to quantised weights: all below one, and by their words those next to it."""
+    found = {}
+    below = {name.replace("._data", ""): scheme for name, scheme in schemes.items()}
     beside = {_module(name): scheme for name, scheme in below.items()}
     for entry in entries:
         name = entry.name
-        for _ in range(2 if name not in scheme_of else 0):
+        for _ in range(2 if name not in schemes else 0):
             part, name = name, _module(name)
             if scheme := below.get(name) or (beside.get(name) if _words(part) & _PART_WORDS else ""):
-                found.parts[entry.name] = scheme
+                found[entry.name] = scheme
+    return found
 
 
 def _module(name: str) -> str:
