@@ -165,6 +165,9 @@ def test_what_zero3_leaves_of_a_module_is_no_model(tmp_path: Path) -> None:
     empty = dict.fromkeys(family_weights(), torch.empty(0))
     deepspeed(tmp_path, *ZERO3, module=empty)
     refusal((tmp_path / f"{ZERO3[0]}_model_states.pt").rename(tmp_path / "a.pt"), "empty", "zero_to_fp32.py")
+    # Small weights stay whole in every rank.
+    torch.save(empty | {"small.weight": torch.ones(4, 4)}, tmp_path / "b.pt")
+    refusal(tmp_path / "b.pt", "empty", "zero_to_fp32.py")
 
 
 def test_ranks_of_llama_are_refused(tmp_path: Path) -> None:
@@ -199,6 +202,7 @@ def test_flat_parameters_are_refused(name: str, tmp_path: Path) -> None:
         ["reshard-model_part-0.pt", "reshard-model_part-1.pt"],
         ["checkpoint_last-shard0.pt", "checkpoint_last-shard1.pt"],
         ["hf_model_0001_0.pt", "hf_model_0002_0.pt"],
+        ["model_tp0_pp0.pt", "model_tp0_pp1.pt"],
     ],
 )
 def test_files_of_ranks_are_refused(names: list[str], tmp_path: Path) -> None:

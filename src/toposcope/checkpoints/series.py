@@ -304,7 +304,10 @@ def _refuse_one_rank(root: Source) -> None:
     if isinstance(root, LocalSource):
         path = root.path.absolute()
         for place in (path, path.parent):
-            if place.name.startswith("mp_rank_") and len(ranks := [*place.parent.glob("mp_rank_*/")]) > 1:
+            if (
+                place.name.startswith(("mp_rank_", "tp_rank_"))
+                and len(ranks := [*place.parent.glob("[mt]p_rank_*/")]) > 1
+            ):
                 reason = f"one of {len(ranks)} ranks of one model of Megatron-LM; {CONVERT_MEGATRON}"
                 raise unsupported(root.spec, reason)
 

@@ -33,8 +33,8 @@ _KINDS = (
 )
 """Names of files, what they are, and what makes a model of them. Next to the layers of a pipeline lies a file of rank 0
 without a model, so the first that are here count. Those with groups, the numbers of ranks, may be whole."""
-_NUMBERED = re.compile(
-    r"(.*?(?:^|[^a-z])(?:mp_?rank|rank|shard|part|hf_model|consolidated)[._-]?)(\d+)(.*)", re.IGNORECASE
+_RANK = re.compile(
+    r"(?<![a-z])(?:(?:mp_?rank|rank|shard|part|hf_model|consolidated)[._-]?|[tp]p(?=\d{1,3}(?!\d)))(\d+)", re.IGNORECASE
 )
 _FLAT = re.compile(r"(?:^|\.)_?flat_param(_\d+)?$")
 _SIZES = (
@@ -91,9 +91,9 @@ def parts_of(names: Iterable[str]) -> list[str]:
     """Return the names of files of weights that are parts of one model, by the numbers of their ranks."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name in sorted(names):
-        match = _NUMBERED.fullmatch(name)
-        if match and "/" not in name and name.endswith((*TORCH, ".safetensors")) and not is_other(name):
-            groups[match[1], match[3]].append(name)
+        if "/" not in name and name.endswith((*TORCH, ".safetensors")) and not is_other(name):
+            for match in _RANK.finditer(name):
+                groups[name[: match.start(1)], name[match.end(1) :]].append(name)
     return next((found for found in groups.values() if len(found) > 1), [])
 
 
@@ -108,14 +108,13 @@ def refuse_ranks(spec: str, names: Collection[str]) -> NoReturn:
 
 def refuse_one_of_several(place: Source, files: Files) -> None:
     """Refuse a file that was named alone, if that of another rank lies next to it."""
-    match = _NUMBERED.fullmatch(next(iter(files))) if len(files) == 1 else None
-    if match is None:
-        return
-    rank = int(match[2])
-    for other in {rank + 1, abs(rank - 1)}:
-        name = f"{match[1]}{other:0{len(match[2])}}{match[3]}"
-        if place.beside(name) is not None:
-            refuse_ranks(place.spec, sorted([match[0], name]))
+    name = next(iter(files)) if len(files) == 1 else ""
+    for match in _RANK.finditer(name):
+        rank, width = int(match[1]), len(match[1])
+        for other in {rank + 1, abs(rank - 1)}:
+            sibling = f"{name[: match.start(1)]}{other:0{width}}{name[match.end(1) :]}"
+            if place.beside(sibling) is not None:
+                refuse_ranks(place.spec, sorted([name, sibling]))
 
 
 def refuse_rank(file: StoredFile, content: Any) -> None:
@@ -134,7 +133,7 @@ def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
         fix = "; of fairscale and metaseq, merge the ranks with consolidate_fsdp_shards" if flat[0][1] else ""
         what = f"{len(flat)} flat parameters of FSDP, which do not state the shapes of the weights"
         raise unsupported(spec, f"{what}; {_SAVE_WHOLE}{fix}")
-    if any(entry.name.endswith("weight") for entry in listed) and all(0 in entry.shape for entry in listed):
-        raise unsupported(spec, f"every tensor in it is empty, as ZeRO-3 leaves them; {_ZERO3}")
+    if empty := sum(entry.name.endswith("weight") and entry.shape == (0,) for entry in listed):
+        raise unsupported(spec, f"{empty} weights in it are empty, as ZeRO-3 leaves them; {_ZERO3}")
     if len(files) == 1 and SHARD.search(PurePosixPath(next(iter(files))).stem):
         raise unsupported(spec, "one shard of a model; name the folder of all")
