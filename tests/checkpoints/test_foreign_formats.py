@@ -1,7 +1,6 @@
 """Formats from outside torch: NumPy's npz, msgpack of Flax; and those that are refused by name."""
 
 import io
-import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,25 +43,6 @@ def test_arrays_of_any_order_and_dtype_are_read_as_numpy_reads_them(
         assert_holds(path, {name: known[name] for name in arrays})
 
 
-@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
-def test_every_version_of_the_header_is_read(tmp_path: Path, version: tuple[int, int]) -> None:
-    array = floats(3, 4)
-    member = io.BytesIO()
-    np.lib.format.write_array(member, array, version)
-    with zipfile.ZipFile(tmp_path / "step_5.npz", "w") as archive:
-        archive.writestr("weight.npy", member.getvalue())
-    assert_holds(tmp_path / "step_5.npz", {"weight": array})
-
-
-def test_python_2_wrote_whole_numbers_with_an_l(tmp_path: Path) -> None:
-    array = floats(3, 4)
-    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3L, 4L), }".ljust(117) + b"\n"
-    with zipfile.ZipFile(tmp_path / "step_5.npz", "w") as archive:
-        content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + array.tobytes()
-        archive.writestr("weight.npy", content)
-    assert_holds(tmp_path / "step_5.npz", {"weight": array})
-
-
 def test_a_training_state_in_an_npz_is_its_params(tmp_path: Path) -> None:
     kernel = floats(4, 5)
     names: dict[str, Any] = {
@@ -73,11 +53,6 @@ def test_a_training_state_in_an_npz_is_its_params(tmp_path: Path) -> None:
     np.savez(tmp_path / "model.npz", **names)
     assert_holds(tmp_path / "model.npz", {"Dense_0.kernel": kernel})
     assert series(tmp_path / "model.npz").steps == [7]
-
-
-def test_texts_are_left_unread_with_a_note(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", weight=floats(2, 3), names=np.array(["a", "b"]))
-    assert "names (array of dtype U1)" in "".join(Checkpoint(tmp_path / "a.npz", 0).notes)
 
 
 @pytest.mark.parametrize(

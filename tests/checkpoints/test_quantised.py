@@ -14,12 +14,12 @@ from property_examples import examples
 from safetensors.torch import save_file
 from torch import Tensor
 
-from toposcope.checkpoints import Checkpoint, formats
+from toposcope.checkpoints import Checkpoint
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.dtypes import DTYPES, without_8_bits
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.checkpoints.quantisation import Quantised, unquantised
-from toposcope.checkpoints.sources import CheckpointError, LocalSource
+from toposcope.checkpoints.sources import CheckpointError
 
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 FP8 = torch.float8_e4m3fn
@@ -286,25 +286,6 @@ def test_a_plain_checkpoint_is_left_alone() -> None:
     entry = in_memory("x", torch.zeros(2, 2))
     many = [Entry(f"layers.{k}.q_proj.weight", (4, 4), "bfloat16", entry.read) for k in range(200_000)]
     assert all(given is kept for given, kept in zip(many, unquantised(many, lambda _: {}).entries, strict=True))
-
-
-def test_nothing_of_a_file_but_its_header_is_listed(tmp_path: Path) -> None:
-    tensors = {
-        "up.weight": torch.ones(4, 6).to(FP8),
-        "up.weight_scale": torch.tensor(2.0),
-        "norm.weight": torch.ones(4),
-    }
-    save_file(tensors, tmp_path / "model.safetensors")
-    source = LocalSource(tmp_path / "model.safetensors")
-    reads: list[str] = []
-
-    def counted(entry: Entry) -> Entry:
-        return Entry(entry.name, entry.shape, entry.dtype, lambda a, b: reads.append(entry.name) or entry.read(a, b))  # type: ignore[func-returns-value]
-
-    found = unquantised([counted(entry) for entry in formats.entries(source.spec, source.files())], lambda _: {})
-    assert not reads
-    weight = next(entry for entry in found.entries if entry.name == "up.weight")
-    assert np.array_equal(weight.whole(), np.full((4, 6), 2.0))
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])

@@ -1,7 +1,6 @@
 """Arrays saved by NumPy: ``*.npz``, an archive with an array for each name."""
 
 import io
-import warnings
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
@@ -138,9 +137,7 @@ def _member(file: StoredFile, info: zipfile.ZipInfo, stream: IO[bytes], archive:
 def _header(file: StoredFile, name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, StoredDtype]:
     """Read shape, order and dtype of an array."""
     try:
-        with warnings.catch_warnings():  # of headers that Python 2 wrote
-            warnings.simplefilter("ignore")
-            shape, is_fortran, stored = _HEADERS[read_magic(stream)](stream)
+        shape, is_fortran, stored = _HEADERS[read_magic(stream)](stream)
     except (ValueError, SyntaxError, RecursionError, MemoryError, KeyError, TypeError) as error:
         raise damaged(file, f"{name} does not begin as an array of numbers does") from error
     dtype = StoredDtype(stored.str)
