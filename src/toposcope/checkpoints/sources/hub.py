@@ -73,15 +73,11 @@ class HubSource(RemoteSource):
 
     def find(self) -> dict[str, Listed]:
         """List the files with their published sizes and hashes."""
-        tree, path = self._tree(), self.path
+        tree, path = _tree(_endpoint(), self.repo, self.revision, self.commit, self.access), self.path
         if path in tree:
             return {"": tree[path]}
         inside = f"{path}/".lstrip("/")
         return {path.removeprefix(inside): listed for path, listed in tree.items() if path.startswith(inside)}
-
-    def look(self) -> Listed | None:
-        """Return the file at this very place, if there is one."""
-        return self._tree().get(self.path)
 
     def stream(self, listed: Listed, start: int, stop: int) -> Iterator[bytes]:
         """Request a range."""
@@ -90,9 +86,6 @@ class HubSource(RemoteSource):
     def key(self, listed: Listed) -> str:
         """Return the hash of its content, so that revisions that share a file fetch it once."""
         return f"hf {listed.version} {listed.size}"
-
-    def _tree(self) -> dict[str, Listed]:
-        return _tree(_endpoint(), self.repo, self.revision, self.commit, self.access)
 
 
 @cache
