@@ -32,21 +32,6 @@ def test_the_weights_apply_the_decay_to_the_updates(steps: list[int], decay: str
     np.testing.assert_allclose(decay_weights(steps, decay) @ thetas, cooled, atol=1e-12)
 
 
-@given(ascending, decays)
-@examples(100)
-def test_the_weights_are_an_average(steps: list[int], decay: str) -> None:
-    weights = decay_weights(steps, decay)
-    assert weights.min() >= 0
-    assert weights.sum() == pytest.approx(1, abs=1e-12)
-
-
-@given(ascending, decays, st.integers(1, 1000), st.integers(0, 10**6))
-@examples(50)
-def test_the_unit_and_the_origin_of_steps_do_not_matter(steps: list[int], decay: str, unit: int, first: int) -> None:
-    moved = [first + unit * step for step in steps]
-    np.testing.assert_allclose(decay_weights(moved, decay), decay_weights(steps, decay), atol=1e-9)
-
-
 def test_an_average_of_equal_steps_for_a_linear_decay_weighs_the_ends_by_half() -> None:
     assert decay_weights(range(0, 1001, 100)).tolist() == pytest.approx([0.05, *[0.1] * 9, 0.05])
 

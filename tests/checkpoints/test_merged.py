@@ -172,7 +172,6 @@ UNLIKE: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "absent": ({FC1: None}, (FC1, "lacks the tensor")),
     "more": ({"extra.weight": torch.zeros(3, 3)}, ("extra.weight", "lacks the tensor")),
     "no head": ({HEAD: None}, (HEAD, "tied in one and not in the other")),
-    "tied": ({HEAD: family_weights()["token_emb.weight"].clone()}, ("tied", "one matrix")),
     "integers": ({FC1: torch.zeros(16, 4, dtype=torch.int64)}, (FC1, "int64")),
 }
 

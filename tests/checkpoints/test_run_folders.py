@@ -71,16 +71,6 @@ def test_the_out_folder_of_nanogpt(below: str, tmp_path: Path) -> None:
     assert series(tmp_path / below).steps == [300]
 
 
-@pytest.mark.parametrize("folder", ["artifacts/model-1", "output/model", "run"])
-def test_the_one_run_somewhere_below(folder: str, tmp_path: Path) -> None:
-    for step in (10, 20):
-        saved(tmp_path / folder / f"step_{step}.safetensors")
-    (tmp_path / "readme.md").write_text("")
-    opened = series(tmp_path)
-    assert opened.steps == [10, 20]
-    assert opened.notes == (f"the one run below it, in {folder}",)
-
-
 @pytest.mark.parametrize(
     ("names", "steps"),
     [
@@ -123,14 +113,6 @@ def test_an_empty_run_says_what_was_expected(names: list[str], tmp_path: Path) -
         series(tmp_path)
 
 
-def test_a_final_model_beside_the_logs_of_lightning_is_left_out(tmp_path: Path) -> None:
-    lightning(tmp_path, 0)
-    saved(tmp_path / "model_final.pt")
-    opened = series(tmp_path)
-    assert opened.steps == [100, 200]
-    assert opened.ignored == ("last.ckpt", "model_final.pt")
-
-
 @pytest.mark.parametrize("stem", ["ft-model", "model", "pytorch_model"])
 def test_the_only_shard_of_a_model_is_the_model(stem: str, tmp_path: Path) -> None:
     for epoch in (0, 1):
@@ -139,13 +121,6 @@ def test_the_only_shard_of_a_model_is_the_model(stem: str, tmp_path: Path) -> No
     opened = series(tmp_path)
     assert opened.steps == [0, 1]
     assert len(opened[0].entries) == len(family_weights())
-
-
-@pytest.mark.parametrize("place", ["abc123/checkpoints", "lightning_logs/version_0/checkpoints", "checkpoints", "abc"])
-def test_the_step_of_the_one_checkpoint_of_a_run(place: str, tmp_path: Path) -> None:
-    saved(tmp_path / place / "epoch=0-step=100.ckpt", 100)
-    assert series(tmp_path).steps == [100]
-    assert series(tmp_path / place).steps == [100]
 
 
 def test_the_folder_of_accelerate_is_its_first_model(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 """Which checkpoints of a series are chosen."""
 
-import math
-from itertools import combinations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,11 +13,6 @@ ascending = st.sets(st.integers(0, 10**6), min_size=1, max_size=60).map(sorted)
 
 def chosen(there: list[int], /, **conditions: int | list[int]) -> list[int]:
     return Selection(**conditions).choose(there, "series")  # type: ignore[arg-type]
-
-
-def test_all_if_nothing_is_said() -> None:
-    assert len(PYTHIA) == 154
-    assert chosen(PYTHIA) == PYTHIA
 
 
 @given(ascending, st.data())
@@ -53,29 +45,6 @@ def test_log_spaced_steps_of_pythia() -> None:
     assert chosen(PYTHIA, log_spaced=1) == [143_000]
 
 
-@given(st.sets(st.integers(1, 10**5), min_size=4, max_size=9).map(sorted))
-def test_three_log_spaced_are_the_best_three(steps: list[int]) -> None:
-    # With one place between the ends, the nearest to it is the best of all choices.
-    middle = (math.log(steps[0]) + math.log(steps[-1])) / 2
-    best = min(
-        (three for three in combinations(steps, 3) if (three[0], three[2]) == (steps[0], steps[-1])),
-        key=lambda three: abs(math.log(three[1]) - middle),
-    )
-    found = chosen(steps, log_spaced=3)
-    assert abs(math.log(found[1]) - middle) == pytest.approx(abs(math.log(best[1]) - middle), abs=1e-12)
-
-
-def test_steps_too_near_for_their_logarithms() -> None:
-    close = [10**17 + k for k in range(5)]
-    assert chosen(close, log_spaced=3)[::2] == [close[0], close[-1]]
-
-
-def test_conditions_hold_together() -> None:
-    steps = list(range(0, 1001, 10))
-    assert chosen(steps, steps=[0, 10, 100, 110, 1000], every=2) == [0, 100, 1000]
-    assert chosen(steps, every=10, log_spaced=3) == [0, 100, 1000]
-
-
 @pytest.mark.parametrize(
     ("conditions", "words"),
     [
@@ -87,8 +56,3 @@ def test_conditions_hold_together() -> None:
 def test_what_is_refused(conditions: dict[str, int | list[int]], words: str) -> None:
     with pytest.raises(ToposcopeError, match=words):
         chosen([0, 10, 20], **conditions)
-
-
-def test_an_empty_series_is_refused() -> None:
-    with pytest.raises(ToposcopeError, match="it has none"):
-        chosen([], steps=[5])

@@ -16,7 +16,6 @@ from stored_tensors import tensor_of
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.checkpoints.sources import LocalSource
 from toposcope.errors import ToposcopeError
-from toposcope.integrity import n_parameters, summarise
 
 STEPS = [0, 5, 40, 300, 1000, 20000]
 """Sorted as text, 1000 would come before 300."""
@@ -57,14 +56,6 @@ def test_a_folder_of_checkpoints(write: Writer, tmp_path: Path) -> None:
     assert [layer.name for layer in found[-1].analysed()] == ANALYSED
 
 
-@pytest.mark.parametrize("names", ["step_{}.pt", "step{}.pt", "checkpoint-{}.safetensors", "{}.bin", "ckpt_{}.pth"])
-def test_steps_are_sorted_as_numbers(names: str, tmp_path: Path) -> None:
-    touch(tmp_path, *(names.format(step) for step in STEPS))
-    found = series(tmp_path)
-    assert found.steps == STEPS
-    assert [Path(checkpoint.location).name for checkpoint in found] == [names.format(step) for step in STEPS]
-
-
 def test_a_run_of_ours(tmp_path: Path) -> None:
     write_run(tmp_path / "small-1" / "checkpoints", write_safetensors)
     touch(tmp_path / "small-1", "log.csv", "config.json", "state.safetensors")
@@ -72,25 +63,6 @@ def test_a_run_of_ours(tmp_path: Path) -> None:
     assert_is_the_run(found)
     assert (found.name, found.spec, found.ignored) == ("small-1", str(tmp_path / "small-1"), ())
     assert_is_the_run(series(tmp_path / "small-1" / "checkpoints"))
-
-
-def test_a_study_of_one_run(tmp_path: Path) -> None:
-    write_run(tmp_path / "runs" / "small-1" / "checkpoints", write_safetensors)
-    touch(tmp_path, "study.toml")
-    touch(tmp_path / "runs" / "not-begun", "log.csv")
-    assert_is_the_run(series(tmp_path))
-
-
-def test_the_output_folder_of_a_trainer_that_shards(tmp_path: Path) -> None:
-    for step in (500, 1000):
-        model_folder(".safetensors", n_shards=3)(tmp_path, step, family_weights(seed=step))
-    final = model_folder(".safetensors", n_shards=3)(tmp_path, 1000000, family_weights())
-    for path in final.iterdir():
-        path.rename(tmp_path / path.name)
-    final.rmdir()
-    found = series(tmp_path)
-    assert found.steps == [500, 1000]
-    assert found.ignored == ("model.safetensors.index.json",)
 
 
 # One checkpoint
@@ -116,13 +88,6 @@ def test_one_checkpoint_need_not_tell_its_step(tmp_path: Path) -> None:
     assert series(folder).steps == [0]
 
 
-def test_a_folder_names_the_step_of_the_one_file_in_it(tmp_path: Path) -> None:
-    for folder in (tmp_path / "step70", tmp_path / "checkpoint-70"):
-        folder.mkdir()
-        save_file(family_weights(), folder / "model.safetensors")
-        assert series(folder).steps == [70]
-
-
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     touch(tmp_path, os.fsdecode(b"step_1\xff.pt"), os.fsdecode(b"notes\xff.txt"), "config.json")
     with refused(tmp_path, "no checkpoints that can be read", r"step_1\udcff.pt"):
@@ -146,15 +111,6 @@ def test_names_that_are_not_valid(tmp_path: Path) -> None:
         with pytest.raises(ToposcopeError, match=words) as caught:
             series(spec)
         assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize("name", ["safetensors", "nanoGPT", "OLMo-core"])
-def test_listing_a_series(name: str, tmp_path: Path) -> None:
-    weights = {f"layers.{k}.{part}.weight": torch.zeros(4, 4) for k in range(30) for part in "abcde"}
-    for step in range(12):
-        WRITERS[name](tmp_path, step, weights)
-    count = sum(len(checkpoint.layers()) for checkpoint in series(tmp_path))
-    assert count == 12 * 150
 
 
 @pytest.mark.parametrize(
@@ -316,15 +272,6 @@ def test_slices(tmp_path: Path) -> None:
         assert (found.name, found.spec, found.ignored) == (whole.name, whole.spec, whole.ignored)
 
 
-def test_one_line_for_a_series_and_a_checkpoint(tmp_path: Path) -> None:
-    for step in (0, 100):
-        WRITERS["safetensors"](tmp_path, step, family_weights())
-    opened = series(tmp_path)
-    assert repr(opened) == f"Series('{tmp_path}', 2 checkpoints, steps 0 to 100)"
-    assert repr(opened[:0]) == f"Series('{tmp_path}', 0 checkpoints, empty)"
-    assert repr(opened[1]) == f"Checkpoint('{tmp_path}/step_000100.safetensors', step=100)"
-
-
 # What is refused
 
 
@@ -364,44 +311,12 @@ def test_what_is_not_there_or_no_checkpoint_is_refused(tmp_path: Path) -> None:
             series(tmp_path / name)
 
 
-@pytest.mark.reference
-@pytest.mark.parametrize(("size", "count"), [("tiny-3k", 2936), ("med-21k", 20640)])
-def test_parameters_of_the_published_checkpoints(published_study: Path, size: str, count: int) -> None:
-    assert n_parameters(summarise(series(published_study / "checkpoints" / size)[-1], deep=True)) == count
-
-
-def test_masks_are_no_parameters_and_an_untied_head_counts(tmp_path: Path) -> None:
-    tensors = {
-        "embed_in.weight": torch.zeros(4, 3),
-        "embed_out.weight": torch.ones(4, 3),
-        "layers.0.attention.bias": torch.ones(1, 1, 8, 8),
-        "layers.0.attention.dense.bias": torch.ones(3),
-        "layers.0.attention.rotary_emb.inv_freq": torch.ones(2),
-        "steps": torch.tensor([1]),
-    }
-    save_file(tensors, tmp_path / "step_1.safetensors")
-    assert n_parameters(summarise(series(tmp_path)[0], deep=True)) == 4 * 3 * 2 + 3
-
-
 def test_a_checkpoint_goes_to_another_process_without_its_open_files(tmp_path: Path) -> None:
     checkpoint = Checkpoint(model_folder(".safetensors")(tmp_path, 500, family_weights()), 500)
     names = [layer.name for layer in checkpoint.layers()]
     copied = pickle.loads(pickle.dumps(checkpoint))  # noqa: S301 - our own bytes
     assert copied == checkpoint
     assert [layer.name for layer in copied.layers()] == names
-
-
-@every_format
-def test_a_layer_goes_to_another_process(write: Writer, tmp_path: Path) -> None:
-    layer = Checkpoint(write(tmp_path, 1, family_weights()), 1).layers()[0]
-    copied = pickle.loads(pickle.dumps(layer))  # noqa: S301 - our own bytes
-    assert torch.equal(tensor_of(copied), tensor_of(layer))
-
-
-def test_a_head_of_another_dtype_is_not_tied(tmp_path: Path) -> None:
-    tensors = {"embed_in.weight": torch.zeros(4, 3), "embed_out.weight": torch.zeros(4, 3, dtype=torch.bfloat16)}
-    save_file(tensors, tmp_path / "step_1.safetensors")
-    assert n_parameters(summarise(series(tmp_path)[0], deep=True)) == 4 * 3 * 2
 
 
 @pytest.mark.parametrize("steps", ["0,10", []], ids=str)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import matrices
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.copies import same_numbers
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, flattened
 from toposcope.checkpoints.formats.safetensors_file import DTYPES
@@ -155,21 +154,6 @@ def _compare(members: Sequence[Checkpoint], listed: Sequence[Mapping[str, Entry]
             if other.is_float != entry.is_float:
                 dtypes = f"{other.dtype}, and {entry.dtype} in {last.location}"
                 raise unsupported(member.location, f"{name}: of {dtypes}; such dtypes cannot be averaged")
-        if _tied(member) != _tied(last):
-            is_tied, is_not = (member, last) if _tied(member) else (last, member)
-            raise unsupported(
-                is_tied.location, f"embedding and head are one matrix (tied), and two in {is_not.location}"
-            )
-
-
-def _tied(checkpoint: Checkpoint) -> str:
-    """Return the name of the embedding that is the head as well, or equal to it; empty if there is none."""
-    layers = [layer for layer in checkpoint.layers() if layer.role in ("head", "embed")]
-    heads = [layer for layer in layers if layer.role == "head"]
-    tables = [layer for layer in layers if layer.role == "embed"]
-    if len(heads) == 1 and not tables:
-        return heads[0].tensor
-    return next((t.tensor for t in tables if any(same_numbers(t.entry, head.entry) for head in heads)), "")
 
 
 def _laid_out(tensors: Sequence[MergedTensor], step: int) -> tuple[bytes, tuple[int, ...], int]:

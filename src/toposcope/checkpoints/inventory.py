@@ -6,7 +6,7 @@ import msgspec
 
 from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.matrices import BIAS, BUFFER, COPY, MASK, NO_NUMBERS, TABLE, VECTOR
+from toposcope.checkpoints.matrices import BIAS, VECTOR
 from toposcope.checkpoints.weights import Coverage
 from toposcope.wording import examples
 
@@ -109,16 +109,8 @@ class Inventory(msgspec.Struct, frozen=True):
         return lines
 
 
-_PLURALS = {
-    **{MASK: "masks", TABLE: "fixed tables of positions", BUFFER: "buffers", BIAS: "biases of two axes and more"},
-    **{VECTOR: "biases, norms and other vectors", NO_NUMBERS: "tensors of whole or logical numbers"},
-    COPY: "copies of other weights",
-}
-
-
 def _counted(kind: str, names: list[str]) -> str:
-    words = _PLURALS.get(kind, kind.replace("part of", "parts of")) if len(names) > 1 else kind
-    counted = f"{len(names)} {'with ' if kind[:1].isdigit() else ''}{words}"
-    return (
-        counted if kind in {VECTOR, BIAS} or kind.startswith("part of") else f"{counted} ({examples(names, MAX_NAMES)})"
-    )
+    """Count tensors of a kind, and name some of those that need a name."""
+    counted = f"{kind} {len(names)}"
+    is_plain = kind in {VECTOR, BIAS} or kind.startswith("part of")
+    return counted if is_plain else f"{counted} ({examples(names, MAX_NAMES)})"
