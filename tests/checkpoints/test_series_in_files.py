@@ -42,7 +42,10 @@ SERIES: dict[str, tuple[Callable[[], Any], str]] = {
         "steps from checkpoint_epochs; it also holds model: ",
     ),
     "steps as a tensor": (lambda: {"snapshots": three(), "steps": torch.tensor(STEPS)}, "steps from steps"),
-    "steps as an array": (lambda: {"snapshots": three(), "iters": np.array(STEPS)}, "steps from iters"),
+    "steps as an array": (
+        lambda: {"snapshots": three(), "saved_iters": np.array(STEPS), "lr_decay_steps": [1, 2, 3]},
+        "steps from saved_iters",
+    ),
     "a counter in each": (
         lambda: [{"step": torch.tensor(step), "model": at(step)} for step in STEPS],
         "steps from step of each",

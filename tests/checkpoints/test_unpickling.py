@@ -110,6 +110,11 @@ HUGE: dict[str, bytes] = {
     "a dictionary of such keys": pickle.MARK + doubled(100, pickle.TUPLE) + pickle.NONE + pickle.DICT,
     "a set of such": pickle.EMPTY_SET + pickle.MARK + doubled(9, pickle.TUPLE) + pickle.ADDITEMS,
     "a frozen set of such": pickle.MARK + doubled(9, pickle.TUPLE) + pickle.FROZENSET,
+    "whole numbers of one hash": b"}("
+    + b"".join(b"\x8a\x0a" + (k * (2**61 - 1)).to_bytes(10, "little") + b"N" for k in range(9, 40_000))
+    + b"u",
+    "a list of lists": b"(" + 1_000_000 * b"]" + b"l",
+    "batches of lists": b"]" + 1000 * (b"(" + 1000 * b"]" + b"e"),
     "a dictionary made of such": called(named("collections", "OrderedDict"), doubled(100, pickle.LIST)),
     "doubled lists": doubled(200, pickle.LIST),
     "a shape of doubled tuples": called(named("torch", "Size"), doubled(100, pickle.TUPLE)),

@@ -27,8 +27,10 @@ MAX_PICKLE_BYTES = 1 << 28  # a hundred times the pickle of the largest models, 
 MAX_OPCODES = 1 << 24  # 40 for each of 400,000 tensors
 MAX_LINE_BYTES = 1 << 16
 MAX_INTEGER_BYTES = 64  # Python reads any; one of thousands of digits cannot be shown
+MAX_STACK = 1 << 17  # values at a time; lists and dictionaries are pickled in batches of 1,000
 MAX_NESTED_TUPLES = 16  # hashing and comparing tuples within tuples recurs in C, without a bound
 MAX_KEY_PARTS = 64  # of a tuple that is a key
+MAX_KEY_BYTES = 8  # of a whole number that is a key; longer ones can be chosen to have one hash
 MAX_NESTED = 50_000  # lists and dictionaries within one another
 MAX_OTHER_NAMES = 1 << 14  # distinct names of other classes in one pickle, each of which becomes a class
 MAX_UNKNOWN = 32  # of them that are recorded
@@ -380,6 +382,8 @@ def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
             limit = len(data) - (_MAX_OPCODE_BYTES if len(more) == _CHUNK else 1)
             if not data or n_kept > MAX_PICKLE_BYTES:
                 raise EOFError("it ends too early, or is too long")
+            if len(stack) > MAX_STACK:
+                raise pickle.UnpicklingError(f"more than {MAX_STACK:,} values that wait for others")
         code = data[at]
         at += 1
         if code == _LONG_BINPUT:
@@ -427,10 +431,11 @@ def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
         elif code == _MEMOIZE:
             memo[len(memo)] = stack[-1]
         elif (width := _COUNTED[code]) > 0:
-            stack.append(0)
             size = int.from_bytes(data[at : at + width], "little")
-            if size > MAX_INTEGER_BYTES and code in (_LONG1, _LONG4):
+            is_long = size > MAX_KEY_BYTES and code in (_LONG1, _LONG4)
+            if is_long and size > MAX_INTEGER_BYTES:
                 raise pickle.UnpicklingError("a whole number of many digits")
+            stack.append(2 << _NESTED if is_long else 0)  # no key
             is_deferred = deferring and size >= MIN_DEFERRED_BYTES and _BYTES[code] > 0
             if not is_deferred and at + width + size <= len(data):
                 at += width + size
@@ -456,7 +461,7 @@ def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
                 if (end := data.find(b"\n", at)) < 0:
                     data += stream.read(MAX_LINE_BYTES)
                     end = data.index(b"\n", at)
-                if code == _INT and end - at > MAX_INTEGER_BYTES:
+                if code == _INT and end - at > 20:  # digits of 64 bits and a sign
                     raise pickle.UnpicklingError("a whole number of many digits")
                 at = end + 1
             stack.append(0)
@@ -478,7 +483,7 @@ def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
 def _check_keys(keys: list[int]) -> None:
     """Refuse tuples that take long to hash."""
     if any(key >> _NESTED > 1 or key & _LENGTH > MAX_KEY_PARTS for key in keys):
-        raise pickle.UnpicklingError("a key of tuples within tuples, or of many parts")
+        raise pickle.UnpicklingError("a key of tuples within tuples, of many parts or of many digits")
 
 
 def _check_end(stream: BinaryIO, stop: int) -> None:

@@ -19,6 +19,8 @@ WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state
 then model), the recipes of torch.distributed.checkpoint (app, then model), Flax."""
 MAX_NESTING = 4  # usual keys within usual keys; a pickled dictionary can hold itself
 MAX_DEPTH = 32  # dictionaries within dictionaries of one model
+MAX_LIST = 1 << 15  # parts of a list that may be a model; a longer one is data
+MAX_VALUES = 1 << 18  # dictionaries, lists and objects of a file
 MAX_REPEATED = 1 << 16
 """Values that a file may have if those in several places are counted several times, or eight times its own."""
 _STATES = re.compile(
@@ -165,7 +167,7 @@ def _parts_of_model(content: Any) -> Iterator[tuple[Any, Any]] | None:
         return _module_items(content)
     items = items_of(content)
     if items is None and isinstance(content, list | tuple):
-        items = dict(enumerate(content))
+        items = parts_by_key(content)
     return None if items is None else iter(items.items())
 
 
@@ -205,7 +207,7 @@ def is_state(name: str | int, value: Any) -> bool:
 
 
 def repeats(content: Any) -> bool:
-    """Return whether looking at all values of a file would take far longer than their number, or go too deep."""
+    """Return whether looking at all values of a file would take far longer than that of a model, or go too deep."""
     sizes: dict[int, int] = {}
     stack: list[tuple[Any, bool]] = [(content, False)]
     total = depth = 0
@@ -213,7 +215,7 @@ def repeats(content: Any) -> bool:
         value, is_done = stack.pop()
         parts = _parts(value)
         depth += -1 if is_done else id(value) not in sizes
-        if depth > MAX_NESTED:
+        if depth > MAX_NESTED or len(sizes) > MAX_VALUES:
             return True
         if is_done:
             size = len(parts) + 1 + sum(sizes.get(id(part), 0) for part in parts)
@@ -335,7 +337,7 @@ def _within(value: Any) -> Model:
 def is_state_dict(value: Any, nesting: int = MAX_NESTING) -> bool:
     """Return whether a value is a module or a dictionary of tensors with dotted names, itself or under a usual key."""
     if is_module(value) or (
-        isinstance(value, list | tuple) and nesting and any(is_state_dict(part, nesting - 1) for part in value)
+        isinstance(value, list | tuple) and nesting and any(is_state_dict(v, nesting - 1) for v in value[:MAX_LIST])
     ):
         return True
     items = items_of(value) or {}
@@ -403,5 +405,5 @@ def resolved(content: Any, key: Key, location: str) -> Key:
 def parts_by_key(content: Any) -> Mapping[Any, Any]:
     """Return what an object holds, by key, attribute or place in a list."""
     if isinstance(content, list | tuple):
-        return dict(enumerate(content))
+        return dict(enumerate(content)) if len(content) <= MAX_LIST else {}
     return fields_of(content) or {}

@@ -19,8 +19,9 @@ _ENSEMBLES = re.compile(
 )
 """Names under which models or blocks of one shape lie that are no checkpoints of one run."""
 _CHECKPOINTS = re.compile(r"checkpoint|ckpt|snapshot|history|state_?dict|trajectory|saved|over_time", re.IGNORECASE)
-_STEPS = re.compile(r"((checkpoint|ckpt|snapshot|global)s?_)?(step|iter|iteration|epoch)s?", re.IGNORECASE)
-"""Lists of the steps of checkpoints; others, such as lr_decay_steps, are plans."""
+_STEPS = re.compile(r"(.*_)?(global_?)?(step|iter|iteration|epoch)s?", re.IGNORECASE)
+_PLANS = re.compile(r"decay|warm_?up|eval|milestone|max|min|total|n_|num_|every|log|save_|lr|per_", re.IGNORECASE)
+"""Lists of steps that are not those of the checkpoints."""
 _STATES = ("train_state", "trainer_state", "training_state", "extra_state", "progress", "meta", "metadata")
 TRAINER_STATE = "trainer_state.json"
 LATEST = "latest_checkpointed_iteration.txt"  # of Megatron
@@ -92,7 +93,7 @@ def _are_alike(parts: Sequence[Any]) -> bool:
 
 def _steps_of_siblings(count: int, siblings: Mapping[Any, Any], read: Reader) -> tuple[list[int], str] | None:
     """Return the steps that a list, array or tensor of equal length next to the series gives."""
-    names = [name for name in siblings if isinstance(name, str) and _STEPS.fullmatch(name)]
+    names = [name for name in siblings if isinstance(name, str) and _STEPS.fullmatch(name) and not _PLANS.search(name)]
     for name in sorted(names, key=lambda name: "epoch" in name):
         numbers = read(siblings[name]) if isinstance(siblings[name], contents.Stored) else siblings[name]
         steps = [_counter(each, read) for each in numbers] if isinstance(numbers, list | tuple) else []

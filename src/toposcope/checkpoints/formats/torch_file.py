@@ -140,10 +140,10 @@ def check(file: StoredFile, *, only_weights: bool) -> None:
 
 
 def _content(file: StoredFile, saved: Opened) -> Any:
-    """Return the object in a file, unless the same values lie in so many places that they cannot all be looked at."""
+    """Return the object in a file, unless it has so many values that they cannot all be looked at."""
     content = saved.content
     if contents.repeats(content):
-        raise not_weights(file, "the same values again and again, in dictionaries within dictionaries")
+        raise not_weights(file, "more values within one another, or the same again and again, than a model has")
     return content
 
 
