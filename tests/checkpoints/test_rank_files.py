@@ -240,14 +240,6 @@ def test_a_pointer_is_called_that(name: str, tmp_path: Path) -> None:
             _ = series(place)[0].entries
 
 
-def test_a_pointer_among_shards(tmp_path: Path) -> None:
-    save_file(family_weights(), tmp_path / "model-00001-of-00002.safetensors")
-    (tmp_path / "model-00002-of-00002.safetensors").write_text(POINTER)
-    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00002-of-00002.safetensors"}}')
-    with refused(tmp_path, "Git LFS pointer", "00002-of-00002"):
-        _ = Checkpoint(tmp_path, 0).entries
-
-
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
 def test_a_pointer_in_place_of_text(name: str, tmp_path: Path) -> None:
     # Only where no head is stored does the configuration say whether it is tied.

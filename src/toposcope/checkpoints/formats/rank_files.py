@@ -17,19 +17,19 @@ from toposcope.checkpoints.sources.source import Files, Source, StoredFile, unsu
 
 _SAVE_WHOLE = "save the whole state_dict (FULL_STATE_DICT), or with torch.distributed.checkpoint"
 _ZERO3 = "run the zero_to_fp32.py that DeepSpeed saves with the checkpoint"
-_UNIVERSAL = "convert it with DeepSpeed's checkpoint/ds_to_universal.py"
+_UNIVERSAL = "convert it with DeepSpeed's checkpoint/ds_to_universal.py, or save a whole state_dict"
 _NEOX = f"{_UNIVERSAL}, or of GPT-NeoX with tools/ckpts/convert_neox_to_hf.py"
 CONVERT_MEGATRON = "convert it with Megatron-LM's tools/checkpoint/convert.py, or save with --ckpt-format torch_dist"
 _LLAMA = "convert it with transformers' convert_llama_weights_to_hf.py"
 
 
 _KINDS = (
-    (r"(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d\d+_model_states\.pt", "a rank of DeepSpeed's ZeRO-3 each", _ZERO3),
-    (r"layer_\d\d+-model_\d\d+-model_states\.pt", "a pipeline layer of DeepSpeed each", _NEOX),
-    (r"(?:layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt", "some experts of DeepSpeed each", _UNIVERSAL),
-    (r"mp_rank_(\d\d+)_model_states\.pt", "a model-parallel rank of DeepSpeed each", _UNIVERSAL),
-    (MEGATRON_RANK.pattern, "a parallel rank of Megatron-LM each", CONVERT_MEGATRON),
-    (r"consolidated\.(\d\d)\.pth", "a rank of a Llama as Meta saves it each", _LLAMA),
+    (r"(?:bf16_)?zero_pp_rank_\d+_mp_rank_\d\d+_model_states\.pt", "ranks of DeepSpeed's ZeRO-3", _ZERO3),
+    (r"layer_\d\d+-model_\d\d+-model_states\.pt", "pipeline layers of DeepSpeed", _NEOX),
+    (r"(?:layer_\d+_)?expert_\d+_mp_rank_\d+_model_states\.pt", "experts of DeepSpeed", _UNIVERSAL),
+    (r"mp_rank_(\d\d+)_model_states\.pt", "model-parallel ranks of DeepSpeed", _UNIVERSAL),
+    (MEGATRON_RANK.pattern, "parallel ranks of Megatron-LM", CONVERT_MEGATRON),
+    (r"consolidated\.(\d\d)\.pth", "ranks of a Llama as Meta saves it", _LLAMA),
 )
 """Names of files, what they are, and what makes a model of them. Next to the layers of a pipeline lies a file of rank 0
 without a model, so the first that are here count. Those with groups, the numbers of ranks, may be whole."""
@@ -101,9 +101,9 @@ def refuse_ranks(spec: str, names: Collection[str]) -> NoReturn:
     """Refuse files that are parts of one model."""
     found = _found(names)
     if found is None or found.is_whole:
-        found = _Parts(parts_of(names), "ranks or parts of one model, which are not merged", _SAVE_WHOLE, False)
+        found = _Parts(parts_of(names), "ranks or parts of one model", _SAVE_WHOLE, False)
     more = f" and {len(found.names) - 2} more" if len(found.names) > 2 else ""
-    raise unsupported(spec, f"{', '.join(found.names[:2])}{more}: {found.what}; {found.fix}")
+    raise unsupported(spec, f"{', '.join(found.names[:2])}{more}: {found.what}, which are not merged; {found.fix}")
 
 
 def refuse_one_of_several(place: Source, files: Files) -> None:
@@ -123,7 +123,7 @@ def refuse_rank(file: StoredFile, content: Any) -> None:
     stated = (fields, fields_of(fields.get("args")) or {})
     several = [name for name in _SIZES if any(part.get(name) not in (None, 1) for part in stated)]
     if several:
-        fix = f"{_UNIVERSAL}, or save a whole state_dict" if several[0] == "mp_world_size" else CONVERT_MEGATRON
+        fix = _UNIVERSAL if several[0] == "mp_world_size" else CONVERT_MEGATRON
         raise unsupported(file, f"one rank of several of one model, as its own {', '.join(several)} says; {fix}")
 
 
