@@ -18,7 +18,7 @@ from toposcope.checkpoints.sources.source import Files, Source, StoredFile, unsu
 _SAVE_WHOLE = "save the whole state_dict (FULL_STATE_DICT), or with torch.distributed.checkpoint"
 _ZERO3 = "run the zero_to_fp32.py that DeepSpeed saves with the checkpoint"
 _UNIVERSAL = "convert it with DeepSpeed's checkpoint/ds_to_universal.py, or save a whole state_dict"
-_NEOX = f"{_UNIVERSAL}, or of GPT-NeoX with tools/ckpts/convert_neox_to_hf.py"
+_NEOX = "convert it with GPT-NeoX's tools/ckpts/convert_neox_to_hf.py or DeepSpeed's checkpoint/ds_to_universal.py"
 CONVERT_MEGATRON = "convert it with Megatron-LM's tools/checkpoint/convert.py, or save with --ckpt-format torch_dist"
 _LLAMA = "convert it with transformers' convert_llama_weights_to_hf.py"
 
