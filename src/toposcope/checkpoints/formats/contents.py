@@ -322,16 +322,9 @@ def _alone(content: Any, key: Key, *, has_matrix: bool = False) -> Contents:
 def _models(parts: Mapping[Any, Any]) -> Iterator[tuple[str | int, Model]]:
     for name, value in parts.items():
         if isinstance(name, str | int) and isinstance(value, dict | list | tuple) and not is_state(name, value):
-            model = _within(value)
+            model = model_of(value)
             if model.has_matrix:
                 yield name, model
-
-
-def _within(value: Any) -> Model:
-    """Return the tensors of a value, of an object also those that are its attributes."""
-    model = Model()
-    _visit(model, "", value if is_module(value) or not isinstance(value, Placeholder) else fields_of(value), [])
-    return model
 
 
 def is_state_dict(value: Any, nesting: int = MAX_NESTING) -> bool:
@@ -350,7 +343,7 @@ def _is_one(parts: Mapping[Any, Any], names: Sequence[str | int]) -> bool:
     """Return whether values are parts of one model, by the names of Flax and Haiku."""
     if any(is_state_dict(parts[name]) or _is_model_name(name) for name in names):
         return False
-    leaves = {leaf.rpartition(".")[2] for name in names for leaf in _within(parts[name]).tensors}
+    leaves = {leaf.rpartition(".")[2] for name in names for leaf in model_of(parts[name]).tensors}
     return bool(leaves & _JAX_LEAVES) and "weight" not in leaves
 
 
