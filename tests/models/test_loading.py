@@ -205,5 +205,5 @@ def test_embeddings_that_no_name_identifies(tmp_path: Path) -> None:
         opened(tmp_path)[0].embeddings()
     told = series(tmp_path, roles={"^a": "embed", "^b": "head"})[0]
     assert [layer.name for layer in told.embeddings()] == ["a.weight", "b.weight"]
-    told = series(tmp_path, roles={"^a": "embed"})[0]
+    told = series(tmp_path, roles={"^a": "head"})[0]
     assert [layer.name for layer in told.embeddings()] == ["a.weight", "a.weight"]  # the head is tied
