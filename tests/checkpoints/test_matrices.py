@@ -102,8 +102,8 @@ def _ones(*shape: int) -> np.ndarray[Any, Any]:
     return np.ones(shape, np.float32)
 
 
-BLOCK = {"embed_tokens.weight": r(31, 12), "layers.0.norm.weight": r(12), "layers.0.attn.qkv_proj.weight": r(28, 12)}
-UP, TIED = "layers.0.attn.qkv_proj.weight", "embed_tokens.weight"
+BLOCK = {"embed_tokens.weight": r(31, 12), "layers.0.norm.weight": r(12), "layers.0.mlp.up_proj.weight": r(28, 12)}
+UP, TIED = "layers.0.mlp.up_proj.weight", "embed_tokens.weight"
 """What is measured of `BLOCK`: the embedding is the tied head."""
 CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
     "convolutions of one tap are linear maps": (
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
         set(),
     ),
     "copies": (
-        {**BLOCK, **{f"teacher.{n}": w for n, w in BLOCK.items()}, "layers.0.attn.qkv_proj.weight_ema": r(28, 12)},
+        {**BLOCK, **{f"teacher.{n}": w for n, w in BLOCK.items()}, "layers.0.mlp.up_proj.weight_ema": r(28, 12)},
         {UP, TIED},
         set(),
     ),
@@ -196,7 +196,7 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
     "averages without dots, momentum encoders": (
         {
             **BLOCK,
-            "model_ema.layers0attnqkv_projweight": r(28, 12),
+            "model_ema.layers0mlpup_projweight": r(28, 12),
             "encoder_q.fc.weight": r(6, 5),
             "encoder_k.fc.weight": r(6, 5),
         },
@@ -224,7 +224,7 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
     "masks of the shape of their weights": (
         {
             **BLOCK,
-            "layers.0.attn.qkv_proj.weight_mask": (r(28, 12) > 0).astype(np.float32),
+            "layers.0.mlp.up_proj.weight_mask": (r(28, 12) > 0).astype(np.float32),
             "attn_local_mask": _ones(12, 12),
         },
         {UP, TIED},

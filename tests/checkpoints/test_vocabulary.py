@@ -57,6 +57,7 @@ def head_of(shapes: dict[str, tuple[int, ...]], **config: Any) -> tuple[str, str
         ({**EMBEDDING, "backbone.layers.0.mixer.in_proj.weight": (32, 8)}, {}, TIED),
         ({**ENCODER, "cls.predictions.transform.dense.weight": (8, 8), "cls.predictions.bias": (50,)}, {}, TIED_BIAS),
         ({**ENCODER, "lm_head.dense.weight": (8, 8), "lm_head.bias": (50,), "pooler.weight": (8, 8)}, {}, TIED_BIAS),
+        ({**EMBEDDING, "layers.0.mlp.fc1.weight": (20, 8)}, {}, TIED),
         ({**MODEL, "embed_tokens_per_layer.weight": (50, 4)}, {}, TIED),
     ],
 )
@@ -92,7 +93,7 @@ def test_an_embedding_is_the_head_for_a_reason(
         ({**MODEL, "stats.weight": (12, 8, 1)}, "stats"),
         ({"user_emb.weight": (40, 8), "item_emb.weight": (50, 8), **BLOCK}, "several tables"),
         ({**EMBEDDING, "fc1.weight": (20, 8), "fc2.weight": (3, 20)}, "may be the output"),
-        ({**EMBEDDING, "layers.0.mlp.fc1.weight": (20, 8)}, "no attention"),
+        ({**EMBEDDING, "layers.0.weight": (20, 8)}, "may be the output"),
     ],
 )
 def test_an_embedding_without_a_reason_stays_one_and_a_sentence_says_so(

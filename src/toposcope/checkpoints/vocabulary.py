@@ -48,17 +48,18 @@ def in_blocks(found: Mapping[str, str], table: str) -> Callable[[str], bool]:
     """Return a function of a name: whether it lies in a block or a recurrent layer, not between these and the output.
 
     `found` has the role of each matrix by its name. Blocks are numbered modules, one of which holds attention or a
-    mixer, but not `table`, the embedding; or, of a model without numbers, attention and an MLP.
+    mixer, or where none does an MLP, but not `table`, the embedding; of a model without numbers, attention and an MLP.
     """
-    stacks, recurrent = set[str](), set[str]()
+    stacks, of_mlps, recurrent = set[str](), set[str](), set[str]()
     for name, role in found.items():
         if _RECURRENT.search(name):
             recurrent.add(_RECURRENT.sub("", name))
-        elif role.startswith("attn.") or _MIXER.search(name):
+        elif role.startswith(("attn.", "mlp.")) or _MIXER.search(name):
             outer = name.removesuffix(roles.leaf_of(name))
             numbers = (m for m in re.finditer(r"\d+", outer or name) if not table.startswith(name[: m.end()]))
-            stacks |= {name[: number.start()] for number in [*numbers][:1]}
-    modules = tuple(recurrent - {""})
+            places = [name[: number.start()] for number in numbers][:1]
+            (stacks if _MIXER.search(name) or role.startswith("attn.") else of_mlps).update(places)
+    stacks, modules = stacks or of_mlps, tuple(recurrent - {""})
 
     def inside(name: str) -> bool:
         if name.startswith(modules) or "weight_hh" in name or "weight_ih" in name:
@@ -171,7 +172,7 @@ def _tied(
         return "", f"{examples(outer, 2)} may be the output"
     if tie:
         return BY_CONFIGURATION, ""
-    return _of_language_model(found, width, list(shapes))
+    return _of_language_model(found, width, list(shapes), inside)
 
 
 def _outputs(layer: Layer, width: int) -> int:
@@ -186,13 +187,16 @@ def _reads(layer: Layer, width: int) -> bool:
     return outputs != width or inputs == width or not layer.orientation
 
 
-def _of_language_model(found: Sequence[Layer], width: int, names: Sequence[str]) -> tuple[str, str]:
+def _of_language_model(
+    found: Sequence[Layer], width: int, names: Sequence[str], inside: Callable[[str], bool]
+) -> tuple[str, str]:
     """Return that the embedding is the head of a language model with nothing else, or what speaks against it."""
     last = [m for m in found if _RECURRENT.search(m.name)]
     if any("reverse" in m.name or width not in m.shape for m in last):
         return "", "its recurrent layers do not end in its width"
-    if not last and not any((m.role.startswith("attn.") or _MIXER.search(m.name)) and width in m.shape for m in found):
-        return "", "no attention, mixer or recurrence that reads it is recognised"
+    readers = [m for m in found if (m.role.startswith(("attn.", "mlp.")) or _MIXER.search(m.name)) and width in m.shape]
+    if not last and not any(map(inside, (m.name for m in readers))):
+        return "", "no block or recurrent layer that reads it is recognised"
     if not any("decoder" in name for name in names) and (tell := next(filter(_ENCODER.search, names), "")):
         return "", f"this may be an encoder alone, by {tell}"
     return TIED, ""
