@@ -26,7 +26,7 @@ def rows(seed: int, n: int = 60, d: int = 8, dtype: torch.dtype = torch.float32)
 
 def checkpoint(folder: Path, **weights: Tensor) -> Checkpoint:
     path = folder / "step_3.safetensors"
-    block = {"layers.0.mlp.fc1.weight": torch.ones(4, 8)}
+    block = {"layers.0.mlp.fc1.weight": torch.ones(4, next(iter(weights.values())).shape[1])}
     save_file({**block, **{f"{name}.weight": w.contiguous() for name, w in weights.items()}}, path)
     return Checkpoint(path, 3)
 
