@@ -225,12 +225,11 @@ def _stated(configuration: Callable[[str], Mapping[str, Any]]) -> Mapping[str, A
     """Return what the files next to the weights say of their packing."""
     for name, keys in _STATED_IN.items():
         content = configuration(name)
-        inner = content.get("text_config")
-        for place in (content, inner if isinstance(inner, dict) else {}):
-            found = [place.get(key) for key in keys] or [content]
-            stated = next((value for value in found if isinstance(value, dict) and value), None)
-            if stated is not None:
-                return stated
+        places = (content, content.get("text_config"))
+        inner = [place.get(key) for place in places if isinstance(place, dict) for key in keys]
+        for found in inner if keys else [content]:
+            if isinstance(found, dict) and found:
+                return found
     return {}
 
 
