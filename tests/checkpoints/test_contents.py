@@ -130,16 +130,6 @@ def test_the_state_of_an_object_can_be_read(tmp_path: Path) -> None:
         assert dict(content["d"]) == {"a": 1}
 
 
-@pytest.mark.parametrize("opcode", [pickle.REDUCE, pickle.NEWOBJ])
-def test_arguments_over_and_over_are_not_copied(opcode: bytes, tmp_path: Path) -> None:
-    # 20,000 objects made of the same 20,000 arguments.
-    arguments = b"(" + 20_000 * b"N" + b"tq\x01"
-    path = tmp_path / "a.pkl"
-    path.write_bytes(b"\x80\x02c__main__\nA\nq\x00" + arguments + b"(" + 20_000 * (b"h\x00h\x01" + opcode) + b"l.")
-    with refused(path, "damaged", "the same arguments again and again"):
-        content_of(path)
-
-
 def test_an_ordered_dictionary_of_python_2(tmp_path: Path) -> None:
     pairs = [["w.x", np.ones((2, 2))], ["v.x", np.ones((2, 3))]]
     stored = pickle.dumps(pairs, protocol=2)[2:-1]
