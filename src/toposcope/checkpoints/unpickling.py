@@ -1,6 +1,6 @@
 """Pickles read as data: every name stands for an inert object, so that nothing is imported or executed.
 
-The standard library's unpickler in C makes the object, after one look over the opcodes that refuses what would take
+The standard library's unpickler in C makes the object, after one check of the opcodes that refuses what would take
 memory, time or the stack out of proportion to the file: the machine itself has no bounds.
 """
 
@@ -268,7 +268,7 @@ def load(
     `deferring`, long bytes stay in the file as `Deferred`, so that listing the arrays of a pickle does not read them.
     """
     try:
-        content = _looked_over(stream, deferring=deferring)
+        content = _checked(stream, deferring=deferring)
         refer = (lambda place: Deferred(*place)) if deferring else persistent
         # A buffer to look ahead in spares the machine a call for each opcode.
         read = io.BufferedReader(io.BytesIO(content), min(len(content), 1 << 17))
@@ -317,7 +317,7 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - every name is inert
         return self._persistent(reference)
 
 
-# The look over the opcodes
+# The check of the opcodes
 
 _CODE = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
 _BINPUT, _LONG_BINPUT, _MEMOIZE = _CODE["BINPUT"], _CODE["LONG_BINPUT"], _CODE["MEMOIZE"]
@@ -361,7 +361,7 @@ _NESTED = 40  # a tuple stands on the stack as its nesting, shifted by so many b
 _LENGTH = (1 << _NESTED) - 1
 
 
-def _looked_over(stream: BinaryIO, *, deferring: bool) -> bytes:
+def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
     """Return the next pickle of a stream, once it is known to be bounded, without its frames and what is deferred.
 
     Lengths lie inside the file, and indices of the memo are at most as many as the opcodes before them. Tuples are
