@@ -11,7 +11,7 @@ from toposcope.checkpoints.formats import Entry
 
 _AVERAGE = r"(?:n_)?averaged?|avg|emas?|swa"
 _WORD = re.compile(
-    rf"(?:^|_)(?:{_AVERAGE}|best|teacher|shadow|momentum|slow|old|frozen|reference|ref|lagged|delayed|polyak|target|targ|copy)"
+    rf"(?:^|_)(?:{_AVERAGE}|bar|best|teacher|shadow|momentum|slow|old|frozen|reference|ref|lagged|delayed|polyak|target|targ|copy)"
     r"(?:_(?:model|module|network|net|layers|params))?(?=_|$)",
     re.IGNORECASE,
 )
@@ -110,24 +110,29 @@ def _beside(module: str, inside: Sequence[Entry], others: Sequence[Entry]) -> st
     return "" if is_list and len(inside) >= MIN_LISTED and counts <= Counter(e.shape for e in others) else None
 
 
-_STATE = r"grads?|mom(?:entum)?|vel(?:ocity)?|cache|mem|prev(?:ious)?|init(?:ial)?|backup|saved|delta"
-_BEFORE = re.compile(rf"(?:[mvsg]|{_STATE})?_?(?:d|grad)?_?", re.IGNORECASE)
-_AFTER = re.compile(rf"_(?:[mvsd]|{_STATE})", re.IGNORECASE)  # one more letter may be that of a gate
+_WORDS = r"grads?|mom(?:entum)?|vel(?:ocity)?|cache|mem|prev(?:ious)?|init(?:ial)?|backup|saved|delta|fisher"
+_BEFORE = re.compile(rf"(?:[mvsg]|{_WORDS})?_?(?:d|grad)?_?", re.IGNORECASE)
+_AFTER = re.compile(rf"_(?:[mvsd]|{_WORDS})", re.IGNORECASE)  # one more letter may be that of a gate
 
 
-def moments(entries: Sequence[Entry]) -> set[str]:
-    """Return what lies by hand beside at least two weights: their gradients, averages, first values: ``v_dW1``."""
+def states(entries: Sequence[Entry]) -> set[str]:
+    """Return what lies beside weights by hand, gradients, averages, first values: ``v_dW1``, ``W1/m``, ``W1_init``.
+
+    One letter proves little: it must stand beside two of them.
+    """
     shapes = {entry.name: entry.shape for entry in entries}
     found: dict[str, list[str]] = {}
     for name, shape in shapes.items():
         outer, dot, leaf = name.rpartition(".")
+        if shapes.get(outer) == shape:
+            found.setdefault("inside", []).append(name)
         for k in range(1, len(leaf)):
             before, after = leaf[:k], leaf[k:]
             if _BEFORE.fullmatch(before) and shapes.get(f"{outer}{dot}{after}") == shape:
                 found.setdefault(before, []).append(name)
             elif _AFTER.fullmatch(after) and shapes.get(f"{outer}{dot}{before}") == shape:
                 found.setdefault(after, []).append(name)
-    return {name for names in found.values() if len(names) > 1 for name in names}
+    return {name for affix, names in found.items() if len(names) > 1 or len(affix.strip("_")) > 2 for name in names}
 
 
 def _listed_twice(entries: Sequence[Entry]) -> list[Copy]:

@@ -9,14 +9,18 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.roles import leaf_of
 
 DATA, UNPROVEN = "data beside the model", "without evidence of being a weight"
-_SET = r"(?:train(?:ing)?|test|val(?:id(?:ation)?)?|eval)"
+_NOUNS = (
+    r"data(?:set)?|inputs|targets|labels|samples|images|features|observations|obs|states|actions|rewards|returns"
+    r"|advantages|replay|activations|outputs|preds|predictions|logits|history|losses|fisher"
+)
+_SETS = r"train(?:ing)?|test|val(?:id(?:ation)?)?|eval"
 _OF_SET = re.compile(
-    rf"[xy]s?_?{_SET}(?:_\w+)?|{_SET}_?(?:[xy]s?|data\w*|set|inputs?|targets?|labels?|images?|features?)"
+    rf"(?!w_)(?:\w+_)?(?:{_NOUNS})(?:_(?:{_SETS}|onehot|layer\w*|\d+))?|(?!w_)\w+_(?:{_SETS})|(?:{_SETS})_?[xy]|[xy](?:{_SETS})"
+    r"|inputs?|targets?|labels?|images?|samples?"
 )
 _OF_DATA = re.compile(
-    r"data(?:set)?|inputs?|targets?|labels?|samples?|images?|observations?|(?:next_)?(?:obs|states)|actions?|rewards?"
-    r"|activations?\w*|outputs|pred(?:iction)?s|logits|\w*history|loss(?:es)?|returns|advantages|log_probs|(?:replay|episode)_\w+|[xy]_(?:mean|std|min|max|data)|mean|std|var(?:iance)?"
-    r"|cov(?:ariance)?|precision|gram|fisher|inducing_\w+|chol_\w+|grid|knots|coords|mesh\w*"
+    r"[xy]_(?:mean|std|min|max)|mean|std|var(?:iance)?|cov(?:ariance)?|precision|gram|inducing_\w+|chol_\w+|grid|knots"
+    r"|coords|mesh\w*"
 )
 """Last parts of the names of data and their statistics, and of the points at which functions are given."""
 _COLUMNS = re.compile(r"[xy]s?")  # data as well, if no weight has as many rows

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import layouts, orientation, roles, tuning, vocabulary
-from toposcope.checkpoints.copies import copies, moments
+from toposcope.checkpoints.copies import copies, states
 from toposcope.checkpoints.data_beside import beside
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.layer import Layer
@@ -24,6 +24,7 @@ _NEVER_TRAINED = re.compile(
     r"inv_freq\w*|freqs?_(?:cis|cos|sin|complex)\w*|(?:cos|sin)_cached|\w*_?kv_cache|[kv]_cache|cache_[kv]|position_ids"
     r"|running_(?:mean|var)|num_batches_tracked|masked_bias|tril|triu|(?:causal|attn|attention|subsequent|future)_mask"
     r"|relative_(?:position|coords)_(?:index|table_index|bucket\w*)|num_updates|(?:\w+_)?counter|_extra_state|\w+_integer|sinusoid\w*|alibi(?:_\w+)?"
+    r"|prior_\w+|(?:weight|bias)_eps(?:ilon)?|eps(?:ilon)?_\w+"
 )
 _OF_PARAMETRISATION = re.compile(r"(?:^|\.)parametrizations\.\w+\.\d+\.")
 _MASK_CALLED_BIAS = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.bias$")
@@ -151,7 +152,7 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
         rest |= {name: COPY for copy in copied for name in copy.names}
         listed = examples([f"{copy.module} of {copy.original}" for copy in copied])
         result.remarks.append(f"left out, as copies of other weights: {listed}")
-    rest |= dict.fromkeys(moments(entries), OPTIMIZER)
+    rest |= dict.fromkeys(states(entries), OPTIMIZER)
     if not all_weights:
         _leave_out_data(entries, rules, result)
     for entry in entries:
