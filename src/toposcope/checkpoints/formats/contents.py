@@ -133,7 +133,7 @@ def model_of(content: Any) -> Model:
     fields = None if is_module(content) else fields_of(content)
     parts = {"": content} if fields is None else fields
     for name, value in parts.items():
-        if isinstance(name, str | int) and (isinstance(value, StoredTensor) or not is_state(name, value)):
+        if isinstance(name, str | int) and (isinstance(value, StoredTensor | StoredArray) or not is_state(name, value)):
             _visit(model, str(name), value, [])
     return model
 
