@@ -120,6 +120,10 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]]
         },
         {"mha/query/kernel": True, "mha/attention_output/kernel": True},
     ),
+    "an LSTM as a list of parameters: the first matrix has twins": (
+        {f"{3 * k + j}": r(*s) for k in range(3) for j, s in enumerate([(28, 20), (20, 20), (20,)])},
+        {"0": True, "1": True, "3": True},
+    ),
     "nothing shows it": ({"W": r(7, 12), "U": r(12, 12)}, {"W": None, "U": None}),
     "a linear map of torch by its format": ({"fc.weight": r(7, 12)}, {"fc.weight": False}),
     "a bias overrules the name of a linear map (PaddlePaddle)": (

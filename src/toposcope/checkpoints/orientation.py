@@ -335,10 +335,16 @@ def _numbers(member: Stored | str) -> list[int]:
 
 
 def _by_following_vectors(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
-    for runs in _runs(matrices, vectors):
-        for run in runs:
-            if run.vector is not None and (vote := _fitting(run.matrices[-1], *run.vector)) is not None:
-                yield run.matrices[-1].name, vote
+    for run in (run for runs in _runs(matrices, vectors) for run in runs if run.vector is not None):
+        *before, last = run.matrices
+        name, shape = run.vector or ("", ())
+        if (vote := _fitting(last, name, shape)) is not None:
+            yield last.name, vote
+        # Of two matrices with one bias, as of a recurrent cell, both have its outputs, on the same axis.
+        for first in before[-1:]:
+            vote = _fitting(first, name, shape)
+            if vote is not None and last.shape[vote.transposed] == max(shape, default=1):
+                yield first.name, vote
 
 
 def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> set[str]:
@@ -354,7 +360,13 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
         # Of matrices with one bias in all, the last has a row of the table for each of its outputs.
         is_alone = len(runs) > 1 and all(run.vector for run in runs) and bool(others)
         is_of_outputs = len(others) > 1 and runs[0].vector is not None and first.shape[0] == max(runs[0].vector[1])
-        if (is_alone or is_of_outputs) and _reads_rows(others[0], first) and not _outputs_of_cell(first, others[0]):
+        has_twin = sum(matrix.shape == first.shape for run in runs for matrix in run.matrices) > 1
+        if (
+            (is_alone or is_of_outputs)
+            and not has_twin
+            and _reads_rows(others[0], first)
+            and not _outputs_of_cell(first, others[0])
+        ):
             found.add(first.name)
     by_hand = [m for m in matrices if m.convention is Convention.BY_HAND]
     biases = {matrix: max(vectors[name], default=1) for matrix, name in _with_named_biases(by_hand, vectors)}
