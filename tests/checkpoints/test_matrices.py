@@ -160,6 +160,11 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], set[str], set[str]]] = {
         {UP, "patch_embed.weight", "input_emb_proj.weight"},
         set(),
     ),
+    "a linear map without a bias called one": (
+        {"emb.weight": r(16, 40), "h.weight": r(16, 16), "h.bias": r(16), "o.weight": r(40, 16), "o.bias": r(40)},
+        {"emb.weight", "h.weight", "o.weight"},
+        set(),
+    ),
     "copies": (
         {**BLOCK, **{f"teacher.{n}": w for n, w in BLOCK.items()}, "layers.0.mlp.up_proj.weight_ema": r(28, 12)},
         {UP, TIED},

@@ -181,7 +181,6 @@ def test_own_rules_come_first() -> None:
     assert recognised("blocks.0.att.key.weight", own) == ("attn.k", OWN_RULE)
     assert recognised("transformer.h.0.mlp.c_fc.weight", own) == ("other", OWN_RULE)
     assert recognised("transformer.h.0.mlp.c_proj.weight", own) == ("mlp.out", BY_NAME)
-    # The first of two.
     assert role_of("a.key.weight", [("a", "embed"), ("key", "attn.k")]) == "embed"
 
 

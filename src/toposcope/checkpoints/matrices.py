@@ -177,9 +177,12 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
     stacks = {e.shape[0] for e, _, _ in candidates.values() if len(e.shape) == 3}
     vectors |= {e.name: e.shape[1:] for e in entries if rest.get(e.name) == BIAS and e.shape[0] in stacks}
     for name, (entry, role, why) in candidates.items():
-        # A linear map that is called an embedding: a table has no bias.
+        # A linear map that is called an embedding: a table has no bias, and others read its columns.
         bias = f"{name.removesuffix('weight')}bias" if name.endswith("weight") else ""
-        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and vectors.get(bias) == entry.shape[:1]:
+        is_linear = vectors.get(bias) == entry.shape[:1] or (
+            bias and role == "embed" and _feeds_by_rows(entry, entries)
+        )
+        if role in roles.NOT_ANALYSED and why == roles.BY_NAME and is_linear:
             candidates[name] = (entry, "other", roles.BY_NAME)
     in_order = [orientation.Stored(n, e.shape, role) for n, (e, role, _) in candidates.items() if len(e.shape) == 2]
     for name in orientation.double_biases(in_order, vectors):
@@ -208,6 +211,16 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
             made = Layer(part.entry.name, role, transposed, "", part.entry, tensor=name, why=why, how=part.layout)
             result.layers.append(replace(made, orientation=reason))
     return result
+
+
+def _feeds_by_rows(table: Entry, entries: Sequence[Entry]) -> bool:
+    """Return whether linear maps read as many numbers as a matrix has rows, and nothing reads its columns."""
+    if len(table.shape) != 2:
+        return False
+    others = [e for e in entries if e.name.endswith("weight") and e.name != table.name]
+    read = {size for e in others for size in (e.shape[1:2] if len(e.shape) == 2 else e.shape)}
+    rows, columns = table.shape
+    return rows in read and not any(size % columns == 0 for size in read if size)
 
 
 def _leave_out_data(entries: Sequence[Entry], rules: roles.Rules, result: Sorted) -> None:

@@ -358,7 +358,9 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
     for runs in all_runs:
         first, *others = runs[0].matrices
         # Of matrices with one bias in all, the last has a row of the table for each of its outputs.
-        is_alone = len(runs) > 1 and all(run.vector for run in runs) and bool(others)
+        # Of two, the second square, it is the input of a recurrent cell rather.
+        is_cell = len(others) == 1 and len(set(others[0].shape)) == 1
+        is_alone = len(runs) > 1 and all(run.vector for run in runs) and bool(others) and not is_cell
         is_of_outputs = len(others) > 1 and runs[0].vector is not None and first.shape[0] == max(runs[0].vector[1])
         has_twin = sum(matrix.shape == first.shape for run in runs for matrix in run.matrices) > 1
         if (

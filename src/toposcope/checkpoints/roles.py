@@ -33,8 +33,8 @@ table     | pos_embed | DETR: inputs of no token   | query_embed* query_feat ref
 table     | head      | GPT-NeoX, TransformerLens  | embed_out *unembed*
 table     | embed     | GPT-2, GPT-NeoX, RWKV      | wte w_e lut ve tok token lookup emb_l embed_in embed_global* *emb
 table     | embed     | GPT-2, GPT-NeoX, RWKV      | *embed *embeds *embedding *embeddings
-table     | embed     | transformers, Megatron     | embed_token* *emb_table *embed_table *embedding*_table *emb*_layer
-table     | embed     | transformers, Megatron     | *emb*_matrix
+table     | embed     | transformers, Megatron     | embed_token* embed_timestep* *emb_table *embed_table *emb*_layer
+table     | embed     | transformers, Megatron     | *embedding*_table *emb*_matrix
 table     | embed     | Llama, x-transformers      | tok*_emb* *token*_emb* word*_emb* vocab*_emb* input_emb* src_emb*
 table     | embed     | Llama, x-transformers      | tgt_emb* char_emb* emb*[0-9]
 attention | attn.out  | transformers, timm, GPT-2  | proj projection c_proj o_proj out_proj output_proj linear_proj
