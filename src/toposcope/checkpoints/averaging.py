@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import matrices
+from toposcope.checkpoints import kinds
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, flattened
@@ -17,7 +17,7 @@ from toposcope.checkpoints.sources.source import Bytes, unsupported
 from toposcope.checkpoints.tuning import AVERAGED_BYTES
 from toposcope.wording import examples
 
-_COPIED = {matrices.MASK, matrices.TABLE, matrices.BUFFER}
+_COPIED = {kinds.MASK, kinds.TABLE, kinds.BUFFER}
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 
@@ -93,24 +93,24 @@ def plan_average(members: Sequence[Checkpoint], weights: Sequence[float]) -> Pla
     members = tuple(replace(member) for member in members)  # lists its files as they are now
     listed = [_listed(member) for member in members]
     _compare(members, listed)
-    last, kinds = members[-1], members[-1].weights.others
+    last, others = members[-1], members[-1].weights.others
     used = tuple(k for k, weight in enumerate(weights) if weight)
     parts = tuple(weights[k] for k in used)
     tensors, copied, left = list[MergedTensor](), list[str](), list[str]()
     for name, entry in listed[-1].items():
-        kind, dtypes = kinds.get(name, ""), {entries[name].dtype for entries in listed}
-        if kind == matrices.STATISTICS:
+        kind, dtypes = others.get(name, ""), {entries[name].dtype for entries in listed}
+        if kind == kinds.STATISTICS:
             raise unsupported(
                 last.location,
                 f"{name}: running statistics of a batch norm, which are not those of averaged weights; average with "
                 "torch.optim.swa_utils.AveragedModel, and recompute them with its update_bn",
             )
-        if kind == matrices.OPTIMIZER:
+        if kind == kinds.OPTIMIZER:
             left.append(name)
         elif entry.is_float and kind not in _COPIED:
             dtype, entries = "float64" if "float64" in dtypes else "float32", tuple(listed[k][name] for k in used)
             tensors.append(MergedTensor(name, entry.shape, dtype, used, entries, parts))
-        elif entry.dtype in _CODES and (kind in _COPIED or not matrices.is_weight_name(name)):
+        elif entry.dtype in _CODES and (kind in _COPIED or not kinds.is_weight_name(name)):
             copied.append(name)
             tensors.append(MergedTensor(name, entry.shape, entry.dtype, (len(members) - 1,), (entry,), (1.0,)))
         else:

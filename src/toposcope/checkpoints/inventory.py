@@ -6,7 +6,7 @@ import msgspec
 
 from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.matrices import BIAS, VECTOR
+from toposcope.checkpoints.kinds import BIAS, VECTOR
 from toposcope.checkpoints.weights import Coverage
 from toposcope.wording import examples
 

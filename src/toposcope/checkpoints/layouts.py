@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import reshaped, slice_of
-from toposcope.checkpoints.orientation import READS, UNKNOWN, Convention, Orientation, Stored, orientations
+from toposcope.checkpoints.orientation import READS, UNKNOWN, Orientation, orientations
 from toposcope.checkpoints.roles import leaf_of
 from toposcope.checkpoints.tuning import MAX_CONVOLVED
+from toposcope.checkpoints.votes import Convention, Stored
 
 HEADS_JOINED = "heads joined"
 _TABLES = {"embed", "pos_embed"}

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats import Entry
-from toposcope.checkpoints.matrices import named_buffer
+from toposcope.checkpoints.kinds import named_buffer
 
 FIX = (
     "load it with transformers, then model.dequantize() and model.save_pretrained(...), or name the checkpoint that it "

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints import adapters, matrices, quantisation, roles, tuning, vocabulary
+from toposcope.checkpoints import adapters, kinds, matrices, quantisation, roles, tuning, vocabulary
 from toposcope.checkpoints.copies import same_numbers
 from toposcope.checkpoints.data_beside import DATA
 from toposcope.checkpoints.formats.entry import Entry, Unread
+from toposcope.checkpoints.kinds import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.layer import Layer
-from toposcope.checkpoints.matrices import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.networks import networks
 from toposcope.checkpoints.reparametrised import ORTHOGONAL, put_together
 from toposcope.checkpoints.tuning import NAMED_SHARE, SMALL_SIZE
@@ -98,7 +98,7 @@ class Weights:
 
     def parameters(self, *, statistics: bool = False) -> list[Entry]:
         """Return the tensors of floating-point parameters, if asked with the running statistics of batch norms."""
-        none = {MASK, TABLE, BUFFER, matrices.EMPTY, matrices.OPTIMIZER, matrices.COPY, DATA}
+        none = {MASK, TABLE, BUFFER, kinds.EMPTY, kinds.OPTIMIZER, kinds.COPY, DATA}
         none |= set() if statistics else {STATISTICS}
         return [
             e for e in self.entries if e.is_float and e.name not in self.refused and self.others.get(e.name) not in none
@@ -130,7 +130,7 @@ class Weights:
         for entry in self.parameters():
             if kind := self.others.get(entry.name):
                 named = f"tensors of {kind}" if kind[:1].isdigit() else kind
-                plain = vectors if kind in {matrices.VECTOR, matrices.BIAS} else named
+                plain = vectors if kind in {kinds.VECTOR, kinds.BIAS} else named
                 rest[entry.name] = (plain, math.prod(entry.shape))
         rest |= {name: (PACKED, size) for name, size in self.refused_sizes.items()}
         rest |= {name: (OBJECTS, size) for name, size in self.unread.items()}
@@ -192,7 +192,7 @@ def weights_of(
     if turned_unknown := [layer.name for layer in found if not layer.orientation]:
         names = examples(turned_unknown, MAX_NAMES)
         remarks.append(f"orientation unknown, read as stored: {names}; {_UNKNOWN_ORIENTATION}")
-    if n_small := sum(kind == matrices.SMALL for kind in others.values()):
+    if n_small := sum(kind == kinds.SMALL for kind in others.values()):
         remarks.append(
             f"{n_small:,} tensors with matrices of at most {SMALL_SIZE:,} numbers are not measured, as these "
             f"are more than {tuning.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"

@@ -18,7 +18,7 @@ from toposcope.checkpoints.formats import Entry, model_folder, torch_file
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.weight_names import of_weights
-from toposcope.checkpoints.matrices import named_buffer
+from toposcope.checkpoints.kinds import named_buffer
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.checkpoints.steps import disagreement
 from toposcope.checkpoints.weights import Coverage
