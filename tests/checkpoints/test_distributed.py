@@ -25,7 +25,6 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.checkpoints.formats import is_checkpoint
-from toposcope.checkpoints.formats.distributed import NAMES
 from toposcope.checkpoints.sources import CheckpointError
 
 
@@ -187,10 +186,6 @@ def test_layouts_of_series(tmp_path: Path) -> None:
         assert found.steps == [10, 20]
         hashes.add(tuple(checkpoint.content_hash() for checkpoint in found))
     assert len(hashes) == 1
-
-
-def test_olmo_core_has_a_class_of_its_own_for_places() -> None:
-    assert ("olmo_core.distributed.checkpoint.filesystem", "_StorageInfo") in NAMES
 
 
 def test_layers_stacked_by_megatron_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

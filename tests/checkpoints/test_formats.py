@@ -219,7 +219,7 @@ def test_truncated_files_are_refused(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [{}, {"epoch": 3}, {"head.weight": [[1.0]]}, {"model_state_dict": {}}, [torch.ones(2, 2)], torch.ones(2, 2)],
+    [{}, {"epoch": 3}, {"head.weight": [[1.0]]}, {"model_state_dict": {}}, torch.ones(2, 2)],
 )
 def test_a_torch_file_without_weights_is_refused(content: object, tmp_path: Path) -> None:
     path = tmp_path / "step_1.pt"

@@ -174,15 +174,14 @@ Layout = dict[str, tuple[Any, ...]]
 LAYOUTS: list[tuple[Layout, dict[str, Any], str, int]] = [
     (WORDS | {"g_idx": (I32, IN), "bias": (F16, OUT)}, {"quant_method": "gptq", "bits": 4}, "by GPTQ", OUT * IN),
     (WORDS | {"g_idx": (I32, IN)}, {}, "by GPTQ", OUT * IN // 2),
-    (WORDS, {}, "by GPTQ", OUT * IN // 2),
+    (WORDS, {}, "by GPTQ or AWQ", OUT * IN // 2),
     (COLUMNS, {"quant_method": "awq", "bits": 4}, "by AWQ", OUT * IN),
-    (COLUMNS, {}, "by AWQ", OUT * IN),
     ({"weight": BYTES, "SCB": (F32, OUT), "weight_format": (U8,)}, {}, "by bitsandbytes int8", OUT * IN),
     (FOUR_BITS | {"weight.absmax": (F32, OUT * IN // 64)}, {}, BNB4, OUT * IN),
     # Its codes may be stored as any dtype.
     (FOUR_BITS | {"weight": (BF16, OUT * IN // 4, 1), "weight.absmax": (U8, 128)}, {}, BNB4, 2048),
     ({"experts.up_blocks": (U8, 2, OUT, 4, 16), "experts.up_scales": (U8, 2, OUT, 4)}, {}, "by MXFP4", 2 * OUT * IN),
-    ({"weight": PAIRS, "weight_scale": (U8, OUT, IN // 32)}, {"quant_method": "quark"}, "by MXFP4", OUT * IN),
+    ({"weight": PAIRS, "weight_scale": (U8, OUT, IN // 32)}, {"quant_method": "quark"}, "by Quark", OUT * IN),
     ({"weight": (I8, OUT, IN // 2), "scale": (E8M0, OUT, IN // 32)}, {"quant_method": "fp8"}, "by MXFP4", OUT * IN),
     ({"weight": PAIRS, "weight_scale": (E4M3, OUT, 8), "weight_scale_2": (F32,)}, {}, "by NVFP4", OUT * IN),
     ({"weight_packed": PAIRS, "weight_scale": (E4M3, OUT, 8), "weight_global_scale": (F32,)}, {}, "by NVFP4", OUT * IN),

@@ -40,10 +40,12 @@ _SCHEMES: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("W_q", ("scale", "zero", "meta"), "HQQ", 0),
     ("compressed", ("bitmask",), "compressed-tensors, sparse", 0),
     ("blocks", ("scales",), "MXFP4", 4),
+    ("weight", ("weight_scale_2",), "NVFP4", 4),
     ("weight_packed", ("weight_global_scale",), "NVFP4", 4),
     ("weight_packed", ("weight_scale", "scale_packed"), "compressed-tensors", 0),
     ("qweight", ("forward_hadamard_matrix",), "FP-Quant", 4),
     ("qweight", ("g_idx",), "GPTQ", 0),
+    ("qweight", ("qzeros",), "GPTQ or AWQ", 0),
     ("q_weight", ("q_scale",), "EXL2", 0),
     ("trellis", ("suh", "su"), "EXL3", 0),
     ("codes", ("codebooks",), "AQLM", 0),
@@ -59,14 +61,8 @@ _SCHEMES: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
 )
 """Last word of a packed weight's name, what lies next to it (one of these), the scheme, its bits if these are fixed."""
 _OF_ANY_DTYPE = ("bitsandbytes in 4 bits", "HQQ", "compressed-tensors, sparse")
-_STATED_IN = {
-    "config.json": ("quantization_config", "quantization", "compression_config"),
-    "hf_quant_config.json": ("quantization",),
-    "quantize_config.json": (),
-    "quant_config.json": (),
-}
-"""Files that state how weights are packed, and under which keys; without a key, the whole file does."""
-_SPELLED = ("GPTQ", "AWQ", "HIGGS", "SINQ", "BitNet", "BitBLAS", "Marlin", "Quark", "NVFP4", "MXFP4", "AQLM", "HQQ")
+_STATED_UNDER = ("quantization_config", "quantization", "compression_config")
+_SPELLED = {*(scheme for *_, scheme, _ in _SCHEMES), "AWQ", "SINQ", "BitNet", "BitBLAS", "Quark"}
 
 
 @dataclass(frozen=True)
@@ -155,9 +151,9 @@ class _Stored:
                 stem = stem.removesuffix("_data.")
                 places = (place for n in others for place in (stem + n, f"{name}.{n}", f"{name}_{n}"))
                 if any(place in self._by_name or place in self._modules for place in places):
-                    return f"by {scheme}", bits or self._bits()
+                    return self._named(f"by {scheme}", bits)
         if entry.is_float and name.endswith("weight") and {f"{name}_scale", f"{name}_scale_inv"} & self._by_name.keys():
-            return self._stated_scheme("in an unknown scheme (plain numbers with a scale)")
+            return self._named("in an unknown scheme (plain numbers with a scale)")
         if not is_code or words & _PART_WORDS or (len(entry.shape) < 2 and not name.endswith("weight")):
             return None
         module, last = _module(name), name.rpartition(".")[2]
@@ -165,36 +161,23 @@ class _Stored:
         is_near_parts = bool(module) and bool(self._modules[module] & _PART_WORDS)
         if not words & _WEIGHT_WORDS and not (is_like_code and (is_near_parts or self.config)):
             return None
-        return self._scheme_by_scale(entry)
-
-    def _scheme_by_scale(self, entry: Entry) -> tuple[str, float]:
-        """Return the scheme by dtypes and shapes, by the word of the configuration, or unknown."""
         scale = self._scale(entry)
-        if scale is None or 0 in entry.shape:
-            return self._stated_scheme(f"in an unknown scheme ({entry.dtype})")
-        share = scale.shape[-1] / entry.shape[-1] if len(scale.shape) > 1 else 0
-        if entry.dtype in ("uint8", "int8", "float4_e2m1fn_x2"):
-            if scale.dtype in EXPONENTS and share == 1 / 16:  # a byte holds two numbers, a scale is of 32
-                return "by MXFP4", 4
-            if scale.dtype == "float8_e4m3fn" and share == 1 / 8:
-                return "by NVFP4", 4
-        if entry.dtype == "int8" and scale.is_float:
-            return self._stated_scheme("as int8 with scales", 8)
-        if entry.dtype == "int32" and entry.name.endswith("qweight") and share in (1, 8):
-            return self._stated_scheme("by GPTQ" if share == 1 else "by AWQ", 0 if share == 1 else 4)
-        return self._stated_scheme(f"in an unknown scheme ({entry.dtype})")
+        if scale is not None and entry.dtype in ("uint8", "int8", "float4_e2m1fn_x2"):
+            # A byte holds two numbers, a scale is of 32.
+            if scale.dtype in EXPONENTS and len(scale.shape) > 1 and 16 * scale.shape[-1] == entry.shape[-1]:
+                return self._named("by MXFP4", 4)
+            if entry.dtype == "int8" and scale.is_float:
+                return self._named("as int8 with scales", 8)
+        return self._named(f"in an unknown scheme ({entry.dtype})")
 
-    def _stated_scheme(self, otherwise: str, bits: float = 0) -> tuple[str, float]:
-        """Return the scheme by the word of the configuration, if it has one that can be meant."""
-        stated = (self.config.get(key) for key in ("quant_method", "quant_algo", "mode"))
+    def _named(self, scheme: str, bits: float = 0) -> tuple[str, float]:
+        """Return a scheme by the word of the configuration, if it has one that can be meant, and the bits."""
+        stated = (self.config.get(key) for key in ("quant_algo", "quant_method", "mode"))
         word = next((value for value in stated if isinstance(value, str) and value.isprintable()), "")[:40]
         if word.lower() not in {"", "fp8", "affine"}:
-            otherwise = f"by {next((known for known in _SPELLED if known.lower() == word.lower()), word)}"
-        return otherwise, bits or self._bits()
-
-    def _bits(self) -> float:
-        stated = _stated_values(self.config, ("bits", "w_bit", "wbits", "nbits", "num_bits"))
-        return next((bits for bits in stated if type(bits) in (int, float) and 0 < bits <= 64), 0)
+            scheme = f"by {next((known for known in _SPELLED if known.lower() == word.lower()), word)}"
+        counts = _stated_values(self.config, ("bits", "w_bit", "wbits", "nbits", "num_bits"))
+        return scheme, bits or next((n for n in counts if type(n) in (int, float) and 0 < n <= 64), 0)
 
     def _scale(self, entry: Entry) -> Entry | None:
         """Return the scale that lies next to a weight, by its name."""
@@ -223,14 +206,13 @@ class _Stored:
 
 def _stated(configuration: Callable[[str], Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return what the files next to the weights say of their packing."""
-    for name, keys in _STATED_IN.items():
+    for name in ("config.json", "hf_quant_config.json"):
         content = configuration(name)
-        places = (content, content.get("text_config"))
-        inner = [place.get(key) for place in places if isinstance(place, dict) for key in keys]
-        for found in inner if keys else [content]:
-            if isinstance(found, dict) and found:
+        for place in (content, content.get("text_config")):
+            stated = [place.get(key) for key in _STATED_UNDER] if isinstance(place, Mapping) else []
+            if found := next((value for value in stated if isinstance(value, dict) and value), None):
                 return found
-    return {}
+    return configuration("quantize_config.json") or configuration("quant_config.json")
 
 
 def _stated_values(config: Mapping[str, Any], names: Sequence[str], depth: int = 4) -> Iterator[Any]:

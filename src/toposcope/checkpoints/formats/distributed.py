@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from types import MappingProxyType
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,7 @@ from toposcope.checkpoints.formats.entry import Entry, slice_of
 from toposcope.checkpoints.formats.pickles import MAX_EXPANDED_BYTES
 from toposcope.checkpoints.formats.torch_file import Archive
 from toposcope.checkpoints.formats.weight_names import WHOLE_OR_INDEX, is_file_name
-from toposcope.checkpoints.sources.source import (
-    CheckpointError,
-    Files,
-    StoredFile,
-    damaged,
-    incomplete,
-    malformed,
-    truncated,
-)
+from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, damaged, incomplete, truncated
 from toposcope.checkpoints.unpickling import (
     MAX_PICKLE_BYTES,
     TENSOR_NAMES,
@@ -46,43 +38,29 @@ METADATA = ".metadata"
 OTHER_PREFIXES = ("optim", "scheduler", "lr_scheduler", "dataloader", "train_state", "rng", "rank")
 """Prefixes of names that do not belong to the model, where only names distinguish them."""
 MEGATRON_META = ("common.pt", "metadata.json")  # files that Megatron-Core writes into the folder
+LIGHTNING_META = "meta.pt"  # a file that Lightning writes into the folder
 _ALL_LAYERS = re.compile(r"(.*(?:^|\.)layers)\.(?!\d)(.+)")
 MAX_LAYERS = 1 << 12
 _Chunk = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes
-LIGHTNING_META = "meta.pt"  # a file that Lightning writes into the folder
 
 
-class _Record:
-    """The state of a pickled object of the metadata: its fields, or a tuple of them."""
+class _Properties(Placeholder):
+    """The properties of a tensor, which torch pickles as a tuple that begins with the dtype."""
 
-    state: Any = MappingProxyType({})  # until it is set: the opcode of objects calls no constructor
-
-    def __init__(self, *_: Any) -> None: ...
+    __slots__ = ("dtype",)
+    dtype: Any
 
     def __setstate__(self, state: Any) -> None:
-        self.state = state
-
-    def get(self, name: str) -> Any:
-        return self.state.get(name) if isinstance(self.state, Mapping) else None
+        self.dtype = state[0]
 
 
-_METADATA_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed._shard.checkpoint.metadata")
-_STORAGE_MODULES = (
-    "torch.distributed.checkpoint.filesystem",
-    "torch.distributed._shard.checkpoint.filesystem",
-    "olmo_core.distributed.checkpoint.filesystem",
-)
-_RECORDS = ("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata", "MetadataIndex")
-_OTHERS = ("BytesStorageMetadata", "StorageMeta", "_MEM_FORMAT_ENCODING")
-NAMES: Names = (
-    {key: value for key, value in TENSOR_NAMES.items() if not isinstance(value, StoredStorage)}
-    | {(module, name): _Record for module in _METADATA_MODULES for name in _RECORDS}
-    | {(module, name): Placeholder for module in _METADATA_MODULES for name in _OTHERS}
-    | {(module, "_StorageInfo"): _Record for module in _STORAGE_MODULES}
-    | {(module, "_StoragePrefix"): Placeholder for module in _STORAGE_MODULES}
-    | {("megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata"): _Record}
-)
-"""Names that the pickle of ``.metadata`` may hold, and what each stands for."""
+_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed._shard.checkpoint.metadata")
+NAMES: Names = {**TENSOR_NAMES, **{(module, "TensorProperties"): _Properties for module in _MODULES}}
+"""What stands for names in the pickle of ``.metadata``; any other is a record with its fields."""
+
+
+def _field(record: Any, name: str) -> Any:
+    return record.state.get(name) if isinstance(record, Placeholder) else None
 
 
 def claims(names: Collection[str]) -> bool:
@@ -145,15 +123,15 @@ class _Part:
         """The stored tensor; its archive is opened once."""
         where = f"the chunk at byte {self.start}"
         if self.file.read(self.start, min(self.start + 4, self.stop)).tobytes() != b"PK\x03\x04":
-            raise malformed(self.file, f"{where} is not an archive of torch.save, or damaged; fetch or save it again")
+            raise damaged(self.file, f"{where} is not an archive of torch.save")
         archive = Archive(self.file, self.start, self.stop)
         content = archive.content
         if not isinstance(content, StoredTensor):
-            raise malformed(self.file, f"{where} holds no tensor; fetch or save it again")
+            raise damaged(self.file, f"{where} holds no tensor")
         entry = archive.entry("chunk", content)
         if (entry.shape, entry.dtype) != (self.sizes, self.dtype):
             holds, says = f"{entry.dtype} {list(entry.shape)}", f"{self.dtype} {list(self.sizes)}"
-            raise malformed(self.file, f"{where} holds {holds}, but {METADATA} says {says}; fetch or save it again")
+            raise damaged(self.file, f"{where} holds {holds}, but {METADATA} says {says}")
         return entry
 
 
@@ -162,20 +140,20 @@ class _Stored:
 
     def __init__(self, file: StoredFile, files: Files, content: Any) -> None:
         self._file, self._files = file, files
-        tensors = content.get("state_dict_metadata") if isinstance(content, _Record) else None
+        tensors = _field(content, "state_dict_metadata")
         if not isinstance(tensors, Mapping):
             raise damaged(file, "not the metadata of torch.distributed.checkpoint")
-        self._tensors: dict[str, _Record] = {
+        self._tensors: dict[str, Any] = {
             name: record
             for name, record in tensors.items()
-            if isinstance(name, str) and isinstance(record, _Record) and record.get("chunks") is not None
+            if isinstance(name, str) and _field(record, "chunks") is not None
         }
         # Megatron-Core saves one flat dictionary.
-        self._paths = None if _is_megatron(files) else content.get("planner_data")
-        self._places: dict[tuple[str, tuple[int, ...]], _Record] = {
-            (index.get("fqn"), natural_numbers(index.get("offset"))): place
-            for index, place in content.get("storage_data").items()
-            if isinstance(index, _Record) and isinstance(place, _Record) and index.get("offset") is not None
+        self._paths = None if _is_megatron(files) else _field(content, "planner_data")
+        self._places: dict[tuple[str, tuple[int, ...]], Any] = {
+            (_field(index, "fqn"), natural_numbers(_field(index, "offset"))): place
+            for index, place in _field(content, "storage_data").items()
+            if _field(index, "offset") is not None
         }
 
     def model(self) -> dict[str, str]:
@@ -208,12 +186,11 @@ class _Stored:
     def entry(self, name: str, fqn: str) -> Entry:
         """Return a tensor whose chunks are complete."""
         record = self._tensors[fqn]
-        shape = natural_numbers(record.get("size"))
-        dtype = record.get("properties").state[0]
+        shape, dtype = natural_numbers(_field(record, "size")), _field(record, "properties").dtype
         if dtype not in DTYPES:
             raise ValueError(f"{fqn[:80]} has an unknown dtype")
-        chunks = [(natural_numbers(c.get("offsets")), natural_numbers(c.get("sizes"))) for c in record.get("chunks")]
-        chunks = [(offsets, sizes) for offsets, sizes in chunks if 0 not in sizes]
+        listed = [[natural_numbers(_field(c, name)) for name in ("offsets", "sizes")] for c in _field(record, "chunks")]
+        chunks = [(offsets, sizes) for offsets, sizes in listed if 0 not in sizes]
         _check_chunks(self._file, fqn, shape, chunks)
         parts = [self._part(fqn, offsets, sizes, dtype) for offsets, sizes in chunks]
         return Entry(name, shape, dtype, partial(_read, shape, dtype, parts))
@@ -223,7 +200,7 @@ class _Stored:
         if place is None:
             where = f"{self._file.location}: names no file for {fqn[:80]!r} at {list(offsets)}"
             raise CheckpointError(f"{where}; save the checkpoint again", "index")
-        name = place.get("relative_path")
+        name = _field(place, "relative_path")
         if not isinstance(name, str) or not is_file_name(name):
             shown = ascii(name[:80]) if isinstance(name, str) else type(name).__name__
             raise CheckpointError(f"{self._file.location}: names a file outside its folder, or none: {shown}", "unsafe")
@@ -231,7 +208,7 @@ class _Stored:
             folder = self._file.location.removesuffix(METADATA)
             raise incomplete(f"{folder}{name}", f"missing; {METADATA} names this file. Fetch it again")
         file = self._files[name]
-        start, length = natural_numbers([place.get("offset"), place.get("length")])
+        start, length = natural_numbers([_field(place, "offset"), _field(place, "length")])
         if start + length > file.size:
             raise truncated(file, f"it ends at byte {file.size}, {start + length} are needed")
         if math.prod(sizes) * itemsize(dtype) > max(length, MAX_EXPANDED_BYTES):
@@ -240,26 +217,16 @@ class _Stored:
 
 
 def _check_chunks(file: StoredFile, fqn: str, shape: tuple[int, ...], chunks: Sequence[_Chunk]) -> None:
-    """Refuse chunks that do not cover a tensor exactly: outside it, overlapping, or too few."""
-    fit = all(
-        len(offsets) == len(sizes) == len(shape)
-        and all(at + size <= extent for at, size, extent in zip(offsets, sizes, shape, strict=True))
-        for offsets, sizes in chunks
-    )
+    """Refuse chunks that do not make up a tensor exactly; every writer cuts an axis at the same places throughout."""
     volume = sum(math.prod(sizes) for _, sizes in chunks)
-    if not fit or volume != math.prod(shape) or (len(chunks) > 1 and _overlap(chunks)):
-        cover = f"its {len(chunks)} chunks of {volume} numbers do not cover {list(shape)} exactly"
+    is_grid = all(len(offsets) == len(sizes) == len(shape) for offsets, sizes in chunks)
+    is_grid = is_grid and len({offsets for offsets, _ in chunks}) == len(chunks)
+    for axis, extent in enumerate(shape if is_grid else ()):
+        ends = dict(pairwise(sorted({extent, *(offsets[axis] for offsets, _ in chunks)})))
+        is_grid = is_grid and all(offsets[axis] + sizes[axis] == ends.get(offsets[axis]) for offsets, sizes in chunks)
+    if not is_grid or volume != math.prod(shape):
+        cover = f"its {len(chunks)} chunks of {volume} numbers are no grid that covers {list(shape)} exactly"
         raise CheckpointError(f"{file.location}: {fqn[:80]!r} is not whole: {cover}; save it again", "index")
-
-
-def _overlap(chunks: Sequence[_Chunk]) -> bool:
-    begins, sizes = (np.array([chunk[k] for chunk in chunks], dtype=np.int64) for k in (0, 1))
-    order = np.lexsort(begins.T[::-1])
-    begins, ends = begins[order], (begins + sizes)[order]
-    if (np.ptp(begins[:, 1:], axis=0) == 0).all():  # along the first axis only, as FSDP does
-        return bool((begins[1:, 0] < ends[:-1, 0]).any())
-    later = range(1, len(begins))
-    return any(((begins[k - 1] < ends[k:]) & (begins[k:] < ends[k - 1])).all(axis=1).any() for k in later)
 
 
 def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int, stop: int) -> NDArray[Any]:

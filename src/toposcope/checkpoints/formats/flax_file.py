@@ -8,13 +8,12 @@ import msgspec
 import numpy as np
 
 from toposcope.checkpoints.formats.dtypes import DTYPES
-from toposcope.checkpoints.formats.entry import Entry
-from toposcope.checkpoints.formats.model_folder import is_only, lone_file
-from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, array_entry
+from toposcope.checkpoints.formats.model_folder import only_weights
+from toposcope.checkpoints.formats.pickles import Opened, StoredArray, StoredDtype
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources.local import LocalFile
 from toposcope.checkpoints.sources.source import Bytes, Files, StoredFile, damaged, truncated, unsupported
-from toposcope.checkpoints.unpickling import Deferred, Unknown
+from toposcope.checkpoints.unpickling import Deferred
 
 DEFAULT_NAME = "flax_model.msgpack"
 _SHARD = re.compile(r"flax_model-(\d{5})-of-(\d{5})\.msgpack")
@@ -53,18 +52,17 @@ def _is_other(name: str) -> bool:
 
 def _named(names: Collection[str]) -> str:
     """Return the file of weights of a folder, nothing if it is of another format."""
-    known = [name for name in sorted(names) if name == DEFAULT_NAME or _SHARD.fullmatch(name)]
-    if known and is_only(names, ".msgpack"):
-        return DEFAULT_NAME if DEFAULT_NAME in known else known[0]
-    return lone_file([name for name in names if not _is_other(name)], ".msgpack")
+    found = only_weights([name for name in names if not _is_other(name)], ".msgpack")
+    known = [name for name in sorted(found, reverse=True) if name == DEFAULT_NAME or _SHARD.fullmatch(name)]
+    return known[0] if known else found[0] if len(found) == 1 else ""
 
 
-class _Saved:
-    """What a file holds (see `toposcope.checkpoints.formats.torch_file.Saved`)."""
+class _Saved(Opened):
+    """What a file holds."""
 
     def __init__(self, file: StoredFile) -> None:
-        self._file, self._count = file, 0
-        self.unknown: Unknown = {}
+        super().__init__(file)
+        self._count = 0
         if file.size > MAX_REMOTE_BYTES and not isinstance(file, LocalFile):
             raise unsupported(
                 file, f"a file of Flax of {file.size:,} bytes on a server; fetch it first, it is read whole"
@@ -78,9 +76,6 @@ class _Saved:
             raise wrong(file, f"not msgpack of Flax: {error}") from error
         if not isinstance(self.content, dict):
             raise unsupported(file, "msgpack, but not of Flax: no dictionary; save with flax.serialization.to_bytes")
-
-    def entry(self, name: str, tensor: StoredArray) -> Entry:
-        return array_entry(self._file, name, tensor)
 
     def _value(self, stored: memoryview, depth: int) -> Any:
         """Return a value, arrays as `StoredArray`; what is in a map or a list is bounded before it is made."""
@@ -98,7 +93,7 @@ class _Saved:
         if len(parts) < count:
             raise ValueError("a key that comes twice")
         if "__msgpack_chunked_array__" in parts:
-            raise unsupported(self._file, "an array of more than 1 GiB, which Flax splits; save it with safetensors")
+            raise unsupported(self.file, "an array of more than 1 GiB, which Flax splits; save it with safetensors")
         return {name: self._value(memoryview(part), depth - 1) for name, part in parts.items()}
 
     def _extension(self, kind: int, stored: memoryview) -> Any:

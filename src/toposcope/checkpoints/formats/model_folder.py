@@ -4,10 +4,9 @@ LitGPT, OLMo, PEFT, DeepSpeed, Megatron-LM and Meta write the latter.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
 import msgspec
 
@@ -23,22 +22,18 @@ from toposcope.checkpoints.formats.weight_names import (
     TORCH,
     WHOLE_OR_INDEX,
     is_file_name,
-    is_other,
     is_transformers_folder,
+    of_weights,
     refuse_pointers,
 )
 from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, incomplete, malformed
 
 MAX_INDEX_BYTES = 100_000_000
 _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
-_BEFORE = (".safetensors", ".distcp", ".metadata", *TORCH)
-"""Endings of weights that are read rather than those of these formats."""
-_ENDINGS = (".msgpack", ".npz")  # the formats, the one that is read first in front
 
 
 class _ShardIndex(msgspec.Struct):
     weight_map: dict[str, str]
-    metadata: Any = None
 
 
 def claims(names: Collection[str]) -> bool:
@@ -63,17 +58,18 @@ def _lone_weights(names: Collection[str]) -> str:
     return rank_files.lone_rank(names) or (found[0] if len(found) == 1 else "")
 
 
-def is_only(names: Collection[str], ending: str) -> bool:
-    """Return whether a folder has no weights besides those with an ending."""
-    before = (*_BEFORE, *_ENDINGS[: _ENDINGS.index(ending)])
-    others = (name for name in names if name.endswith(before) and not is_other(name))
-    return not any(others) and not _lone_weights(names)
+def only_weights(names: Collection[str], ending: str) -> list[str]:
+    """Return the files of weights with an ending in a folder that has no others, nor any of a format before it."""
+    found = [*of_weights({name: name for name in names if not name.endswith(PICKLES)})]
+    if not all(name.endswith(ending) for name in found) or _lone_weights(names):
+        return []
+    return [name for name in found if "/" not in name]
 
 
 def lone_file(names: Collection[str], ending: str) -> str:
     """Return the name of the one file of weights in a folder, empty if there are several or others."""
-    found = [name for name in names if name.endswith(ending) and "/" not in name and not is_other(name)]
-    return found[0] if len(found) == 1 and is_only(names, ending) else ""
+    found = only_weights(names, ending)
+    return found[0] if len(found) == 1 else ""
 
 
 def _main(names: Collection[str]) -> str:
@@ -109,7 +105,7 @@ def _entries(spec: str, name: str, files: Files, key: Key = ()) -> Listing:
 
 def _sharded(spec: str, files: Files, name: str) -> Listing:
     """List the tensors of every shard, which must be those of the index."""
-    shard_of = _index(files[name], files).weight_map
+    shard_of = _index(files[name], files)
     listed = Listing()
     found: dict[str, str] = {}
     for shard in sorted(set(shard_of.values())):
@@ -138,38 +134,16 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     return Inside(stated=trainer_counters(files) | own)
 
 
-def disagreement(files: Files, stored: Sequence[Entry]) -> str:
-    """Return how the size of all shards differs from the size that their index gives, or an empty text.
-
-    Nothing that is read depends on it, so the checkpoint opens all the same. Writers count a tied weight of a pickle
-    once or twice, and a logical value as a byte or as a bit; each of these counts as equal.
-    """
-    name = next((name for name in WHOLE_OR_INDEX if name in files), "")
-    if not name.endswith(".json"):
-        return ""
-    file = files[name]
-    metadata = _index(file, files).metadata
-    expected = metadata.get("total_size") if isinstance(metadata, dict) else None
-    if not isinstance(expected, int | float):
-        return ""
-    sizes = [entry.n_bytes for entry in stored]
-    logical = sum(size for size, entry in zip(sizes, stored, strict=True) if entry.dtype == "bool")
-    twice = [0] if file.location.endswith(".safetensors.index.json") else [0, *sizes]
-    if any(sum(sizes) - tied - logical * 7 / 8 - 1 < expected <= sum(sizes) - tied for tied in twice):
-        return ""
-    return f"{file.location}: the index gives {expected:.15g} bytes of weights, the shards hold {sum(sizes)}"
-
-
-def _index(index: StoredFile, files: Files) -> _ShardIndex:
+def _index(index: StoredFile, files: Files) -> dict[str, str]:
     """Read which shard holds each tensor; an index may only name files of its folder."""
     try:
         if index.size > MAX_INDEX_BYTES:
             raise ValueError("too long")
-        content = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_ShardIndex)
+        shard_of = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_ShardIndex).weight_map
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         refuse_pointers({index.location: index})
         raise malformed(index, "not a shard index (no weight_map of names); fetch it again") from error
-    for name in sorted(set(content.weight_map.values())):
+    for name in sorted(set(shard_of.values())):
         if not is_file_name(name):
             raise CheckpointError(
                 f"{index.location}: names a shard outside its folder, or no file: {name[:80]!r}", "unsafe"
@@ -177,4 +151,4 @@ def _index(index: StoredFile, files: Files) -> _ShardIndex:
         if name not in files:
             folder = index.location.removesuffix(index.location.rpartition("/")[2])
             raise incomplete(f"{folder}{name}", "missing; the index names this shard. Fetch it again")
-    return content
+    return shard_of

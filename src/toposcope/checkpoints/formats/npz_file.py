@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
@@ -14,7 +14,7 @@ from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_
 from toposcope.checkpoints.formats.contents import is_state
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.model_folder import lone_file
-from toposcope.checkpoints.formats.pickles import StoredArray, StoredDtype, array_entry, stream_of, strided_entry
+from toposcope.checkpoints.formats.pickles import Opened, StoredArray, StoredDtype, stream_of, strided_entry
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources.source import (
     Bytes,
@@ -26,9 +26,8 @@ from toposcope.checkpoints.sources.source import (
     truncated,
     unsupported,
 )
-from toposcope.checkpoints.unpickling import Deferred, Unknown
+from toposcope.checkpoints.unpickling import Deferred
 
-_LOCAL_HEADER_BYTES = 30
 _NOT_NUMBERS = ("U", "S", "M", "m")  # codes of texts and times, which are left unread
 _HEADERS = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0, (3, 0): read_array_header_2_0}
 
@@ -57,24 +56,22 @@ class _Deflated(StoredArray):
         self.info, self.begin = info, begin
 
 
-class _Arrays:
-    """The arrays of a file (see `toposcope.checkpoints.formats.pickles.Opened`)."""
+class _Arrays(Opened):
+    """The arrays of a file."""
 
     def __init__(self, file: StoredFile) -> None:
-        self._file = file
-        self.unknown: Unknown = {}
+        super().__init__(file)
         if file.read(0, min(2, file.size)).tobytes() != b"PK":
             raise malformed(file, "damaged, or not a file of NumPy, by its first bytes; fetch or save it again")
-        self.content: Any = _nested(_members(file))
+        self.content = _nested(_members(file))
 
-    def entry(self, name: str, tensor: StoredArray) -> Entry:
-        """Return one of the arrays; the rows of a compressed one are read with all before them."""
+    def entry(self, name: str, tensor: Any) -> Entry:
         if not isinstance(tensor, _Deflated) or tensor.tensor is None or not isinstance(tensor.data, Deferred):
-            return array_entry(self._file, name, tensor)
+            return super().entry(name, tensor)
         size = tensor.data.stop - tensor.data.start
-        data = partial(_inflated, self._file, tensor.info, tensor.begin, tensor.data.start)
-        found = strided_entry(self._file, name, tensor.tensor, size, data, is_big=tensor.is_big)
-        return replace(found, sequential_rows=False)
+        data = partial(_inflated, self.file, tensor.info, tensor.begin, tensor.data.start)
+        found = strided_entry(self.file, name, tensor.tensor, size, data, is_big=tensor.is_big)
+        return replace(found, sequential_rows=False)  # rows are read with all before them
 
 
 def _inflated(file: StoredFile, info: zipfile.ZipInfo, begin: int, header: int, start: int, stop: int) -> Bytes:
@@ -110,20 +107,17 @@ def _members(file: StoredFile) -> dict[str, StoredArray]:
     return arrays
 
 
-def _member(file: StoredFile, info: zipfile.ZipInfo, stream: IO[bytes], archive: zipfile.ZipFile) -> StoredArray:
+def _member(file: StoredFile, info: zipfile.ZipInfo, stream: BinaryIO, archive: zipfile.ZipFile) -> StoredArray:
     """Return one array of an archive, of which only the header is read."""
-    stream.seek(info.header_offset)
-    local = stream.read(_LOCAL_HEADER_BYTES)
-    begin = info.header_offset + len(local)
-    begin += int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
-    if begin + info.compress_size > file.size:
-        raise EOFError("an array ends after the file")
-    is_stored = info.compress_type == zipfile.ZIP_STORED
-    if is_stored and info.compress_size != info.file_size:
-        raise damaged(file, f"{info.filename[:80]!a} has two sizes")
-    name, before = repr(info.filename[:80]), begin if is_stored else 0
+    name, is_stored = repr(info.filename[:80]), info.compress_type == zipfile.ZIP_STORED
     with archive.open(info) as opened:
+        begin = stream.tell()  # after the header of the member
+        if begin + info.compress_size > file.size:
+            raise EOFError("an array ends after the file")
+        if is_stored and info.compress_size != info.file_size:
+            raise damaged(file, f"{name} has two sizes")
         shape, is_fortran, dtype = _header(file, name, opened)
+        before = begin if is_stored else 0
         numbers = Deferred(before + opened.tell(), before + info.file_size)
     array = StoredArray() if is_stored else _Deflated(info, begin)
     try:
@@ -135,7 +129,6 @@ def _member(file: StoredFile, info: zipfile.ZipInfo, stream: IO[bytes], archive:
 
 
 def _header(file: StoredFile, name: str, stream: IO[bytes]) -> tuple[tuple[int, ...], bool, StoredDtype]:
-    """Read shape, order and dtype of an array."""
     try:
         shape, is_fortran, stored = _HEADERS[read_magic(stream)](stream)
     except (ValueError, SyntaxError, RecursionError, MemoryError, KeyError, TypeError) as error:

@@ -56,8 +56,7 @@ class _Parts(NamedTuple):
 def claims(names: Collection[str]) -> bool:
     """By files of which each holds a part of a model, next to no whole one."""
     found = _found(names)
-    are_parts = found is not None and not found.is_whole
-    return (are_parts or bool(parts_of(names))) and not is_transformers_folder(names)
+    return found is not None and not found.is_whole and not is_transformers_folder(names)
 
 
 def entries(spec: str, files: Files) -> list[Entry]:
@@ -73,6 +72,7 @@ def lone_rank(names: Collection[str]) -> str:
 
 def _found(names: Collection[str]) -> _Parts | None:
     """Return the files of the first kind that are in one folder: this one, or that which a trainer puts in it."""
+    whole = None
     for pattern, what, fix in _KINDS:
         by_folder: dict[str, list[re.Match[str]]] = defaultdict(list)
         for name in sorted(names):
@@ -83,8 +83,10 @@ def _found(names: Collection[str]) -> _Parts | None:
             here = by_folder.get("") or next(iter(by_folder.values()))
             numbers = [number for number in here[0].groups() if number]
             is_whole = len(here) == 1 and bool(numbers) and not any(map(int, numbers))
-            return _Parts([match.string for match in here], what, fix, is_whole)
-    return None
+            whole = _Parts([match.string for match in here], what, fix, is_whole)
+            break
+    numbered = parts_of(names) if whole is None or whole.is_whole else []
+    return _Parts(numbered, "ranks or parts of one model", _SAVE_WHOLE, False) if numbered else whole
 
 
 def parts_of(names: Iterable[str]) -> list[str]:
@@ -99,9 +101,7 @@ def parts_of(names: Iterable[str]) -> list[str]:
 
 def refuse_ranks(spec: str, names: Collection[str]) -> NoReturn:
     """Refuse files that are parts of one model."""
-    found = _found(names)
-    if found is None or found.is_whole:
-        found = _Parts(parts_of(names), "ranks or parts of one model", _SAVE_WHOLE, False)
+    found = _found(names) or _Parts([*names], "ranks or parts of one model", _SAVE_WHOLE, False)
     more = f" and {len(found.names) - 2} more" if len(found.names) > 2 else ""
     raise unsupported(spec, f"{', '.join(found.names[:2])}{more}: {found.what}, which are not merged; {found.fix}")
 

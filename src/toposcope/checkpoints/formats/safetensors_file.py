@@ -47,10 +47,9 @@ def entries(_spec: str, files: Files) -> list[Entry]:
     """List the tensors from the header alone."""
     (file,) = files.values()
     begin, data_size, tensors, _ = _content(file)
-    if begin + data_size > file.size:
-        raise truncated(file, f"the header promises {begin + data_size} bytes, there are {file.size}")
-    if begin + data_size < file.size:
-        raise damaged(file, f"{file.size - begin - data_size} bytes more than the header promises")
+    if begin + data_size != file.size:
+        wrong = truncated if begin + data_size > file.size else damaged
+        raise wrong(file, f"the header promises {begin + data_size} bytes, there are {file.size}")
     return [contiguous(name, shape, dtype, file, begin + first) for name, shape, dtype, first in tensors]
 
 
@@ -74,13 +73,10 @@ def _content(file: StoredFile) -> tuple[int, int, list[_Tensor], dict[str, Any]]
 def _header(file: StoredFile) -> bytes:
     first = file.read(0, min(READ_AHEAD, file.size)).data
     length = int.from_bytes(first[:8], "little")
-    if len(first) < 8 or length > file.size - 8:
-        found = f"a header of {length} bytes in a file of {file.size}" if len(first) >= 8 else f"{file.size} bytes"
-        if length > MAX_HEADER_BYTES:
-            found = "it does not begin as a safetensors file does"
-        raise truncated(file, found)
     if length > MAX_HEADER_BYTES:
-        raise damaged(file, f"its header would be {length} bytes long")
+        raise damaged(file, f"it does not begin as a safetensors file does, its header would be {length} bytes long")
+    if len(first) < 8 or length > file.size - 8:
+        raise truncated(file, f"its header does not fit into its {file.size} bytes")
     rest = file.read(len(first), 8 + length).tobytes() if 8 + length > len(first) else b""
     return bytes(first[8 : 8 + length]) + rest
 
