@@ -91,6 +91,7 @@ STRANGE: dict[str, bytes] = {
     "a key that cannot be one": pickle.EMPTY_DICT + pickle.EMPTY_LIST + pickle.NONE + pickle.SETITEM,
     "protocol 200": pickle.PROTO + b"\xc8" + pickle.NONE,
 }
+TWINS = [b"\x8a\x09" + (k * (2**61 - 1)).to_bytes(9, "little") for k in range(8)]  # numbers of one hash
 AS_KEY = pickle.NONE + pickle.SETITEM
 HUGE: dict[str, bytes] = {
     "a place in the memo": pickle.NONE + pickle.LONG_BINPUT + b"\xff\xff\xff\x07",
@@ -103,6 +104,12 @@ HUGE: dict[str, bytes] = {
     "lists in lists": 60_000 * pickle.EMPTY_LIST + 59_999 * pickle.APPEND,
     "tuples in tuples": pickle.EMPTY_TUPLE + 100_000 * pickle.TUPLE1,
     "a key of tuples in tuples": pickle.EMPTY_DICT + pickle.EMPTY_TUPLE + 1_000_000 * pickle.TUPLE1 + AS_KEY,
+    "such a key, its parts given no state": b"})" + 300_000 * b"\x85Nb" + AS_KEY,
+    "such a key, its parts given no items": b"})" + 300_000 * b"\x85(u" + AS_KEY,
+    "keys of numbers of one hash": b"}("
+    + b"".join(b"(" + b"".join(TWINS[k >> 3 * i & 7] for i in range(5)) + b"tN" for k in range(30_000))
+    + b"u",
+    "a long text as a key": b"}(" + 2 * (text("a" * 1_000_000) + b"N") + b"u",
     "a key of doubled tuples": pickle.EMPTY_DICT + doubled(9, pickle.TUPLE) + AS_KEY,
     "a key of many parts, often": pickle.EMPTY_DICT
     + (b"(" + 50_000 * b"N" + b"tq\x00" + AS_KEY)

@@ -7,12 +7,11 @@ memory, time or the stack out of proportion to the file: the machine itself has 
 import io
 import pickle
 import pickletools
-import struct
 from collections import ChainMap, OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -24,13 +23,13 @@ Names = Mapping[tuple[str, str], Any]
 Unknown = dict[str, None]  # names of other classes
 Persistent = Callable[[Any], Any] | None  # what stands for an object outside the pickle
 MAX_PICKLE_BYTES = 1 << 28  # a hundred times the pickle of the largest models, which holds no numbers
-MAX_OPCODES = 1 << 24  # 40 for each of 400,000 tensors
+MAX_OPCODES = 1 << 23  # 40 for each of 200,000 tensors
 MAX_LINE_BYTES = 1 << 16
-MAX_INTEGER_BYTES = 64  # Python reads any; one of thousands of digits cannot be shown
-MAX_STACK = 1 << 17  # values at a time; lists and dictionaries are pickled in batches of 1,000
-MAX_NESTED_TUPLES = 16  # hashing and comparing tuples within tuples recurs in C, without a bound
-MAX_KEY_PARTS = 64  # of a tuple that is a key
-MAX_KEY_BYTES = 9  # of a whole number that is a key, as of 64 bits; many longer ones can have one hash
+MAX_INTEGER_BYTES = 64  # with its opcode and their count; Python reads any; one of thousands of digits cannot be shown
+MAX_KEY_PARTS = 64  # of a key and the tuples in it: hashing and comparing them recurs in C, without a bound
+MAX_KEY_TEXT_BYTES = 1 << 17  # of a key: equal texts are compared byte by byte
+MAX_KEY_INTEGER_BYTES = 9  # as of 64 bits; many longer ones can have one hash
+NUMBER_PARTS = 24  # that a float or a long integer counts for: with three in a key, many keys can have one hash
 MAX_NESTED = 50_000  # lists and dictionaries within one another
 MAX_OTHER_NAMES = 1 << 14  # distinct names of other classes in one pickle, each of which becomes a class
 MAX_UNKNOWN = 32  # of them that are recorded
@@ -319,180 +318,133 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - every name is inert
 
 # The check of the opcodes
 
-_CODE = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
-_BINPUT, _LONG_BINPUT, _MEMOIZE = _CODE["BINPUT"], _CODE["LONG_BINPUT"], _CODE["MEMOIZE"]
-_BINGET, _LONG_BINGET, _POP, _DUP = _CODE["BINGET"], _CODE["LONG_BINGET"], _CODE["POP"], _CODE["DUP"]
-_MARK, _TUPLE, _LONG1, _LONG4, _INT = (_CODE[name] for name in ("MARK", "TUPLE", "LONG1", "LONG4", "INT"))
-_GLOBAL, _BINPERSID, _STOP, _FRAME, _PROTO = (_CODE[n] for n in ("GLOBAL", "BINPERSID", "STOP", "FRAME", "PROTO"))
+
+class _Opcode(NamedTuple):
+    """What an opcode does, as ``pickletools`` has it."""
+
+    name: str
+    size: int  # bytes of its argument; negative if they are a line, or counted
+    takes: int  # values taken from the stack
+    to_mark: bool  # whether it takes all values above the last mark instead
+    pushes: int
 
 
-def _table(values: Mapping[str, int], missing: int = -1) -> list[int]:
-    """Return a number for each byte that is an opcode."""
-    table = [missing] * 256
-    for names, value in values.items():
-        for name in names.split():
-            table[_CODE[name]] = value
-    return table
+_REFUSED = {
+    *("EXT1", "EXT2", "EXT4", "INST", "NEWOBJ_EX", "NEXT_BUFFER", "READONLY_BUFFER", "PERSID"),
+    *("LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT"),
+}
+"""Opcodes that no saved model needs, and texts of protocol 0."""
+_LINE, _COUNTS = -1, {-2: 1, -3: 4, -4: 4, -5: 8}  # sizes of arguments; bytes of the count of the bytes that follow
+_TUPLES = ("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
+_PUTS, _GETS = ("BINPUT", "LONG_BINPUT", "MEMOIZE"), ("BINGET", "LONG_BINGET")
+_BYTES = ("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8", "BINSTRING")
+_CALLS = ("REDUCE", "NEWOBJ", "OBJ", "BINPERSID")
+_NUMBERS = ("BINFLOAT", "INT", "LONG1", "LONG4")
+_KEYS = {
+    **{"SETITEM": slice(1, 2), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2)},
+    **{"ADDITEMS": slice(None), "FROZENSET": slice(None)},
+}
+"""Which of the values that an opcode takes are hashed."""
 
 
-_CONSTANTS = _table({
-    "NONE NEWTRUE NEWFALSE EMPTY_LIST EMPTY_DICT EMPTY_SET EMPTY_TUPLE": 0,
-    "BININT1": 1, "BININT2": 2, "BININT": 4, "BINFLOAT": 8,
-})  # fmt: skip
-"""Bytes of the argument of opcodes that push one value."""
-_COUNTED = _table({
-    "SHORT_BINUNICODE SHORT_BINSTRING SHORT_BINBYTES": 1, "BINUNICODE BINSTRING BINBYTES": 4,
-    "BINUNICODE8 BINBYTES8 BYTEARRAY8": 8, "LONG1": 1, "LONG4": 4,
-})  # fmt: skip
-"""Bytes of the count of the bytes that follow."""
-_BYTES = _table({"SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8 BINSTRING": 1})
-_POPPED = _table({"BINPERSID STOP": 0, "APPEND BUILD STACK_GLOBAL REDUCE NEWOBJ": 1, "SETITEM": 2})
-"""Values by which the stack shrinks; that which is left on top is no tuple."""
-_BY_MARK = _table({"LIST DICT FROZENSET OBJ": 1, "APPENDS SETITEMS ADDITEMS POP_MARK": 0})
-"""Values pushed by opcodes that take all above the mark."""
-_KEYS = _table({"SETITEM SETITEMS DICT": 2, "ADDITEMS FROZENSET": 1}, missing=0)
-"""Every how manieth of the values that an opcode takes is hashed."""
-_CALLS = _table({"REDUCE NEWOBJ": 1}, missing=0)
-_TUPLES = _table({"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3})
-_UINT32 = struct.Struct("<I").unpack_from
-_MAX_OPCODE_BYTES = 128  # of an opcode with its argument, but for lines and what is counted
-_CHUNK = 1 << 13
-_NESTED = 40  # a tuple stands on the stack as its nesting, shifted by so many bits, plus its length; all else as 0
-_LENGTH = (1 << _NESTED) - 1
+def _opcode(opcode: pickletools.OpcodeInfo) -> _Opcode:
+    size = opcode.arg.n if opcode.arg else 0
+    before, n_after = opcode.stack_before, len(opcode.stack_after)
+    if pickletools.markobject in before:
+        return _Opcode(opcode.name, size, 0, True, n_after - before.index(pickletools.markobject))
+    return _Opcode(opcode.name, size, len(before), False, n_after)
+
+
+_OPCODES = {o.code.encode("latin1"): _opcode(o) for o in pickletools.opcodes if o.name not in _REFUSED}
 
 
 def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
     """Return the next pickle of a stream, once it is known to be bounded, without its frames and what is deferred.
 
-    Lengths lie inside the file, and indices of the memo are at most as many as the opcodes before them. Tuples are
-    followed along the stack: they are not nested deeply, small where they are keys, and of calls no longer together
-    than the pickle itself.
+    Lengths lie inside the file, indices of the memo are at most as many as the opcodes before them, a call takes
+    arguments that were made for it, and keys are small. The stack holds the sizes of its values: how many parts are
+    looked at, at most, to hash or compare them.
     """
-    kept: list[bytes] = []
-    data, at, first, limit, n_kept, n_arguments, constants = b"", 0, 0, -1, 0, 0, _CONSTANTS
+    kept = bytearray()
     stack: list[int] = []
     marks: list[int] = []
     memo: dict[int, int] = {}
+    made = ""  # by the last opcode but those of the memo
     for place in range(MAX_OPCODES):
-        if at > limit:
-            kept.append(data[first:at])
-            n_kept += at - first
-            more = stream.read(_CHUNK)
-            data, first, at = data[at:] + more, 0, 0
-            limit = len(data) - (_MAX_OPCODE_BYTES if len(more) == _CHUNK else 1)
-            if not data or n_kept > MAX_PICKLE_BYTES:
-                raise EOFError("it ends too early, or is too long")
-            if len(stack) > MAX_STACK:
-                raise pickle.UnpicklingError(f"more than {MAX_STACK:,} values that wait for others")
-        code = data[at]
-        at += 1
-        if code == _LONG_BINPUT:
-            (index,) = _UINT32(data, at)
+        code = stream.read(1)
+        if code not in _OPCODES:
+            raise pickle.UnpicklingError("an opcode that torch does not write" if code else "it ends too early")
+        name, n_bytes, n_taken, to_mark, n_pushed = _OPCODES[code]
+        size = NUMBER_PARTS if name in _NUMBERS else 1
+        if n_bytes >= 0:
+            content = code + stream.read(n_bytes) if n_bytes else code
+        elif n_bytes == _LINE:
+            content = code + _lines(stream, 2 if name == "GLOBAL" else 1)
+        else:
+            content, length = _counted(stream, code, _COUNTS[n_bytes], deferring=deferring and name in _BYTES)
+            if length > (MAX_KEY_INTEGER_BYTES if name in _NUMBERS else MAX_KEY_TEXT_BYTES):
+                size = MAX_KEY_PARTS + 1
+        if name in _NUMBERS and len(content) > MAX_INTEGER_BYTES:
+            raise pickle.UnpicklingError("a whole number of many digits")
+        if name == "BINPERSID" and deferring:
+            raise pickle.UnpicklingError("it refers to objects outside the pickle")
+        if name != "FRAME":
+            kept += content
+        if len(kept) > MAX_PICKLE_BYTES:
+            raise pickle.UnpicklingError("it is too long; pickle it with protocol 4")
+        if name in _PUTS:
+            index = len(memo) if name == "MEMOIZE" else int.from_bytes(content[1:], "little")
             if index > place:
                 raise pickle.UnpicklingError("an index of its memo beyond all values")
             memo[index] = stack[-1]
-            at += 4
-        elif code == _BINPUT:
-            memo[data[at]] = stack[-1]
-            at += 1
-        elif (size := constants[code]) >= 0:
-            stack.append(0)
-            at += size
-        elif code == _BINGET:
-            stack.append(memo[data[at]])
-            at += 1
-        elif code == _MARK:
+            continue
+        if name in _GETS:
+            stack.append(memo[int.from_bytes(content[1:], "little")])
+        elif name == "MARK":
             marks.append(len(stack))
-        elif code == _TUPLE or (size := _TUPLES[code]) > 0:
-            mark = marks.pop() if code == _TUPLE else len(stack) - size
-            parts = stack[mark:]
-            nesting = (max(parts) >> _NESTED) + 1 if any(parts) else 1
-            if nesting > MAX_NESTED_TUPLES:
-                raise pickle.UnpicklingError(f"more than {MAX_NESTED_TUPLES} tuples within one another")
-            stack[mark:] = [(nesting << _NESTED) + len(parts)]
-        elif (popped := _POPPED[code]) >= 0:
-            if code == _STOP:
-                stream.seek(stream.tell() - len(data) + at)
-                kept.append(data[first:at])
-                return b"".join(kept)
-            if code == _BINPERSID and deferring:
-                raise pickle.UnpicklingError("it refers to objects outside the pickle")
-            if _CALLS[code] > 0:
-                n_arguments += stack[-1] & _LENGTH
-                if n_arguments > place:
-                    raise pickle.UnpicklingError("the same arguments again and again")
-            elif _KEYS[code]:
-                _check_keys(stack[-2:-1])
-            del stack[len(stack) - popped :]
-            stack[-1] = 0
-        elif code == _LONG_BINGET:
-            stack.append(memo[_UINT32(data, at)[0]])
-            at += 4
-        elif code == _MEMOIZE:
-            memo[len(memo)] = stack[-1]
-        elif (width := _COUNTED[code]) > 0:
-            size = int.from_bytes(data[at : at + width], "little")
-            is_long = size > MAX_KEY_BYTES and code in (_LONG1, _LONG4)
-            if is_long and size > MAX_INTEGER_BYTES:
-                raise pickle.UnpicklingError("a whole number of many digits")
-            stack.append(2 << _NESTED if is_long else 0)  # no key
-            is_deferred = deferring and size >= MIN_DEFERRED_BYTES and _BYTES[code] > 0
-            if not is_deferred and at + width + size <= len(data):
-                at += width + size
-                continue
-            start = stream.tell() - len(data) + at + width
-            _check_end(stream, start + size)
-            if is_deferred:
-                kept += [data[first : at - 1], _reference(start, start + size)]
-            else:
-                n_kept += size
-                if n_kept > MAX_PICKLE_BYTES:
-                    raise EOFError("it holds too long a text; pickle it with protocol 4")
-                stream.seek(start)
-                kept += [data[first : at + width], stream.read(size)]
-            data, first, at, limit = b"", 0, 0, -1
-        elif (pushed := _BY_MARK[code]) >= 0:
-            mark = marks.pop()
-            if every := _KEYS[code]:
-                _check_keys(stack[mark::every])
-            stack[mark:] = [0] * pushed
-        elif code in (_GLOBAL, _INT):
-            for _ in range(2 if code == _GLOBAL else 1):
-                if (end := data.find(b"\n", at)) < 0:
-                    data += stream.read(MAX_LINE_BYTES)
-                    end = data.index(b"\n", at)
-                if code == _INT and end - at > 20:  # digits of 64 bits and a sign
-                    raise pickle.UnpicklingError("a whole number of many digits")
-                at = end + 1
-            stack.append(0)
-        elif code == _POP:
+        elif name == "POP":
             (marks if marks and marks[-1] == len(stack) else stack).pop()
-        elif code == _DUP:
+        elif name == "DUP":
             stack.append(stack[-1])
-        elif code == _FRAME:
-            kept.append(data[first : at - 1])
-            at += 8
-            first = at
-        elif code == _PROTO:
-            at += 1
+        elif name == "STOP":
+            return bytes(kept)
         else:
-            raise pickle.UnpicklingError("an opcode that torch does not write")
+            start = marks.pop() if to_mark else len(stack) - n_taken
+            taken = stack[start:]
+            if name in _KEYS and max(taken[_KEYS[name]], default=0) > MAX_KEY_PARTS:
+                raise pickle.UnpicklingError("a key of many parts, or a long one")
+            if name in ("REDUCE", "NEWOBJ") and made not in _TUPLES:
+                raise pickle.UnpicklingError("the same arguments again")
+            if name in _TUPLES or name == "FROZENSET":
+                size = min(1 + sum(taken), MAX_KEY_PARTS + 1)
+            elif name in _CALLS:
+                size = max(taken)
+            elif taken:
+                size = taken[0]
+            stack[start:] = [size] * n_pushed
+        made = name
     raise pickle.UnpicklingError(f"more than {MAX_OPCODES:,} opcodes")
 
 
-def _check_keys(keys: list[int]) -> None:
-    """Refuse tuples that take long to hash."""
-    if any(key >> _NESTED > 1 or key & _LENGTH > MAX_KEY_PARTS for key in keys):
-        raise pickle.UnpicklingError("a key of tuples within tuples, of many parts or of many digits")
+def _lines(stream: BinaryIO, count: int) -> bytes:
+    """Read the lines of an argument."""
+    lines = [stream.readline(MAX_LINE_BYTES) for _ in range(count)]
+    if not all(line.endswith(b"\n") for line in lines):
+        raise EOFError("a long line, or it ends too early")
+    return b"".join(lines)
 
 
-def _check_end(stream: BinaryIO, stop: int) -> None:
-    """Refuse a length that exceeds the file; leave the stream behind it."""
-    if not (stream.seek(stop - 1) and stream.read(1)):
-        raise EOFError("it ends too early")
-
-
-def _reference(start: int, stop: int) -> bytes:
-    """Return opcodes that refer to bytes of the file as to an object outside the pickle."""
-    places = b"".join(pickle.LONG1 + b"\x09" + place.to_bytes(9, "little") for place in (start, stop))
-    return places + pickle.TUPLE2 + pickle.BINPERSID
+def _counted(stream: BinaryIO, code: bytes, width: int, *, deferring: bool) -> tuple[bytes, int]:
+    """Read an opcode of counted bytes; return it and their count, or what refers to them if they are deferred."""
+    count = stream.read(width)
+    length = int.from_bytes(count, "little")
+    if deferring and length >= MIN_DEFERRED_BYTES:
+        start = stream.tell()
+        if not (stream.seek(start + length - 1) and stream.read(1)):
+            raise EOFError("it ends too early")
+        places = b"".join(pickle.LONG1 + b"\x09" + place.to_bytes(9, "little") for place in (start, start + length))
+        return places + pickle.TUPLE2 + pickle.BINPERSID, length
+    content = stream.read(length) if length <= MAX_PICKLE_BYTES else b""
+    if len(content) < length:
+        raise EOFError("it ends too early, or holds too long a text; pickle it with protocol 4")
+    return code + count + content, length
