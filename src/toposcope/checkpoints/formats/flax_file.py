@@ -10,13 +10,11 @@ import numpy as np
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.formats.model_folder import only_weights
 from toposcope.checkpoints.formats.pickles import Opened, StoredArray, StoredDtype
-from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources.local import LocalFile
 from toposcope.checkpoints.sources.source import Bytes, Files, StoredFile, damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import Deferred
 
 DEFAULT_NAME = "flax_model.msgpack"
-_SHARD = re.compile(r"flax_model-(\d{5})-of-(\d{5})\.msgpack")
 _LEGACY = re.compile(r"(?:.*/)?checkpoint_\d{1,18}")  # as flax.training.checkpoints names its files
 _STATE = re.compile(r"(?:.*/)?opt_?state[^/]*")
 MAX_VALUES = 1 << 20
@@ -32,29 +30,21 @@ _SIZES = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}
 
 def claims(names: Collection[str]) -> bool:
     """By the name of a single file, or of the only weights in a folder."""
-    if len(names) == 1:
-        (name,) = names
-        return bool(_LEGACY.fullmatch(name)) or (name.endswith(".msgpack") and not _is_other(name))
     return bool(_named(names))
 
 
-def opened(spec: str, files: Files) -> tuple[StoredFile, "_Saved"]:
+def opened(_spec: str, files: Files) -> tuple[StoredFile, "_Saved"]:
     """List the arrays by where they lie; their numbers are skipped."""
-    name = next(iter(files)) if len(files) == 1 else _named(files)
-    if _SHARD.fullmatch(name):
-        raise unsupported(spec, "shards of flax_model.msgpack, which are not merged; save it as one or as safetensors")
-    return files[name], _Saved(files[name])
-
-
-def _is_other(name: str) -> bool:
-    return is_other(name) or _STATE.fullmatch(name) is not None
+    file = files[_named(files)]
+    return file, _Saved(file)
 
 
 def _named(names: Collection[str]) -> str:
-    """Return the file of weights of a folder, nothing if it is of another format."""
-    found = only_weights([name for name in names if not _is_other(name)], ".msgpack")
-    known = [name for name in sorted(found, reverse=True) if name == DEFAULT_NAME or _SHARD.fullmatch(name)]
-    return known[0] if known else found[0] if len(found) == 1 else ""
+    """Return the file of weights, nothing if they are of another format."""
+    if len(names) == 1 and _LEGACY.fullmatch(name := next(iter(names))):
+        return name
+    found = only_weights([name for name in names if not _STATE.fullmatch(name)], ".msgpack")
+    return DEFAULT_NAME if DEFAULT_NAME in found else found[0] if len(found) == 1 else ""
 
 
 class _Saved(Opened):

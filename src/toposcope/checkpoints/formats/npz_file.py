@@ -15,7 +15,6 @@ from toposcope.checkpoints.formats.contents import is_state
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.model_folder import lone_file
 from toposcope.checkpoints.formats.pickles import Opened, StoredArray, StoredDtype, stream_of, strided_entry
-from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.sources.source import (
     Bytes,
     Files,
@@ -34,15 +33,12 @@ _HEADERS = {(1, 0): read_array_header_1_0, (2, 0): read_array_header_2_0, (3, 0)
 
 def claims(names: Collection[str]) -> bool:
     """By the ending of a single file, or of the only weights in a folder."""
-    if len(names) == 1:
-        (name,) = names
-        return name.endswith(".npz") and not is_other(name)
     return bool(lone_file(names, ".npz"))
 
 
 def opened(_spec: str, files: Files) -> tuple[StoredFile, "_Arrays"]:
     """List the arrays by their headers."""
-    (file,) = files.values() if len(files) == 1 else [files[lone_file(files, ".npz")]]
+    file = files[lone_file(files, ".npz")]
     return file, _Arrays(file)
 
 

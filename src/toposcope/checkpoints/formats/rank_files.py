@@ -71,22 +71,19 @@ def lone_rank(names: Collection[str]) -> str:
 
 
 def _found(names: Collection[str]) -> _Parts | None:
-    """Return the files of the first kind that are in one folder: this one, or that which a trainer puts in it."""
-    whole = None
+    """Return the parts of the first kind that is here, or in the one folder in which DeepSpeed's Trainer puts it."""
+    folders = {name.rpartition("/")[0] for name in names if name.endswith("model_states.pt")}
+    folder = f"{min(folders)}/" if len(folders) == 1 and not any("/" in name for name in folders) else "/"
+    inside = {name.removeprefix(folder): name for name in sorted(names)}
+    found = None
     for pattern, what, fix in _KINDS:
-        by_folder: dict[str, list[re.Match[str]]] = defaultdict(list)
-        for name in sorted(names):
-            folder = name.rpartition("/")[0] if name.endswith("model_states.pt") else ""
-            if "/" not in folder and (match := re.compile(pattern).fullmatch(name, len(folder) + bool(folder))):
-                by_folder[folder].append(match)
-        if "" in by_folder or len(by_folder) == 1:
-            here = by_folder.get("") or next(iter(by_folder.values()))
+        if here := [match for name in inside if (match := re.fullmatch(pattern, name))]:
             numbers = [number for number in here[0].groups() if number]
             is_whole = len(here) == 1 and bool(numbers) and not any(map(int, numbers))
-            whole = _Parts([match.string for match in here], what, fix, is_whole)
+            found = _Parts([inside[match.string] for match in here], what, fix, is_whole)
             break
-    numbered = parts_of(names) if whole is None or whole.is_whole else []
-    return _Parts(numbered, "ranks or parts of one model", _SAVE_WHOLE, False) if numbered else whole
+    numbered = parts_of(names) if found is None or found.is_whole else []
+    return _Parts(numbered, "ranks or parts of one model", _SAVE_WHOLE, False) if numbered else found
 
 
 def parts_of(names: Iterable[str]) -> list[str]:

@@ -46,12 +46,12 @@ _KNOWN = (
     (r".*\.(mlmodelc?|mlpackage|tflite|engine|plan|trt)", "a model of Core ML, TF Lite or TensorRT", _MADE_FROM),
     (r".*\.pdparams", "a PaddlePaddle checkpoint", f"open it with paddle.load and {_TO_NPZ}"),
     (r".*\.params", "an MXNet checkpoint", f"open it with mxnet.nd.load and {_TO_NPZ}"),
+    (r"flax_model-\d+-of-\d+\.msgpack", "a Flax model in shards", "save it as one file or as safetensors"),
     (r".*\.nemo", "an archive of NeMo", "unpack it with tar and name the checkpoint in it"),
     (r".*\.(gguf|ggml|ggmf|ggjt)", "a GGUF file of llama.cpp", _MADE_FROM),
     (r".*\.(tar|tgz|tar\.gz|zip|7z|gz|xz|bz2|zst)", "an archive", "unpack it and name what was in it"),
 )
 """Patterns of a file or folder, what holds it, and what to do; the most certain first."""
-_PATTERNS = [(re.compile(pattern, re.IGNORECASE), what, fix) for pattern, what, fix in _KNOWN]
 _POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/v1\s")
 _SIZE = re.compile(rb"^size (\d{1,18})\s*$", re.MULTILINE)
 MAX_BYTES = 1024  # of a pointer, by its specification
@@ -85,8 +85,8 @@ def of_weights(files: Mapping[str, File]) -> dict[str, File]:
 def known_foreign(names: Iterable[str]) -> str:
     """Return what files of another framework are and what converts them, or an empty text."""
     parts = [(part, name) for name in names for part in name.split("/")]
-    for pattern, what, fix in _PATTERNS:
-        found = next((name for part, name in parts if pattern.fullmatch(part)), "")
+    for pattern, what, fix in _KNOWN:
+        found = next((name for part, name in parts if re.fullmatch(pattern, part, re.IGNORECASE)), "")
         if found:
             shown = found if found.isprintable() else ascii(found)
             return f"{what} ({shown[:80]}), which is not read; {fix}"
