@@ -278,13 +278,13 @@ def test_slices(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[list[str], list[str]]] = {
     "a study of several runs": (
         ["study.toml", "runs/small-1/checkpoints/step_1.pt", "runs/small-2/checkpoints/step_1.pt"],
-        ["small-1, small-2", "2 runs", "runs/NAME"],
+        ["2 runs", "runs/small-1, runs/small-2", "name one"],
     ),
     "a folder of runs": (
         [f"{run}/{name}" for run in "ab" for name in ("run.json", "state.safetensors", "checkpoints/step_1.pt")],
         ["a folder of 2 runs, among them a, b; name one, such as"],
     ),
-    "a study without checkpoints": (["study.toml"], ["keeps no checkpoints itself", "name the folder that they are"]),
+    "a study without checkpoints": (["study.toml"], ["keeps no checkpoints itself", "name the folder of its series"]),
     "several without a step": (["best.pt", "last.pt"], ["2 checkpoints", "none with a step", "step_000100"]),
     "several files of weights in a folder": (["step_1/a.pt", "step_1/b.pt"], ["none with a step in its name"]),
     "a folder of an optimizer": (["step_1/optim.pt", "step_1/train.pt"], ["no checkpoints"]),

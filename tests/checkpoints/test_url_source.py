@@ -244,7 +244,7 @@ def test_a_study_of_one_run_is_found_everywhere(server: RangeServer, access: Acc
     again = study / "runs" / "small-2" / "checkpoints"
     again.mkdir(parents=True)
     WRITERS["safetensors"](again, 3, family_weights())
-    with pytest.raises(ToposcopeError, match=r"name one: http://[^/]+/study/runs/NAME"):
+    with pytest.raises(ToposcopeError, match=r"name one, such as http://[^/]+/study/runs/small-1"):
         series(f"{server.url}/study/", access=access)
 
 

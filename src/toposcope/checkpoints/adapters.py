@@ -24,13 +24,11 @@ _PAIR = re.compile(
 )
 """Names of one matrix of a pair, with or without that of the adapter."""
 _BASES = (".base_layer.weight", ".linear.weight", ".weight")
-_OTHER = {
-    **{"lora_magnitude_vector": "DoRA", "dora": "DoRA", "lora_E": "AdaLoRA", "lora_mid": "LoRA of three factors"},
-    **{"hada": "LoHa", "lokr": "LoKr", "oft": "OFT", "boft": "BOFT", "ia3": "IA3", "vera": "VeRA"},
-}
-"""Adapters that are more, or other, than a product of two matrices, by the beginning of their tensors' names: of files
-without a configuration, which names the type."""
-_OTHER_PART = re.compile(rf"(?:^|\.)({'|'.join(_OTHER)})(?:_\w+)?(?=\.|$)")
+_OTHER_PART = re.compile(
+    r"(?:^|\.)(?:lora_magnitude_vector|dora|lora_E|lora_mid|hada|lokr|oft|boft|ia3|vera)(?:_\w+)?(?=\.|$)"
+)
+"""Tensors of adapters that are more, or other, than a product of two matrices: files without a configuration do not
+name the type."""
 _FACTOR = re.compile(r"(?:^|[._])lora_?(?:[ab]|down|up|mid)_?\d*(?:\.default)?(?:\.weight)?$", re.IGNORECASE)
 """Names of the factors of an adapter in any form; models have modules called lora of their own."""
 _UNCHANGED_STARTS = (None, True, False, "gaussian", "eva", "orthogonal")
@@ -79,6 +77,7 @@ def combined(entries: Sequence[Entry], config: Mapping[str, Any]) -> Adapted:
         return Adapted(list(entries), {}, {entry.name: reason for entry in entries})
     pairs, own = _pairs(entries), {entry.name: entry for entry in entries}
     refused = _of_other_kinds(entries, has_config=bool(config))
+    # A pair with a third tensor, as DoRA has it, is more than its product.
     doubts = {name[: part.start()]: refused[name] for name in refused if (part := _OTHER_PART.search(name))}
     placed: dict[str, Entry | None] = {}
     how: dict[str, str] = {}
@@ -100,14 +99,13 @@ def combined(entries: Sequence[Entry], config: Mapping[str, Any]) -> Adapted:
         read = product.read if weight is None else partial(_sum, weight, product)
         placed[plain[0] if plain else names[0]] = Entry(name, product.shape, "float32", read)
         how[name] = f"{'base + ' if plain else ''}LoRA, rank {product.first.shape[0]}, {product.words}"
-    kept = [placed[entry.name] if entry.name in placed else _listed(entry, refused) for entry in entries]
+    for entry in entries:
+        # What is trained whole has the name that it has without the adapter; what is refused keeps its own.
+        if entry.name not in placed:
+            own_name = entry.name if entry.name in refused else entry.name.removeprefix(_PEFT)
+            placed[entry.name] = entry if own_name == entry.name else replace(entry, name=own_name)
+    kept = [placed[entry.name] for entry in entries]
     return Adapted([entry for entry in kept if entry is not None], how, refused)
-
-
-def _listed(entry: Entry, refused: Mapping[str, str]) -> Entry:
-    """Return a tensor under the name it has without the adapter; what is refused keeps its own."""
-    is_plain = entry.name in refused or not entry.name.startswith(_PEFT)
-    return entry if is_plain else replace(entry, name=entry.name.removeprefix(_PEFT))
 
 
 def _pairs(entries: Sequence[Entry]) -> dict[str, _Pair]:
@@ -126,17 +124,14 @@ def _pairs(entries: Sequence[Entry]) -> dict[str, _Pair]:
 
 def _of_other_kinds(entries: Sequence[Entry], *, has_config: bool) -> dict[str, str]:
     """Return why each tensor of an adapter that is no pair of matrices is refused, by its name."""
-    found = {}
+    found = []
     for entry in entries:
-        part = _OTHER_PART.search(entry.name)
         is_trained_whole = entry.name.endswith((".weight", ".bias")) and has_config
-        if part is not None:
-            found[entry.name] = f"{_OTHER[part.group(1)]}: no product of two stored matrices; {MERGE}"
-        elif _PAIR.match(entry.name) is None and (
-            (_is_wrapped(entry.name) and not is_trained_whole) or (_FACTOR.search(entry.name) and len(entry.shape) > 1)
-        ):
-            found[entry.name] = f"part of an adapter in a form that is not read; {MERGE}"
-    return found
+        is_unknown = _is_wrapped(entry.name) and not is_trained_whole
+        is_factor = _FACTOR.search(entry.name) is not None and len(entry.shape) > 1
+        if _OTHER_PART.search(entry.name) or (_PAIR.match(entry.name) is None and (is_unknown or is_factor)):
+            found.append(entry.name)
+    return dict.fromkeys(found, f"part of an adapter that is no product of two stored matrices, not read; {MERGE}")
 
 
 def _sides(pair: _Pair) -> tuple[Entry, Entry]:

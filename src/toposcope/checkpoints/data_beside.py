@@ -16,7 +16,7 @@ _NOUNS = (
 _SETS = r"train(?:ing)?|test|val(?:id(?:ation)?)?|eval"
 _OF_SET = re.compile(
     rf"(?!w_)(?:\w+_)?(?:{_NOUNS})(?:_(?:{_SETS}|onehot|layer\w*|\d+))?|(?!w_)\w+_(?:{_SETS})|(?:{_SETS})_?[xy]|[xy](?:{_SETS})"
-    r"|inputs?|targets?|labels?|images?|samples?"
+    r"|(?:(?:last|prev(?:ious)?|cached|saved)_)?(?:inputs?|outputs|targets?|labels?|images?|samples?)"
 )
 _OF_DATA = re.compile(
     r"[xy]_(?:mean|std|min|max)|mean|std|var(?:iance)?|cov(?:ariance)?|precision|gram|inducing_\w+|chol_\w+|grid|knots"

@@ -42,6 +42,7 @@ from toposcope.wording import examples
 
 _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
+_LIGHTNING = "lightning_logs"
 _STATE = "state.safetensors"  # next to the checkpoints of a run of ours; holds the state to resume from
 _ODD_STEP = (
     "holds no plain number of steps; rename it, such as step_1000, or give the place of its digits by --step-pattern"
@@ -60,16 +61,6 @@ class _Options:
 
     def step_of(self, stem: str) -> int | None:
         return step_of(stem, self.pattern)
-
-    def is_odd(self, stem: str) -> bool:
-        """Return whether a name holds something other than a plain number in the place of the step."""
-        return self.pattern is None and has_odd_step(stem)
-
-    def numbered(self, step: int | None, stem: str, place: str) -> int:
-        """Return the step of a single checkpoint: 0 without one, unless its name has a number of another form."""
-        if step is None and self.is_odd(stem):
-            raise ToposcopeError(f"{place}: {stem!r} {_ODD_STEP}")
-        return step or 0
 
     def checkpoint(self, source: Source, stem: str, step: int) -> Checkpoint:
         return Checkpoint(source, step, tokens_of(stem), self.roles, self.key)
@@ -229,67 +220,123 @@ def split_key(spec: str) -> tuple[str, Key]:
 
 
 def _of_places(spec: str, found: list[tuple[str, Source]], options: _Options) -> Series:
-    named = {source.spec: (source, options.step_of(name), name) for name, source in found}
-    stepped = [options.checkpoint(s, name, step) for s, step, name in named.values() if step is not None]
-    if not stepped:
+    """Return the series of several places, such as revisions."""
+    steps = {name: step for name, _ in found if (step := options.step_of(name)) is not None}
+    if not steps:
         raise ToposcopeError(f"{spec}: {len(found)} checkpoints, none with a step in its name; see --step-pattern")
-    ignored = tuple(spec for spec, (_, step, _) in named.items() if step is None)
-    return Series(_last_part(spec), spec, _in_order(spec, stepped), ignored)
+    checkpoints = [options.checkpoint(source, name, steps[name]) for name, source in found if name in steps]
+    ignored = tuple(source.spec for name, source in found if name not in steps)
+    return Series(_last_part(spec), spec, _in_order(spec, checkpoints), ignored)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What lies in one place."""
+
+    opened: Series  # its name, text and source; without checkpoints
+    folder: Source  # that holds the checkpoints: the place itself, or a folder in it
+    names: list[str]  # of the files in it
+    candidates: dict[str, str]  # the checkpoints in it, by file or folder, with the text that may hold a step
+    left: tuple[str, ...]  # checkpoints elsewhere, and those whose names are not UTF-8 or that are inaccessible
 
 
 def _in_one_place(name: str, root: Source, options: _Options) -> Series:
-    """Return the series in one place: files or folders with steps in their names, or a single checkpoint."""
+    """Return the series in one place: by the steps in names, else the one run below, else one checkpoint."""
     _refuse_one_rank(root)
     files = root.files()
-    listed, unusable = _usable(files, options.pattern)
-    folder, names, left = _checkpoint_folder(root, listed, options.pattern)
-    candidates = _candidates(names)
-    is_one = is_checkpoint(names) and not _is_in_a_folder(names)
-    if not (candidates or unusable or is_one) and (below := _runs_below(names)):
-        return _only_run(root, below, options)
-    steps = {part: step for part, stem in candidates.items() if (step := options.step_of(stem)) is not None}
-    logs = [run for run in _runs_below(names) if run.startswith("lightning_logs")]
-    if logs and not steps:
-        run = _only_run(root, logs, options)
-        return replace(run, ignored=(*run.ignored, *(part for part in candidates if part != "lightning_logs")))
-    if options.pattern is None:
-        steps = _of_one_run(folder.spec, steps, candidates)
-    if ranks := [part for part in parts_of(candidates) if part in steps]:
-        refuse_ranks(folder.spec, ranks)
-    stepped = [options.checkpoint(folder.child(part), candidates[part], step) for part, step in steps.items()]
-    if stepped and names != [name]:
-        sharded = (part for part in [*names, *listed] if part in WHOLE_OR_INDEX and part.endswith(".json"))
-        ignored = *(part for part in candidates if part not in steps), *sharded, *left, *unusable
-        notes = tuple(_links(files))
-        return Series(name, root.spec, _in_order(folder.spec, stepped), tuple(dict.fromkeys(ignored)), root, notes)
-    if unusable and not candidates and not is_checkpoint(names):
+    usable, unusable = _usable(files, options.pattern)
+    folder, names, left = _checkpoint_folder(root, usable, options.pattern)
+    opened = Series(name, root.spec, (), (), root)
+    place = _Place(opened, folder, names, _candidates(names), (*left, *unusable))
+    is_file, is_one = names == [name], is_checkpoint(names) and not _is_in_a_folder(names)
+    steps = {} if is_file else _steps_by_names(place, options)
+    if steps:
+        found = _by_names(place, steps, options)
+    elif runs := _runs_below(names, only_lightning=is_one or bool(place.candidates)):
+        return _only_run(place, runs, options)
+    elif unusable and not (place.candidates or is_checkpoint(names)):
         raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
-    single = _single(name, root, folder, names, candidates, options)
-    return replace(single, ignored=(*single.ignored, *left, *unusable), notes=(*single.notes, *_links(files)))
+    else:
+        found = _single(place, options)
+    indices = [part for part in usable if part in WHOLE_OR_INDEX and part.endswith(".json")] if steps else []
+    ignored = dict.fromkeys([*found.ignored, *indices, *place.left])
+    return replace(found, ignored=tuple(ignored), notes=(*found.notes, *_links(files)))
 
 
-_CHOSEN = re.compile(
-    r"(?<![a-z])(?:best|last|latest|final|init(?:ial)?)(?![a-z])"
-)  # checkpoints that belong to no grid
+def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of readable files, and the checkpoints whose names are not UTF-8 or that are inaccessible."""
+    names = [name for name in files if escaped(name) == name and not name.endswith("/")]
+    unusable: dict[str, None] = {}
+    for name in files.keys() - names:
+        whole = name.rstrip("/")
+        first = whole.partition("/")[0]
+        part = whole if escaped(first) == first else first
+        if is_checkpoint([whole]) or (part == first and step_of(Path(first).stem, own) is not None):
+            unusable[escaped(part)] = None
+    return names, tuple(sorted(unusable))
 
 
-def _of_one_run(spec: str, steps: dict[str, int], candidates: Mapping[str, str]) -> dict[str, int]:
-    """Return the steps of the one run, by the beginnings of names; those of several are refused."""
-    runs: dict[str, list[str]] = {}
-    for part in steps:
-        runs.setdefault(run_of(candidates[part]), []).append(part)
-    usual = {run: parts for run, parts in runs.items() if not _CHOSEN.search(run)} or runs
-    several = [parts for parts in usual.values() if len(parts) > 1]
-    if len(several) == 1 or len(usual) == 1:
-        (parts,) = several or usual.values()
-        return {part: steps[part] for part in parts}
-    if not usual:
-        return steps
-    named = [parts[0] for parts in usual.values()]
-    raise ToposcopeError(
-        f"{spec}: checkpoints of {len(named)} runs by their names, such as {examples(named, 2)}; name one by "
-        f"--step-pattern '{pattern_like(candidates[named[0]])}'"
-    )
+def _checkpoint_folder(
+    root: Source, names: list[str], own: re.Pattern[str] | None
+) -> tuple[Source, list[str], tuple[str, ...]]:
+    """Return the folder that holds a run's checkpoints, the names in it, and the checkpoints left out elsewhere."""
+    holders = _holders(names)
+    if not holders:
+        return root, names, ()
+    beside = {part: stem for part, stem in _candidates(names).items() if part not in _SUBFOLDERS}
+    if any(step_of(stem, own) is not None for stem in beside.values()):
+        return root, names, tuple(holders)
+    chosen, *others = holders
+    left = tuple(part for part in [*beside, *others] if part != _STATE)
+    return root.child(chosen), _inside(names, f"{chosen}/"), left
+
+
+def _holders(names: list[str]) -> list[str]:
+    """Return the folders of a run that hold its checkpoints; of any other folder none."""
+    return [folder for folder in _SUBFOLDERS if _holds_checkpoints(_inside(names, f"{folder}/"))]
+
+
+def _holds_checkpoints(names: list[str]) -> bool:
+    return bool(names) and (is_checkpoint(names) or bool(_candidates(names)))
+
+
+def _inside(names: list[str], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+def _is_in_a_folder(names: list[str]) -> bool:
+    """Return whether a lone file has a step in its name that the folder, in which it lies, has not."""
+    first, _, last = names[0].rpartition("/") if len(names) == 1 else ("", "", "")
+    return bool(first) and step_of(Path(last).stem) is not None and step_of(first) is None
+
+
+def _candidates(names: list[str]) -> dict[str, str]:
+    """Return the checkpoints among files, by file or folder, with the part of the name that may hold a step."""
+    files: dict[str, list[str]] = {}
+    for name in names:
+        first, _, rest = name.partition("/")
+        files.setdefault(first, []).append(rest)
+    found: dict[str, str] = {}
+    usual = set()  # those that are checkpoints by more than a plain pickle or array
+    for first, within in sorted(files.items()):
+        is_folder = within != [""]
+        stem, within = (first, within) if is_folder else (Path(first).stem, [first])
+        is_second = SECOND_MODEL.fullmatch(first) and not {"model.safetensors", "pytorch_model.bin"}.isdisjoint(files)
+        # The number of a shard is no step.
+        if first.startswith(".") or SHARD.search(stem) or is_second or not is_checkpoint(within):
+            continue
+        has_step = step_of(stem) is not None
+        is_run = _is_in_a_folder([f"{first}/{name}" for name in within]) or (not has_step and _holders(within))
+        if is_folder and is_run:
+            continue
+        found[first] = stem
+        if has_step or is_checkpoint([n for n in within if not n.endswith((*PICKLES, *ARRAYS))]):
+            usual.add(first)
+    if any(step_of(found[name]) is not None and not name.endswith(ARRAYS) for name in usual):
+        # Next to a series, arrays are what was measured at its steps.
+        usual = {name for name in usual if not name.endswith(ARRAYS)}
+    # A plain pickle can be anything; next to other checkpoints it is one only if its name has a step.
+    return {name: stem for name, stem in found.items() if name in usual} or found
 
 
 def _links(files: Files) -> list[str]:
@@ -301,44 +348,69 @@ def _links(files: Files) -> list[str]:
 
 def _refuse_one_rank(root: Source) -> None:
     """Refuse the folder of one rank of Megatron-LM next to those of others, or a file in it."""
-    if isinstance(root, LocalSource):
-        path = root.path.absolute()
-        for place in (path, path.parent):
-            if (
-                place.name.startswith(("mp_rank_", "tp_rank_"))
-                and len(ranks := [*place.parent.glob("[mt]p_rank_*/")]) > 1
-            ):
-                reason = f"one of {len(ranks)} ranks of one model of Megatron-LM; {CONVERT_MEGATRON}"
-                raise unsupported(root.spec, reason)
+    path = root.path.absolute() if isinstance(root, LocalSource) else Path()
+    for place in (path, path.parent):
+        ranks = [*place.parent.glob("[mt]p_rank_*/")] if place.name.startswith(("mp_rank_", "tp_rank_")) else []
+        if len(ranks) > 1:
+            raise unsupported(root.spec, f"one of {len(ranks)} ranks of one model of Megatron-LM; {CONVERT_MEGATRON}")
 
 
-def _is_in_a_folder(names: list[str]) -> bool:
-    """Return whether a lone file has a step in its name that the folder, in which it lies, has not."""
-    first, _, last = names[0].rpartition("/") if len(names) == 1 else ("", "", "")
-    return bool(first) and step_of(Path(last).stem) is not None and step_of(first) is None
+# Checkpoints that belong to no grid.
+_CHOSEN = re.compile(r"(?<![a-z])(?:best|last|latest|final|init(?:ial)?)(?![a-z])")
 
 
-def _runs_below(names: list[str]) -> list[str]:
+def _steps_by_names(place: _Place, options: _Options) -> dict[str, int]:
+    """Return the step in the name of each checkpoint of one run; the names of several runs are refused."""
+    steps = {part: n for part, stem in place.candidates.items() if (n := options.step_of(stem)) is not None}
+    runs: dict[str, list[str]] = {}
+    for part in steps if options.pattern is None else ():
+        runs.setdefault(run_of(place.candidates[part]), []).append(part)
+    usual = [parts for run, parts in runs.items() if not _CHOSEN.search(run)] or [*runs.values()]
+    # A single one beside a run is not another run.
+    usual = [parts for parts in usual if len(parts) > 1] if sum(len(p) > 1 for p in usual) == 1 else usual
+    if len(usual) > 1:
+        named = [parts[0] for parts in usual]
+        raise ToposcopeError(
+            f"{place.folder.spec}: checkpoints of {len(named)} runs by their names, such as {examples(named, 2)}; name "
+            f"one by --step-pattern '{pattern_like(place.candidates[named[0]])}'"
+        )
+    return {part: steps[part] for part in usual[0]} if usual else steps
+
+
+def _by_names(place: _Place, steps: Mapping[str, int], options: _Options) -> Series:
+    if ranks := [part for part in parts_of(place.candidates) if part in steps]:
+        refuse_ranks(place.folder.spec, ranks)
+    stems = place.candidates
+    checkpoints = [options.checkpoint(place.folder.child(part), stems[part], step) for part, step in steps.items()]
+    ignored = tuple(part for part in stems if part not in steps)
+    return replace(place.opened, checkpoints=_in_order(place.folder.spec, checkpoints), ignored=ignored)
+
+
+def _runs_below(names: list[str], *, only_lightning: bool = False) -> list[str]:
     """Return the folders below that hold a run each: Lightning's versions, an output folder, one of a tracker."""
     found = []
     for folder in sorted({name.partition("/")[0] for name in names if "/" in name}):
         within = _inside(names, f"{folder}/")
-        if _is_run([f"{folder}/{name}" for name in within], folder) or _holds_checkpoints(within):
+        if only_lightning and folder != _LIGHTNING:
+            continue
+        if _holders(within) or _holds_checkpoints(within):
             found.append(folder)
         else:
             found += [f"{folder}/{below}" for below in _runs_below(within)]
     return found
 
 
-def _only_run(root: Source, below: list[str], options: _Options) -> Series:
+def _only_run(place: _Place, runs: list[str], options: _Options) -> Series:
     """Return the series of the one run below a folder; several are refused."""
-    if len(below) > 1:
-        raise _several_runs(root, below)
-    place = root
-    for part in below[0].split("/"):
-        place = place.child(part)
-    opened = _in_one_place(below[0].rpartition("/")[2], place, options)
-    return replace(opened, notes=(f"the one run below it, in {below[0]}", *opened.notes))
+    if len(runs) > 1:
+        raise _several_runs(place.folder, runs)
+    below = place.folder
+    for part in runs[0].split("/"):
+        below = below.child(part)
+    opened = _in_one_place(runs[0].rpartition("/")[2], below, options)
+    beside = (part for part in place.candidates if part != _LIGHTNING)
+    notes = (f"the one run below it, in {runs[0]}", *opened.notes)
+    return replace(opened, ignored=(*opened.ignored, *beside, *place.left), notes=notes)
 
 
 def _several_runs(root: Source, runs: list[str]) -> ToposcopeError:
@@ -348,71 +420,86 @@ def _several_runs(root: Source, runs: list[str]) -> ToposcopeError:
     )
 
 
-def _usable(files: Files, own: re.Pattern[str] | None) -> tuple[list[str], tuple[str, ...]]:
-    """Return the names of readable files, and the checkpoints whose names are not UTF-8 or that are inaccessible."""
-    names: list[str] = []
-    unusable: dict[str, None] = {}
-    for name in files:
-        if escaped(name) == name and not name.endswith("/"):
-            names.append(name)
-            continue
-        whole = name.rstrip("/")
-        first = whole.partition("/")[0]
-        part = first if escaped(first) != first else whole
-        if is_checkpoint([whole]) or (part == first and step_of(Path(first).stem, own) is not None):
-            unusable[escaped(part)] = None
-    return names, tuple(unusable)
-
-
-def _single(
-    name: str, root: Source, folder: Source, names: list[str], candidates: dict[str, str], options: _Options
-) -> Series:
+def _single(place: _Place, options: _Options) -> Series:
     """Return a series of one checkpoint, which need not have a step in its name, or of the checkpoints inside it."""
+    names, folder, name = place.names, place.folder, place.opened.name
     if names == [name] and is_checkpoint(names):
-        where, stem = folder, Path(name).stem
-    elif is_checkpoint(names) and (len(names) > 1 or any(map(MEGATRON_RANK.fullmatch, names))):
-        where, stem = folder, name
-    elif len(candidates) == 1:
-        ((part, stem),) = candidates.items()
+        return _looked_into(place.opened, folder, Path(name).stem, options)
+    if is_checkpoint(names) and (len(names) > 1 or any(map(MEGATRON_RANK.fullmatch, names))):
+        return _looked_into(place.opened, folder, name, options)
+    if len(place.candidates) == 1:
         # The folder of a lone model.safetensors may hold the step, such as step1000.
-        where, stem = folder.child(part), stem if options.step_of(stem) is not None else name
-    elif runs := [part for part in candidates if _is_run(_inside(names, f"{part}/"))]:
-        raise _several_runs(root, runs)
-    elif candidates:
-        return _by_steps_inside(name, root, folder, candidates, options)
-    else:
-        if foreign := known_foreign(names):
-            raise unsupported(root.spec, foreign)
+        ((part, stem),) = place.candidates.items()
+        stem = name if options.step_of(stem) is None else stem
+        return _looked_into(place.opened, folder.child(part), stem, options)
+    if place.candidates:
+        return _by_steps_inside(place, options)
+    if foreign := known_foreign(names):
+        raise unsupported(place.opened.spec, foreign)
+    if "study.toml" in names:
+        raise ToposcopeError(f"{folder.spec}: a study that keeps no checkpoints itself; name the folder of its series")
+    raise ToposcopeError(
+        f"{place.opened.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin, .ckpt files, model folders, "
+        "or folders of torch.distributed.checkpoint"
+    )
+
+
+def _by_steps_inside(place: _Place, options: _Options) -> Series:
+    """Return the series of checkpoints that hold their steps, without one in their names."""
+    found: dict[str, Checkpoint] = {}
+    for part, stem in place.candidates.items() if len(place.candidates) <= MAX_LOOKED_INTO else ():
+        source = place.folder.child(part)
+        step = step_within(Checkpoint(source, 0, key=options.key).stated)
+        if step is not None:
+            found[part] = options.checkpoint(source, stem, step)
+    if not found:
         raise ToposcopeError(
-            f"{root.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin, .ckpt files, model folders, "
-            "or folders of torch.distributed.checkpoint"
+            f"{place.opened.spec}: {len(place.candidates)} checkpoints, none with a step in its name; name them "
+            "step_000100 and so on, or give the place of the step with --step-pattern"
         )
-    return _looked_into(Series(name, root.spec, (), (), root), where, stem, options)
+    shapes = {part: {(e.name, e.shape) for e in checkpoint.entries} for part, checkpoint in found.items()}
+    first, *_ = found
+    if others := [part for part in found if shapes[part] != shapes[first]]:
+        raise _several_runs(place.folder, [first, *others])
+    listed = ", ".join(f"{part} {checkpoint.step}" for part, checkpoint in [*found.items()][:MAX_NAMED])
+    return replace(
+        place.opened,
+        checkpoints=_in_order(place.folder.spec, [*found.values()]),
+        ignored=tuple(part for part in place.candidates if part not in found),
+        notes=(f"steps from inside the files: {listed}",),
+    )
 
 
 def _looked_into(opened: Series, where: Source, stem: str, options: _Options) -> Series:
     """Return the series in one place, by what is saved there: several checkpoints, or one and its step."""
     step = options.step_of(stem)
-    is_local = isinstance(where, LocalSource)
-    if not (is_local or options.key or where.spec.endswith((*TORCH, *PICKLES))):
-        # Opening a model on a server moves no bytes of it; only a pickle may hold more than a model.
-        step = options.numbered(step, stem, where.spec)
-        return replace(opened, checkpoints=(options.checkpoint(where, stem, step),))
-    try:
-        found = inside(where.spec, where.files(), options.key)
-    except ToposcopeError as error:
-        # A key may name one of several networks in a model, which only its tensors tell.
-        if options.key and not Checkpoint(where, 0, roles=options.roles, key=options.key).names_a_network():
-            raise
-        if not (options.key or isinstance(error, CheckpointError)):
-            raise
-        found = Inside()
+    found = _saved_in(where, options)
     options = replace(options, key=found.key or options.key)
     if found.series is not None:
         return _series_inside(opened, where, found.series, found.models, options)
-    if step is None and (step := _step_as_part(where, options.key)) is None:
-        step = step_within(found.stated or (counters_in_folder(where) if is_local else {}))
-    return replace(opened, checkpoints=(options.checkpoint(where, stem, options.numbered(step, stem, where.spec)),))
+    if step is None:
+        step = _step_as_part(where, options.key)
+    if step is None:
+        beside = counters_in_folder(where) if isinstance(where, LocalSource) else {}
+        step = step_within(found.stated or beside)
+    if step is None and options.pattern is None and has_odd_step(stem):
+        raise ToposcopeError(f"{where.spec}: {stem!r} {_ODD_STEP}")
+    return replace(opened, checkpoints=(options.checkpoint(where, stem, step or 0),))
+
+
+def _saved_in(where: Source, options: _Options) -> Inside:
+    """Return what a checkpoint holds besides one model; nothing if it is damaged, as reading it will say."""
+    if not (isinstance(where, LocalSource) or options.key or where.spec.endswith((*TORCH, *PICKLES))):
+        # Opening a model on a server moves no bytes of it; only a pickle may hold more than a model.
+        return Inside()
+    try:
+        return inside(where.spec, where.files(), options.key)
+    except ToposcopeError as error:
+        # A key may name one of several networks in a model, which only its tensors tell.
+        whole = Checkpoint(where, 0, roles=options.roles, key=options.key)
+        if whole.names_a_network() if options.key else isinstance(error, CheckpointError):
+            return Inside()
+        raise
 
 
 def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Contents, options: _Options) -> Series:
@@ -435,92 +522,6 @@ def _step_as_part(where: Source, key: Key) -> int | None:
             place = series.keys.index(key)
             return place if series.steps is None else series.steps[place]
     return None
-
-
-def _by_steps_inside(name: str, root: Source, folder: Source, candidates: dict[str, str], options: _Options) -> Series:
-    """Return the series of checkpoints that hold their steps, without one in their names."""
-    looked_into = candidates if len(candidates) <= MAX_LOOKED_INTO else ()
-    within = {part: step_within(Checkpoint(folder.child(part), 0, key=options.key).stated) for part in looked_into}
-    steps = {part: step for part, step in within.items() if step is not None}
-    if not steps:
-        raise ToposcopeError(
-            f"{root.spec}: {len(candidates)} checkpoints, none with a step in its name; name them step_000100 and so "
-            "on, or give the place of the step with --step-pattern"
-        )
-    checkpoints = [options.checkpoint(folder.child(part), candidates[part], step) for part, step in steps.items()]
-    shapes = {part: {(e.name, e.shape) for e in c.entries} for part, c in zip(steps, checkpoints, strict=True)}
-    if others := [part for part in steps if shapes[part] != shapes[next(iter(steps))]]:
-        raise _several_runs(root, [next(iter(steps)), *others])
-    note = "steps from inside the files: " + ", ".join(f"{part} {step}" for part, step in [*steps.items()][:5])
-    ignored = tuple(part for part in candidates if part not in steps)
-    return Series(name, root.spec, _in_order(folder.spec, checkpoints), ignored, root, (note,))
-
-
-def _checkpoint_folder(
-    root: Source, names: list[str], own: re.Pattern[str] | None
-) -> tuple[Source, list[str], tuple[str, ...]]:
-    """Return the folder that holds a run's checkpoints, the names in it, and the checkpoints left out elsewhere."""
-    if "study.toml" in names:
-        runs = sorted({p[1] for n in names if len(p := n.split("/")) > 3 and p[0] == "runs" and p[2] == "checkpoints"})
-        if not runs:
-            raise ToposcopeError(
-                f"{root.spec}: a study that keeps no checkpoints itself (of a series, or measured while it trained); "
-                "name the folder that they are saved in"
-            )
-        if len(runs) != 1:
-            listed, folder = ", ".join(runs), root.spec.rstrip("/")
-            raise ToposcopeError(f"{root.spec}: a study with {len(runs)} runs ({listed}); name one: {folder}/runs/NAME")
-        inner = f"runs/{runs[0]}/checkpoints"
-        return root.child(inner), _inside(names, f"{inner}/"), ()
-    holders = [folder for folder in _SUBFOLDERS if _holds_checkpoints(_inside(names, f"{folder}/"))]
-    if not holders:
-        return root, names, ()
-    beside = {part: stem for part, stem in _candidates(names).items() if part not in _SUBFOLDERS}
-    if any(step_of(stem, own) is not None for stem in beside.values()):
-        return root, names, tuple(holders)
-    chosen, *others = holders
-    left = tuple(part for part in [*beside, *others] if part != _STATE)
-    return root.child(chosen), _inside(names, f"{chosen}/"), left
-
-
-def _is_run(names: list[str], within: str = "") -> bool:
-    prefix = f"{within}/" if within else ""
-    return any(_holds_checkpoints(_inside(names, f"{prefix}{folder}/")) for folder in _SUBFOLDERS)
-
-
-def _holds_checkpoints(names: list[str]) -> bool:
-    return bool(names) and (is_checkpoint(names) or bool(_candidates(names)))
-
-
-def _inside(names: list[str], prefix: str) -> list[str]:
-    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-
-
-def _candidates(names: list[str]) -> dict[str, str]:
-    """Return the checkpoints among files, by file or folder, with the part of the name that may hold a step."""
-    inside: dict[str, list[str]] = {}
-    for name in names:
-        first, _, rest = name.partition("/")
-        inside.setdefault(first, []).append(rest)
-    candidates, plain = {}, []
-    for first, within in sorted(inside.items()):
-        is_file = within == [""]
-        stem = Path(first).stem if is_file else first
-        if not is_file and _is_in_a_folder([f"{first}/{name}" for name in within]):
-            continue
-        if SECOND_MODEL.fullmatch(first) and {"model.safetensors", "pytorch_model.bin"} & inside.keys():
-            continue
-        # The number of a shard is no step.
-        if not first.startswith(".") and not SHARD.search(stem) and is_checkpoint([first] if is_file else within):
-            candidates[first] = stem
-            # A plain pickle can be anything; next to other checkpoints it is one only if its name has a step.
-            usual = [name for name in ([first] if is_file else within) if not name.endswith((*PICKLES, *ARRAYS))]
-            if step_of(stem) is None and not is_checkpoint(usual):
-                plain.append(first)
-    if any(step_of(stem) is not None and not name.endswith(ARRAYS) for name, stem in candidates.items()):
-        # Next to a series, arrays are what was measured at its steps.
-        plain += [name for name in candidates if name.endswith(ARRAYS)]
-    return {n: s for n, s in candidates.items() if n not in plain} or candidates
 
 
 def _in_order(spec: str, checkpoints: list[Checkpoint]) -> tuple[Checkpoint, ...]:
