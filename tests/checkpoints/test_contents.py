@@ -405,15 +405,26 @@ def test_where_the_one_model_is(content: Any, weights: Weights, tmp_path: Path) 
     assert_holds(series(saved(tmp_path / "a.pt", content))[0], weights)
 
 
+@pytest.mark.parametrize("key", ["model", "state_dict", "net"])
+def test_matrices_next_to_the_model_are_named_and_counted(key: str, tmp_path: Path) -> None:
+    (checkpoint,) = series(saved(tmp_path / "a.pt", {key: WEIGHTS, "gate": torch.ones(20, 4), "loss": torch.ones(3)}))
+    assert_holds(checkpoint, WEIGHTS)
+    assert checkpoint.notes[0] == "next to the model, left unread: gate"
+    assert checkpoint.weights.coverage().total == sum(tensor.numel() for tensor in WEIGHTS.values()) + 80
+
+
+def test_the_params_of_haiku_are_the_model(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = {"params/mlp/w": np.ones((3, 2)), "state/bn/mean": np.ones((1, 2))}
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert list(read(tmp_path / "a.npz")) == ["mlp.w"]
+
+
 def test_a_model_and_its_optimizer_in_a_tuple(tmp_path: Path) -> None:
     assert_holds(series(saved(tmp_path / "a.pt", (WEIGHTS, OPTIMIZER)))[0], WEIGHTS)
     with refused(saved(tmp_path / "a.pt", [WEIGHTS, OTHER]), "2 models", ":0"):
         Checkpoint(tmp_path / "a.pt", 0).layers()
     with refused(saved(tmp_path / "b.pt", OPTIMIZER), "state of an optimizer"):
         Checkpoint(tmp_path / "b.pt", 0).layers()
-
-
-# Other files
 
 
 # Hostile files

@@ -14,9 +14,9 @@ from toposcope.errors import ToposcopeError, choices
 
 Key = tuple[str | int, ...]
 Stored = StoredTensor | StoredArray
-WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "state", "app", "params")
-"""Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Composer (state,
-then model), the recipes of torch.distributed.checkpoint (app, then model), Flax."""
+WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "params", "state", "app")
+"""Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Flax and Haiku
+(beside a state), Composer (state, then model), the recipes of torch.distributed.checkpoint (app, then model)."""
 MAX_NESTING = 4  # usual keys within usual keys; a pickled dictionary can hold itself
 MAX_DEPTH = 32  # dictionaries within dictionaries of one model
 MAX_LIST = 1 << 15  # parts of a list that may be a model; a longer one is data
@@ -69,7 +69,7 @@ class Contents:
 
     chosen: Key | None = None  # the key of the model to read; None if none is usual, or if there are several
     others: list[Key] = field(default_factory=list)  # keys of the others, or of all if none is chosen
-    left: list[str] = field(default_factory=list)  # matrices next to the model, which do not belong to it
+    left: dict[str, int] = field(default_factory=dict)  # matrices next to the model, and how many numbers they have
 
 
 @dataclass(frozen=True)
@@ -253,30 +253,28 @@ def contents_of(content: Any, key: Key = (), nesting: int = MAX_NESTING) -> Cont
         return Contents()
     own = dict(_models(parts))
     if isinstance(content, list | tuple):
-        if is_state_dict(content):
-            keys: list[Key] = [(*key, name) for name in own]
-            return Contents(keys[0]) if len(keys) == 1 else Contents(None, keys)
-        return _alone(content, key, has_matrix=True)
-    usual = _usual_in(parts, key, nesting, has_matrix=True)
-    if usual is None and not own:
-        usual = _usual_in(parts, key, nesting, has_matrix=False)
-    if usual is None:
-        return _unusual(parts, key, own, nesting)
-    first = (usual.chosen or usual.others[0])[len(key)]
-    rest = [name for name in own if name != first]
-    if rest and first != "params" and _is_one(parts, [*rest, first]):
+        if not is_state_dict(content):
+            return _alone(content, key, has_matrix=True)
+        keys: list[Key] = [(*key, name) for name in own]
+        return Contents(keys[0]) if len(keys) == 1 else Contents(None, keys)
+    if len(own) > 1 and "params" not in own and _is_one(parts, [*own]):
         return Contents(key)
-    return replace(usual, others=[*usual.others, *((*key, name) for name in rest)])
-
-
-def _usual_in(parts: Mapping[Any, Any], key: Key, nesting: int, *, has_matrix: bool) -> Contents | None:
-    """Find the models under the first usual key that has any."""
+    loose = {str(name): math.prod(shape) for name, value in parts.items() if len(shape := shape_of(value)) > 1}
     for name in WEIGHT_KEYS if nesting else ():
-        if name in parts and not isinstance(parts[name], StoredTensor):
-            usual = _usual(parts[name], (*key, name), nesting - 1, has_matrix=has_matrix)
+        if name in own or (name in parts and not own and not isinstance(parts[name], Stored)):
+            usual = _usual(parts[name], (*key, name), nesting - 1, has_matrix=bool(own))
             if usual.chosen is not None or usual.others:
-                return usual
-    return None
+                others = [*usual.others, *((*key, other) for other in own if other != name)]
+                return replace(usual, others=others, left=loose | usual.left)
+    only = next(iter(own), "")
+    is_list = len(own) == 1 and isinstance(parts[only], list | tuple) and not is_state_dict(parts[only])
+    if len(own) == 1 and not is_list and not _is_one(parts, [only]) and len(loose) < len(own[only].tensors):
+        inner = contents_of(parts[only], (*key, only), nesting - 1) if nesting else Contents()
+        is_found = inner.chosen is not None or inner.others
+        return replace(inner if is_found else Contents((*key, only)), left=loose | inner.left)
+    if not loose and any(_is_model_name(name) or is_state_dict(parts[name]) for name in own):
+        return Contents(None, [(*key, name) for name in own])
+    return _alone(content, key)
 
 
 def _usual(content: Any, key: Key, nesting: int, *, has_matrix: bool) -> Contents:
@@ -290,26 +288,6 @@ def _usual(content: Any, key: Key, nesting: int, *, has_matrix: bool) -> Content
         if is_several or is_nested or sum(_is_model_name(other[-1]) for other in inner.others) > 1:
             return inner
     return _alone(content, key, has_matrix=has_matrix)
-
-
-def _unusual(parts: Mapping[Any, Any], key: Key, own: dict[str | int, Model], nesting: int) -> Contents:
-    """Find the models where no key is usual."""
-    direct = [name for name, value in parts.items() if isinstance(name, str | int) and len(shape_of(value)) > 1]
-    lists = [name for name in own if isinstance(parts[name], list | tuple)]
-    n_tensors = sum(len(model.tensors) for model in own.values())
-    if len(own) == 1 and not lists and not _is_one(parts, [*own]) and len(direct) < n_tensors:
-        only: Key = (*key, *own)
-        inner = contents_of(parts[only[-1]], only, nesting - 1) if nesting else Contents()
-        is_found = inner.chosen is not None or inner.others
-        return replace(inner if is_found else Contents(only), left=list(map(str, direct)))
-    if not direct and any(_is_model_name(name) or is_state_dict(parts[name]) for name in own):
-        members = {
-            name: range(len(parts[name])) if name in lists and is_state_dict(parts[name]) else () for name in own
-        }
-        return Contents(
-            None, [way for name in own for way in ([(*key, name, k) for k in members[name]] or [(*key, name)])]
-        )
-    return _alone(parts, key)
 
 
 def _alone(content: Any, key: Key, *, has_matrix: bool = False) -> Contents:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from toposcope.checkpoints.formats import contents, rank_files
-from toposcope.checkpoints.formats.entry import Listing
+from toposcope.checkpoints.formats.entry import Listing, Unread
 from toposcope.checkpoints.formats.pickles import (
     BIG_ENDIAN,
     NAMES,
@@ -93,7 +93,8 @@ def listing(file: StoredFile, saved: Opened, key: contents.Key = ()) -> Listing:
         tensors = contents.without_attribute(tensors)
     entries = (saved.entry(name, tensor) for name, tensor in tensors.items())
     stated = stated_along(content, found.chosen, partial(_counter, saved))
-    return Listing(entries, _notes(found, model, chosen, saved.unknown), stated, model.unread)
+    beside = {name: Unread("a matrix next to the model", numbers) for name, numbers in found.left.items()}
+    return Listing(entries, _notes(found, model, chosen, saved.unknown), stated, beside | model.unread)
 
 
 def within(file: StoredFile, saved: Opened, key: contents.Key = ()) -> contents.Inside:
@@ -180,7 +181,7 @@ def _notes(found: contents.Contents, model: contents.Model, chosen: Any, unknown
             f"also holds {examples(names, MAX_LISTED)}; to read one, add its key to the path, as in :{names[0]}"
         )
     if found.left:
-        notes.append(f"next to the model, left unread: {examples(found.left, MAX_LISTED)}")
+        notes.append(f"next to the model, left unread: {examples([name[:60] for name in found.left], MAX_LISTED)}")
     if model.unread:
         notes.append(f"{len(model.unread)} values other than plain tensors left unread: {_some_unread(model)}")
     if contents.is_module(chosen):
