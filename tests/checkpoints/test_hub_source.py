@@ -126,7 +126,6 @@ def test_the_token_goes_to_the_hub_only_and_into_nothing(
 ) -> None:
     caplog.set_level("DEBUG")
     model.token = TOKEN
-    model.refs_statuses = [503]
     model.storage.conduct.statuses = [(503, {})]
     opened = series("hf:owner/name@step*", access=access)
     assert opened[0].content_hash()

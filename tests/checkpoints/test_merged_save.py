@@ -64,11 +64,11 @@ def test_a_place_that_exists_is_refused_and_left_as_it_is(tmp_path: Path) -> Non
         average.save(tmp_path / "file" / "average")
 
 
-def test_an_average_that_is_not_finite_is_not_saved_unless_all_say_so(tmp_path: Path) -> None:
+def test_an_average_that_is_not_finite_is_not_saved(tmp_path: Path) -> None:
     for step in STEPS:
-        weights = family_weights(step) | {"ignore": torch.tensor(-torch.inf)}
+        weights = family_weights(step) | {"mask": torch.full((4, 4), -torch.inf).triu(1)}
         safetensors_file(tmp_path, step, weights)
-    merge(tmp_path).save(tmp_path / "average")
+    merge(tmp_path).save(tmp_path / "average")  # a mask is copied
     weights["layers.1.mlp.fc1.weight"][3, 1] = torch.nan
     safetensors_file(tmp_path, 300, weights)
     with pytest.raises(ToposcopeError, match=r"layers\.1\.mlp\.fc1\.weight: its average over steps 100 to 300 is not"):
@@ -105,7 +105,7 @@ def counted(function):
         return function(*arguments, **options)
     return call
 
-averaging.MergedTensor.average = counted(averaging.MergedTensor.average)
+averaging.MergedTensor.rows = counted(averaging.MergedTensor.rows)
 os.fsync, Path.rename = counted(os.fsync), counted(Path.rename)
 merge(sys.argv[1]).save(sys.argv[2])
 """

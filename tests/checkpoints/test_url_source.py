@@ -182,7 +182,7 @@ def test_credentials_come_from_netrc_and_go_to_no_other_host(
         assert elsewhere.seen
         assert all("authorization" not in headers for headers in elsewhere.seen)
     netrc.write_text("machine 127.0.0.1 login me secret\n")
-    with pytest.raises(ToposcopeError, match=r"\.netrc: cannot be read, is not in its format") as caught:
+    with pytest.raises(ToposcopeError, match=r"~/\.netrc is not in its format") as caught:
         series(server.url, access=access)
     assert "secret" not in str(caught.value)
 

@@ -23,14 +23,14 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class MergedTensor:
-    """One tensor: what is stored in the checkpoints of some places, and its weights; a copied one is of the last."""
+    """One tensor: what is stored in the checkpoints that weigh anything; a copied one is of the last alone."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    places: tuple[int, ...]
     entries: tuple[Entry, ...]
     weights: tuple[float, ...]
+    is_copied: bool = False
 
     @property
     def n_bytes(self) -> int:
@@ -49,13 +49,13 @@ class MergedTensor:
         for first in range(start, count, max(1, n_rows)):
             yield first, min(first + n_rows, count)
 
-    def average(self, rows: Sequence[NDArray[np.generic]]) -> NDArray[np.generic]:
-        """Average the same rows of all checkpoints in double precision; of a copied tensor, return them."""
-        if self.dtype not in ("float32", "float64"):
-            return rows[0]
+    def rows(self, start: int, stop: int) -> NDArray[np.generic]:
+        """Average the same rows of all checkpoints in double precision; of a copied tensor, read them."""
+        if self.is_copied:
+            return self.entries[0].read(start, stop)
         total: NDArray[np.float64] | None = None
-        for entry, weight, stored in zip(self.entries, self.weights, rows, strict=True):
-            numbers = entry.widened(stored)
+        for entry, weight in zip(self.entries, self.weights, strict=True):
+            numbers = entry.numbers(start, stop)
             numbers *= weight
             total = numbers if total is None else np.add(total, numbers, out=total)
         return np.asarray(total).astype(self.dtype)
@@ -64,8 +64,7 @@ class MergedTensor:
         """Write the bytes of the tensor from `first` on into an array, as many as it takes."""
         width = self.row_bytes
         for begin, end in self.blocks(first // width, -(-(first + len(content)) // width)):
-            rows = self.average([entry.read(begin, end) for entry in self.entries])
-            data = flattened(rows).view(np.uint8)
+            data = flattened(self.rows(begin, end)).view(np.uint8)
             at = begin * width - first
             content[max(at, 0) : at + len(data)] = data[max(-at, 0) : len(content) - at]
 
@@ -94,8 +93,7 @@ def plan_average(members: Sequence[Checkpoint], weights: Sequence[float]) -> Pla
     listed = [_listed(member) for member in members]
     _compare(members, listed)
     last, others = members[-1], members[-1].weights.others
-    used = tuple(k for k, weight in enumerate(weights) if weight)
-    parts = tuple(weights[k] for k in used)
+    parts = tuple(weight for weight in weights if weight)
     tensors, copied, left = list[MergedTensor](), list[str](), list[str]()
     for name, entry in listed[-1].items():
         kind, dtypes = others.get(name, ""), {entries[name].dtype for entries in listed}
@@ -108,11 +106,12 @@ def plan_average(members: Sequence[Checkpoint], weights: Sequence[float]) -> Pla
         if kind == kinds.OPTIMIZER:
             left.append(name)
         elif entry.is_float and kind not in _COPIED:
-            dtype, entries = "float64" if "float64" in dtypes else "float32", tuple(listed[k][name] for k in used)
-            tensors.append(MergedTensor(name, entry.shape, dtype, used, entries, parts))
+            dtype = "float64" if "float64" in dtypes else "float32"
+            used = tuple(entries[name] for entries, weight in zip(listed, weights, strict=True) if weight)
+            tensors.append(MergedTensor(name, entry.shape, dtype, used, parts))
         elif entry.dtype in _CODES and (kind in _COPIED or not kinds.is_weight_name(name)):
             copied.append(name)
-            tensors.append(MergedTensor(name, entry.shape, entry.dtype, (len(members) - 1,), (entry,), (1.0,)))
+            tensors.append(MergedTensor(name, entry.shape, entry.dtype, (entry,), (1.0,), is_copied=True))
         else:
             raise unsupported(last.location, f"{name}: a weight of dtype {entry.dtype}, which cannot be averaged")
     if len(tensors) == len(copied):

@@ -242,15 +242,14 @@ class Checkpoint:
         require("torch", f"tensors of {self.location}")
         return {entry.name: as_tensor(entry.whole(), entry.dtype) for entry in self.weights.entries}
 
-    def content_hash(self, known: Mapping[str, str] | None = None) -> str:
-        """Return a SHA-256 over names and contents of all tensors, of which the hashes of some may be known.
+    def content_hash(self) -> str:
+        """Return a SHA-256 over names and contents of all tensors, of which every byte is read.
 
-        It is independent of the format, and reads every byte of the others.
+        It is independent of the format.
         """
-        known = known or {}
         digest = hashlib.sha256()
         for entry in sorted(self.entries, key=lambda e: e.name):
-            digest.update(f"{entry.name}\x1f{known.get(entry.name) or entry.content_hash()}\x1f".encode())
+            digest.update(f"{entry.name}\x1f{entry.content_hash()}\x1f".encode())
         return digest.hexdigest()
 
     def published_hash(self) -> str:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toposcope.checkpoints.averaging import MergedTensor, Plan
+from toposcope.checkpoints.averaging import Plan
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.series import Series
@@ -23,7 +22,6 @@ from toposcope.version import __version__
 
 CONFIG, MANIFEST = "config.json", "merged.json"
 _DTYPE = ("dtype", "torch_dtype")  # under which transformers keeps the dtype that it loads weights in
-Hashes = list[dict[str, str]]
 
 
 class MergedCheckpoint(Checkpoint):
@@ -61,20 +59,19 @@ class MergedCheckpoint(Checkpoint):
         if place.exists() or place.is_symlink():
             raise ToposcopeError(f"{place}: exists; name a new folder")
         files, plan = self.source.files(), self.source.plan()
-        hashes: Hashes = [{} for _ in plan.members]
         writers: dict[str, Callable[[Path], object]] = {}
         for name, file in files.items():
             is_merged = isinstance(file, MergedFile)
-            writers[name] = partial(_write_weights, plan, hashes) if is_merged else partial(_write_companion, file)
+            writers[name] = partial(_write_weights, plan) if is_merged else partial(_write_companion, file)
         if CONFIG in files:
             writers[CONFIG] = partial(_write_json, _in_float32(self._configuration(CONFIG)))
-        write_folder(place, writers | {MANIFEST: lambda path: _write_json(self._manifest(plan, hashes), path)})
+        write_folder(place, writers | {MANIFEST: lambda path: _write_json(self._manifest(plan), path)})
         return place
 
-    def _manifest(self, plan: Plan, hashes: Hashes) -> dict[str, Any]:
+    def _manifest(self, plan: Plan) -> dict[str, Any]:
         members = [
-            {"place": member.location, "step": member.step, "weight": weight, "sha256": member.content_hash(known)}
-            for member, weight, known in zip(plan.members, self.source.weights, hashes, strict=True)
+            {"place": member.location, "step": member.step, "weight": weight, "sha256": member.content_hash()}
+            for member, weight in zip(plan.members, self.source.weights, strict=True)
         ]
         return {
             "toposcope": __version__,
@@ -143,35 +140,19 @@ def _steps_between(spec: str, steps: Sequence[int]) -> list[int]:
         return []
 
 
-def _write_weights(plan: Plan, hashes: Hashes, path: Path) -> None:
-    """Write the average, and hash each checkpoint's tensors while they are in memory."""
+def _write_weights(plan: Plan, path: Path) -> None:
+    """Write the average, unless a number of it is not finite."""
     with path.open("wb") as file:
         file.write(plan.header)
         for tensor in plan.tensors:
-            digests = [entry.new_digest() for entry in tensor.entries]
             for first, last in tensor.blocks():
-                rows = [entry.read(first, last) for entry in tensor.entries]
-                for digest, stored in zip(digests, rows, strict=True):
-                    digest.update(flattened(stored).view(np.uint8).data)
-                average = tensor.average(rows)
-                _check_finite(average, tensor, rows[-1], plan.members)
-                file.write(flattened(average).view(np.uint8).data)
-            for k, digest in zip(tensor.places, digests, strict=True):
-                hashes[k][tensor.name] = digest.hexdigest()
-
-
-def _check_finite(
-    average: NDArray[Any], tensor: MergedTensor, last: NDArray[Any], members: Sequence[Checkpoint]
-) -> None:
-    """Refuse an average that is not finite, unless of a constant such as minus infinity."""
-    if len(tensor.entries) == 1 or (is_finite := np.isfinite(average)).all():
-        return
-    numbers = tensor.entries[-1].widened(last)
-    if not np.array_equal(average[~is_finite], numbers[~is_finite]):
-        steps = f"steps {members[0].step} to {members[-1].step}"
-        raise ToposcopeError(
-            f"{tensor.name}: its average over {steps} is not finite; find the step: toposcope doctor --deep"
-        )
+                rows = tensor.rows(first, last)
+                if not tensor.is_copied and not np.isfinite(rows).all():
+                    steps = f"steps {plan.members[0].step} to {plan.members[-1].step}"
+                    raise ToposcopeError(
+                        f"{tensor.name}: its average over {steps} is not finite; find the step: toposcope doctor --deep"
+                    )
+                file.write(flattened(rows).view(np.uint8).data)
 
 
 def _write_companion(file: StoredFile, path: Path) -> None:

@@ -48,19 +48,13 @@ class Entry:
     sequential_rows: bool = True
     place: tuple[StoredFile, int] | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))  # JSON holds a list
-
     def whole(self) -> NDArray[Any]:
         """Read the tensor."""
         return self.read(0, self.shape[0] if self.shape else 1)
 
     def numbers(self, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
         """Read the tensor, or its rows `start` to `stop`, in double precision."""
-        return self.widened(self.whole() if stop is None else self.read(start, stop))
-
-    def widened(self, stored: NDArray[Any]) -> NDArray[np.float64]:
-        """Return a copy of rows that were read in double precision."""
+        stored = self.whole() if stop is None else self.read(start, stop)
         numbers: NDArray[np.float64] = widened(without_8_bits(stored, self.dtype)).astype(np.float64)
         return numbers
 
@@ -174,16 +168,12 @@ def reshaped(name: str, shape: tuple[int, ...], entry: Entry) -> Entry:
     """Return a tensor with other axes, its numbers in the same order."""
     if entry.place is not None:
         return contiguous(name, shape, entry.dtype, *entry.place)
-    is_sequential = entry.sequential_rows and len(entry.shape) == 1
-    return Entry(name, shape, entry.dtype, partial(_read_reshaped, entry, shape), is_sequential)
+    return Entry(name, shape, entry.dtype, partial(_read_reshaped, entry, shape), sequential_rows=False)
 
 
 def _read_reshaped(entry: Entry, shape: tuple[int, ...], start: int, stop: int) -> NDArray[Any]:
-    if len(entry.shape) > 1:
-        whole: NDArray[Any] = np.ascontiguousarray(entry.whole()).reshape(shape)
-        return whole[start:stop]
-    width = math.prod(shape[1:])
-    return entry.read(start * width, stop * width).reshape((stop - start, *shape[1:]) if shape else ())
+    whole: NDArray[Any] = np.ascontiguousarray(entry.whole()).reshape(shape)
+    return whole[start:stop]
 
 
 def stacks_of(members: Iterable[tuple[Item, Entry]], max_entries: int) -> Iterator[tuple[list[Item], NDArray[Any]]]:

@@ -18,9 +18,8 @@ from toposcope.checkpoints.sources.credentials import (
     refuse_credentials_anywhere,
     without_credentials,
 )
-from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of, refuse_linked
+from toposcope.checkpoints.sources.local import LocalSource, local_path, local_roots, refuse_linked
 from toposcope.checkpoints.sources.source import Access, Bytes, CheckpointError, Source, StoredFile, fingerprint
-from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect_modules
 
 __all__ = [
@@ -58,8 +57,4 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
         if kind.claims(spec):
             found: list[tuple[str, Source]] = kind.roots(spec, access)
             return found
-    path = local_path(spec)
-    place = LocalSource(path)
-    if not place.exists():
-        raise ToposcopeError(f"{path}: no such file or folder")
-    return [(name_of(path), place)]
+    return [*local_roots(spec)]

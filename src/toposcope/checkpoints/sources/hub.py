@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from itertools import islice
-from typing import Annotated
-
-import msgspec
 
 from toposcope.checkpoints.sources.remote import Listed, RemoteSource, checked_listing, looked_up
 from toposcope.checkpoints.sources.source import MAX_FILES, Access
-from toposcope.checkpoints.sources.web import ranged, response_of
+from toposcope.checkpoints.sources.web import ranged
 from toposcope.checkpoints.steps import step_of
 from toposcope.errors import ToposcopeError
 
@@ -109,22 +106,13 @@ def _tree(endpoint: str, repo: str, revision: str, commit: str, access: Access) 
     return looked_up(access, f"tree {endpoint} {commit}", dict[str, Listed], location, fetch, lasting=True)
 
 
-class _Ref(msgspec.Struct):
-    name: str
-    commit: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40}$")] = msgspec.field(name="targetCommit")
-
-
-class _Refs(msgspec.Struct):
-    branches: list[_Ref]
-    tags: list[_Ref]
-
-
 def _revisions(repo: str) -> dict[str, str]:
-    """Return the commits of tags and branches by name; unlike ``HfApi.list_repo_refs`` it tries again."""
-    with response_of(f"{_endpoint()}/api/models/{repo}/refs", hub=True) as response:
-        refs = msgspec.json.decode(response.read(), type=_Refs)
+    """Return the commits of tags and branches by name."""
+    from huggingface_hub import HfApi
+
+    refs = HfApi(_endpoint()).list_repo_refs(repo)
     # A branch precedes a tag of the same name.
-    return {ref.name: ref.commit for ref in [*refs.tags, *refs.branches] if ref.name.isprintable()}
+    return {ref.name: ref.target_commit for ref in [*refs.tags, *refs.branches] if ref.name.isprintable()}
 
 
 def _endpoint() -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from toposcope.checkpoints.sources.packed import POINTER, packed_file, packed_files
+from toposcope.checkpoints.sources.packed import POINTER, packed_files
 from toposcope.checkpoints.sources.source import MAX_DEPTH, MAX_FILES, Bytes, Files, StoredFile, check_range, opened
 from toposcope.errors import ToposcopeError
 from toposcope.files import leads_out, refuse_link
@@ -75,8 +75,8 @@ class LocalSource:
         """
         try:
             if not self.path.is_dir():
-                if (packed := None if self.path.exists() else packed_file(self.path)) is not None:
-                    return {self.path.name: packed}
+                if not self.path.exists() and (packed := packed_files(self.path.parent, self.path.name)):
+                    return packed
                 own = self.path.stat()
                 if not stat.S_ISREG(own.st_mode):
                     raise ToposcopeError(
@@ -91,16 +91,15 @@ class LocalSource:
                     raise ToposcopeError(f"{self.path}: more than {MAX_FILES:,} files; name the folder of a series")
             for name in [name for name in found if name.rpartition("/")[2] == POINTER]:
                 prefix = name.removesuffix(POINTER)
-                packed_here = packed_files(self.path / prefix)
                 del found[name]
-                found = {prefix + inner: file for inner, file in packed_here.items()} | found
+                found = {prefix + inner: file for inner, file in packed_files(self.path / prefix).items()} | found
             return found
         except OSError as error:
             raise ToposcopeError(f"{self.path}: cannot be read: {error.strerror or error}") from error
 
     def exists(self) -> bool:
         """Return whether there is such a file or folder, or a checkpoint in a pack."""
-        return self.path.exists() or packed_file(self.path) is not None
+        return self.path.exists() or bool(packed_files(self.path.parent, self.path.name))
 
     def file(self) -> LocalFile | None:
         """Return the file it names, if it exists."""
@@ -134,20 +133,20 @@ def local_path(spec: str | Path) -> Path:
     try:
         str(spec).encode()
         path = Path(spec).expanduser()
-        # Also fails if the working directory is gone.
-        path.exists() and name_of(path)
+        path.exists() and path.absolute()  # fails if the working directory is gone
     except UnicodeEncodeError as error:
         raise ToposcopeError(f"{shown}: a name that is not UTF-8; rename it") from error
-    except RuntimeError as error:
-        raise ToposcopeError(f"{shown}: the home folder of ~ is unknown; write the full path") from error
-    except OSError as error:
-        raise ToposcopeError(f"{shown}: cannot be accessed: {error.strerror or error}") from error
+    except (OSError, RuntimeError) as error:  # or the home folder of ~ is unknown
+        raise ToposcopeError(f"{shown}: cannot be accessed: {getattr(error, 'strerror', None) or error}") from error
     return path
 
 
-def name_of(path: Path) -> str:
-    """Return the last part of a path; of a link, the name of the link."""
-    return os.path.basename(os.path.abspath(path))  # noqa: PTH100, PTH119 - Path.resolve follows links
+def local_roots(spec: str) -> list[tuple[str, LocalSource]]:
+    """Return the one place a path names, with its last part; of a link, the name of the link."""
+    path = local_path(spec)
+    if not LocalSource(path).exists():
+        raise ToposcopeError(f"{path}: no such file or folder")
+    return [(os.path.basename(os.path.abspath(path)), LocalSource(path))]  # noqa: PTH100, PTH119 - resolve follows links
 
 
 def escaped(name: str) -> str:

@@ -85,21 +85,14 @@ class PackedFile:
         return content
 
 
-def packed_files(folder: Path) -> dict[str, PackedFile]:
-    """Return the checkpoints that the ``packed.json`` of a folder stands for, by the names of files in the folder."""
+def packed_files(folder: Path, only: str = "") -> dict[str, PackedFile]:
+    """Return the checkpoints, or one, that a folder's ``packed.json`` stands for, by the names of files there."""
     pointer = read_pointer(folder)
     if pointer is None:
         return {}
     pack = (folder / pointer.pack).resolve()  # one path for all its runs
-    return {name: _packed_file(folder / name, pack / name, pointer.run) for name in map(file_name, pointer.steps)}
-
-
-def packed_file(path: Path) -> PackedFile | None:
-    """Return the checkpoint that a path stands for where there is no such file; None if it stands for none."""
-    pointer = read_pointer(path.parent)
-    if pointer is None or path.name not in map(file_name, pointer.steps):
-        return None
-    return _packed_file(path, (path.parent / pointer.pack).resolve() / path.name, pointer.run)
+    names = [name for name in map(file_name, pointer.steps) if name == (only or name)]
+    return {name: _packed_file(folder / name, pack / name, pointer.run) for name in names}
 
 
 def file_name(step: int) -> str:

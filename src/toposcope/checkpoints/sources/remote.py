@@ -2,7 +2,6 @@
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -159,7 +158,7 @@ class RemoteFile:
         if not self.version:  # another file of the same size would look the same: nothing is cached
             yield from self._fetched(start, stop)
             return
-        access, key, remember = self.source.access, self.source.key(self.listed), stop - start <= MAX_REMEMBERED_BYTES
+        access, key, is_small = self.source.access, self.source.key(self.listed), stop - start <= MAX_REMEMBERED_BYTES
         at, end = start - start % BLOCK_BYTES, min(stop + -stop % BLOCK_BYTES, self.size)
         cache = RangeCache.of(access)
 
@@ -172,7 +171,8 @@ class RemoteFile:
         while at < end:
             block = memory.get((key, at)) or cache.load(place(at))
             if block is not None:
-                _remember(key, at, block, remember)
+                if is_small:
+                    _remember(key, at, block)
                 yield at, block
                 at += len(block)
                 continue
@@ -186,7 +186,8 @@ class RemoteFile:
                     run += BLOCK_BYTES
                 for begin, fetched in self._fetched(at, min(run, end)):
                     cache.save(place(begin), fetched)
-                    _remember(key, begin, fetched, remember)
+                    if is_small:
+                        _remember(key, begin, fetched)
                     yield begin, fetched
                     at = begin + len(fetched)
 
@@ -211,19 +212,17 @@ class RemoteFile:
                 cuts += 1
 
 
-memory = OrderedDict[tuple[str, int], bytes]()
+memory = dict[tuple[str, int], bytes]()
 """Blocks of small reads, which are headers and small tensors, also where nothing is kept on disk."""
 _guard = Lock()
 
 
-def _remember(key: str, at: int, block: bytes, is_small: bool) -> None:
+def _remember(key: str, at: int, block: bytes) -> None:
     with _guard:
-        if is_small:
-            memory[key, at] = block
-        if (key, at) in memory:
-            memory.move_to_end((key, at))
-        while len(memory) > MAX_REMEMBERED:
-            memory.popitem(last=False)
+        memory.pop((key, at), None)
+        memory[key, at] = block  # the last
+        if len(memory) > MAX_REMEMBERED:
+            del memory[next(iter(memory))]
 
 
 def checked_listing(found: dict[str, Listed], location: str) -> dict[str, Listed]:
@@ -282,22 +281,25 @@ def one_line(location: str) -> Iterator[None]:
 @once
 def _faults() -> list[tuple[Any, str]]:
     """Return errors and what they mean, nothing where the status does; of several that fit, the first holds."""
+    from netrc import NetrcParseError
+
     import httpx2
     from huggingface_hub import errors as hub
 
     return [
         (hub.OfflineModeIsEnabled, "HF_HUB_OFFLINE is set; unset it"),
         (hub.GatedRepoError, "the model is gated: ask for access on its page on the hub, and set HF_TOKEN"),
-        (hub.RepositoryNotFoundError, "no such model on the hub, or a private one; check the name, or {fix}"),
+        (
+            (hub.RepositoryNotFoundError, hub.HFValidationError),
+            "no such model on the hub, or a private one; check the name, or {fix}",
+        ),
         (hub.RevisionNotFoundError, "this revision is no longer on the hub; open the series again"),
         ((hub.HfHubHTTPError, httpx2.HTTPStatusError), ""),
         ((httpx2.ConnectTimeout, httpx2.ConnectError), f"no connection; {_LATER}"),
         ((httpx2.TimeoutException, TimeoutError), f"no answer in time; {_LATER}"),
         ((httpx2.TransportError, ConnectionError), f"the connection is cut; {_LATER}"),
-        (
-            (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError),
-            "check the address, the proxy and the environment; {fix}",
-        ),
+        (NetrcParseError, "~/.netrc is not in its format, or others may read it; correct it"),
+        ((httpx2.HTTPError, httpx2.InvalidURL, UnicodeError), "check the address, the proxy, the environment; {fix}"),
         (FileNotFoundError, "no such file or folder"),
         (ImportError, "it needs a driver of fsspec that is not installed: {error}"),
         (PermissionError, "it may not be read; {fix}"),

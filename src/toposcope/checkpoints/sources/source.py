@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,38 +39,26 @@ class CheckpointError(ToposcopeError):
         return type(self), (str(self), self.kind)
 
 
+def fault(kind: str, place: "StoredFile | Path | str", reason: str) -> CheckpointError:
+    """Return the error of a kind that names a place or a file of it, and says what is wrong."""
+    location = str(place) if isinstance(place, str | Path) else place.location
+    return CheckpointError(f"{location}: {reason}", kind)
+
+
 def damaged(place: "StoredFile | Path | str", reason: str, fix: str = "fetch or save it again") -> CheckpointError:
     """Return the error of a file that holds something else than its format says."""
     return malformed(place, f"damaged: {reason}; {fix}")
 
 
-def malformed(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
-    """Return the error of a file, or a place, that is damaged or was never what it seems."""
-    return CheckpointError(f"{_location(place)}: {reason}", "damaged")
-
-
 def truncated(place: "StoredFile | Path | str", reason: str, fix: str = "fetch or save it again") -> CheckpointError:
     """Return the error of a file that ends too early."""
-    return CheckpointError(f"{_location(place)}: truncated or damaged: {reason}; {fix}", "truncated")
+    return fault("truncated", place, f"truncated or damaged: {reason}; {fix}")
 
 
-def unsupported(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
-    """Return the error of a file, or a place, that is whole but cannot be read."""
-    return CheckpointError(f"{_location(place)}: {reason}", "unsupported")
-
-
-def incomplete(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
-    """Return the error of a checkpoint of which a part is missing."""
-    return CheckpointError(f"{_location(place)}: {reason}", "missing shard")
-
-
-def unreachable(place: "StoredFile | Path | str", reason: str) -> CheckpointError:
-    """Return the error of a file, or a place, that cannot be read now."""
-    return CheckpointError(f"{_location(place)}: {reason}", "unreachable")
-
-
-def _location(place: "StoredFile | Path | str") -> str:
-    return str(place) if isinstance(place, str | Path) else place.location
+malformed = partial(fault, "damaged")  # damaged, or never what it seems
+unsupported = partial(fault, "unsupported")  # whole, but cannot be read
+incomplete = partial(fault, "missing shard")  # a part is missing
+unreachable = partial(fault, "unreachable")  # cannot be read now
 
 
 class StoredFile(Protocol):

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from toposcope.checkpoints.sources.local import LocalSource, local_path, name_of
+from toposcope.checkpoints.sources.local import local_roots
 from toposcope.checkpoints.sources.remote import Listed, RemoteSource, changed, checked_listing, looked_up, one_line
 from toposcope.checkpoints.sources.source import MAX_DEPTH, Access, Source
 from toposcope.errors import ToposcopeError
@@ -35,10 +33,7 @@ def roots(spec: str, access: Access) -> list[tuple[str, Source]]:
     if "::" in spec:
         raise ToposcopeError(f"{scheme}://: holds a second address, which is not supported; give one address")
     if scheme == "file":
-        path = local_path(Path(unquote(rest)))
-        if not path.exists():
-            raise ToposcopeError(f"{path}: no such file or folder")
-        return [(name_of(path), LocalSource(path))]
+        return [*local_roots(unquote(rest))]
     _driver(spec)
     source = UrlSource(spec.rstrip("/"), access)
     return [(source.name, source)]
@@ -51,18 +46,13 @@ class UrlSource(RemoteSource):
         """List the files."""
         return looked_up(self.access, "find", dict[str, Listed], self.spec, self._find)
 
-    def look(self) -> Listed | None:
-        """Return the file at this very place, if there is one."""
-        found = looked_up(self.access, "look", list[Listed], self.spec, self._look)
-        return found[0] if found else None
-
     def stream(self, listed: Listed, start: int, stop: int) -> Iterator[bytes]:
         """Yield a range, and check after each piece that the file is still the same."""
         driver, path = _driver(self.spec)
         for first in range(start, stop, PIECE_BYTES):
             last = min(first + PIECE_BYTES, stop)
             piece: bytes = driver.cat_file(path, start=first, end=last)
-            if self._look() != [listed]:
+            if self._look() != listed:
                 raise changed(self.spec)
             yield piece
             if len(piece) != last - first:
@@ -73,19 +63,15 @@ class UrlSource(RemoteSource):
         driver.invalidate_cache()
         found = driver.find(root, maxdepth=MAX_DEPTH + 1, detail=True)
         if list(found) == [root]:  # some drivers list nothing for a single file
-            return {"": self._look()[0]}
+            return {"": self._look()}
         inside = f"{root.rstrip('/')}/"
         names = {path: path.removeprefix(inside) for path in found if not path.endswith("/")}
         return checked_listing({n: _listed(self.child(n).spec, found[path]) for path, n in names.items()}, self.spec)
 
-    def _look(self) -> list[Listed]:
+    def _look(self) -> Listed:
         driver, path = _driver(self.spec)
         driver.invalidate_cache()
-        # Storages that may not be listed refuse a missing file.
-        with suppress(FileNotFoundError, PermissionError):
-            details = driver.info(path)
-            return [_listed(self.spec, details)] if details.get("type") == "file" else []
-        return []
+        return _listed(self.spec, driver.info(path))
 
 
 def _listed(url: str, details: Mapping[str, Any]) -> Listed:

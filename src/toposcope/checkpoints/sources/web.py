@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Self
 from urllib.parse import quote, unquote, urljoin, urlsplit
@@ -39,14 +39,11 @@ def claims(spec: str) -> bool:
 
 def roots(spec: str, access: Access) -> list[tuple[str, "WebSource"]]:
     """Return the one place that an address names; no request is made."""
-    try:
-        host = urlsplit(spec).hostname
-    except ValueError:
-        host = None
-    if not host:
-        raise ToposcopeError("an http address without a host; write https://host/path")
-    source = WebSource(spec, access)
-    return [(source.name or host, source)]
+    with suppress(ValueError):
+        if host := urlsplit(spec).hostname:
+            source = WebSource(spec, access)
+            return [(source.name or host, source)]
+    raise ToposcopeError("an http address without a host; write https://host/path")
 
 
 class WebSource(RemoteSource):
@@ -213,16 +210,8 @@ def size_of(header: str) -> int | None:
 
 
 def _netrc() -> "Auth | None":
-    from netrc import NetrcParseError
-
     import httpx2
 
-    try:
+    with suppress(FileNotFoundError):
         return httpx2.NetRCAuth()
-    except FileNotFoundError:
-        return None
-    except (NetrcParseError, OSError, UnicodeDecodeError):
-        # Not chained: its message may quote a password.
-        raise ToposcopeError(
-            "~/.netrc: cannot be read, is not in its format, or others may read it; correct it"
-        ) from None
+    return None
