@@ -214,12 +214,15 @@ def double_biases(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> s
 
 def by_recurrence(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
     """Vote by the two matrices of a recurrent cell: both have its outputs, several for each number of its state."""
-    of_inputs = {_without(m.name, {"ih", "xh"}): m for m in matrices if _RECURRENT.isdisjoint(words_of(m.name))}
     pairs = [run.matrices[-2:] for runs in _runs(matrices, vectors) for run in runs if len(run.matrices) > 1]
-    for matrix in matrices:
-        if not _RECURRENT.isdisjoint(words_of(matrix.name)):
-            inputs = of_inputs.get(_without(matrix.name, _RECURRENT))
-            pairs += [[inputs, matrix]] if inputs else []
+    named = [matrix for matrix in matrices if any(word in matrix.name for word in _RECURRENT)]
+    recurrent = {m.name: m for m in named if not _RECURRENT.isdisjoint(words_of(m.name))}
+    # Most models have none, and their names need not be split.
+    others = [matrix for matrix in matrices if matrix.name not in recurrent] if recurrent else []
+    of_inputs = {_without(matrix.name, {"ih", "xh"}): matrix for matrix in others}
+    for name, matrix in recurrent.items():
+        if (inputs := of_inputs.get(_without(name, _RECURRENT))) is not None:
+            pairs.append([inputs, matrix])
     for first, second in pairs:
         for axis in _outputs_of_cell(first, second):
             vote = Vote(axis == 1, Rank.BIAS, f"the outputs that {first.name} and {second.name} share")
