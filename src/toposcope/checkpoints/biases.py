@@ -56,7 +56,7 @@ def by_only_vectors(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) ->
     for module, (of_module, names) in modules.items():
         if module and len(of_module) == len(names) == 1:
             vote = _fitting(of_module[0], names[0], vectors[names[0]])
-            if vote is not None and not is_bias(names[0]):
+            if vote is not None and vote.rank is Rank.BIAS and not is_bias(names[0]):
                 yield of_module[0].name, vote._replace(rank=Rank.STREAM)
 
 
@@ -67,7 +67,7 @@ def _fitting(matrix: Stored, name: str, shape: Shape) -> Vote | None:
     if (rows == length) != (columns == length):
         return Vote(columns == length, Rank.BIAS, f"the length of {name}")
     if rows == columns == length > 1 and len(shape) == 2 and matrix.convention is Convention.BY_HAND:
-        return Vote(shape[0] == 1, Rank.BIAS, f"{name} is a {'row' if shape[0] == 1 else 'column'}")
+        return Vote(shape[0] == 1, Rank.ROW_OR_COLUMN, f"{name} is a {'row' if shape[0] == 1 else 'column'}")
     return None
 
 

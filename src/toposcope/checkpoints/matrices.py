@@ -28,6 +28,8 @@ from toposcope.checkpoints.tuning import SMALL_SIZE
 from toposcope.checkpoints.votes import Stored
 from toposcope.wording import examples
 
+_OTHER_HALF = {"mlp.in": "mlp.out", "mlp.out": "mlp.in"}
+
 
 class Candidate(NamedTuple):
     """A tensor that may be a matrix: its numbers, its role, and how that was recognised."""
@@ -69,16 +71,24 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
     width = layouts.residual_width(entries, of_tokens or named, others)
     known = _by_shape(candidates, width, vectors)
     vocabularies = {table.shape[0] for table in tables}
-    found = layouts.matrices([(c.entry, c.role) for c in known.values()], width, vectors, vocabularies)
+    found = layouts.matrices([(c.entry, _role_by_name(c)) for c in known.values()], width, vectors, vocabularies)
     for name, parts in found.items():
         entry, role, why = known[name]
         if not parts:
             result.rest[name] = f"{len(entry.shape)} {MORE_AXES}"
         for part in parts:
             transposed, reason = part.orientation
+            if why == roles.BY_SHAPE and transposed:
+                role = _OTHER_HALF.get(role, role)
             made = Layer(part.entry.name, role, transposed, "", part.entry, tensor=name, why=why, how=part.layout)
             result.layers.append(replace(made, orientation=reason))
     return result
+
+
+def _role_by_name(candidate: Candidate) -> str:
+    """Return a role that may show an orientation, not one for which an orientation was supposed."""
+    is_supposed = candidate.why == roles.BY_SHAPE and candidate.role not in {"embed", "head"}
+    return "other" if is_supposed else candidate.role
 
 
 def _leave_out_copies(entries: Sequence[Entry], result: Sorted, *, by_numbers: bool) -> None:

@@ -125,7 +125,8 @@ def _decided(matrix: Stored, convention: Convention, own: Agreed, family: Agreed
         own = {rank: vote for rank, vote in own.items() if rank is Rank.BIAS}
     for votes, rank in (
         *((own, Rank.BIAS), (own, Rank.STREAM), (family, Rank.BIAS), (shared, Rank.BIAS), (shared, Rank.STREAM)),
-        *((own, Rank.CHAIN), (shared, Rank.CHAIN), (own, Rank.HALF_BY_NAME), (shared, Rank.HALF_BY_NAME)),
+        *((own, Rank.CHAIN), (shared, Rank.CHAIN), (own, Rank.ROW_OR_COLUMN), (shared, Rank.ROW_OR_COLUMN)),
+        *((own, Rank.HALF_BY_NAME), (shared, Rank.HALF_BY_NAME)),
     ):
         if (vote := votes.get(rank)) is not None:
             return Orientation(vote.transposed, f"{'' if votes is own else 'as others: '}{vote.reason}")

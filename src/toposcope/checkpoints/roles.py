@@ -58,8 +58,9 @@ block     | attn.out  | OLMo, XLM, NumPy           | o_proj attn_out attn_output
 block     | attn.out  | OLMo, XLM, NumPy           | to_out
 block     | mlp.in    | OPT, fairseq, torch, XLM   | fc1 fc_1 c_fc fc_in linear1 linear_1 lin1 lin_1 linear_x linear_y
 block     | mlp.in    | OLMo, Llama, NumPy         | ff_proj up_proj gate_proj gate_up_proj ffn w1 w_1 w3 w_3 w_in
+block     | mlp.in    | Llama, NumPy               | up w_up w_gate
 block     | mlp.out   | OPT, fairseq, torch, XLM   | fc2 fc_2 fc_out linear2 linear_2 lin2 lin_2
-block     | mlp.out   | OLMo, Llama, NumPy         | ff_out down_proj w2 w_2 w_out
+block     | mlp.out   | OLMo, Llama, NumPy         | ff_out down_proj w2 w_2 w_out down w_down
 mlp       | mlp.out   | transformers, GPT-2, timm  | c_proj proj fc2 fc_out down_proj out_proj output_proj
 mlp       | mlp.out   | transformers, GPT-2, timm  | dense_4h_to_h down
 mlp       | mlp.out   | Llama, T5, TransformerLens | w2 w_2 wo w_o wout w_out wdown w_down linear2 linear_2 lin2 lin_2
