@@ -131,6 +131,10 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]]
         },
         {"layers.0.W_q.weight": True, "layers.0.w_up.weight": True, "layers.0.w_down.weight": True},
     ),
+    "the only evidence speaks against the convention": (
+        {"tok_emb": r(30, 12), "unembed.weight": r(12, 30), "layers.0.wq.weight": r(12, 12)},
+        {"unembed.weight": None, "layers.0.wq.weight": None},
+    ),
     "nothing shows it": ({"W": r(7, 12), "U": r(12, 12)}, {"W": None, "U": None}),
     "a linear map of torch by its format": ({"fc.weight": r(7, 12)}, {"fc.weight": False}),
     "a bias overrules the name of a linear map (PaddlePaddle)": (

@@ -131,7 +131,7 @@ def _runs(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[
             # All matrices first, then all vectors, if these fit them all the same way round.
             pairs = [*zip(runs[0].matrices, following, strict=True)]
             votes = [_fitting(matrix, *vector) for matrix, vector in pairs]
-            if len({vote.transposed for vote in votes if vote}) == 1:
+            if len({vote.transposed for vote in votes if vote and vote.rank is Rank.BIAS}) == 1:
                 runs = [_Run([matrix], vector) for matrix, vector in pairs]
         yield runs
 

@@ -86,9 +86,10 @@ def orientations(
         if convention is Convention.BY_HAND:
             of_group += [Vote(turned, Rank.STREAM, "the weights of its heads") for turned in columns_of_heads]
         shared = _agreed(of_group, _votes_against(convention, len(members)))
+        usual = _usual(convention, _agreed(of_group).get(Rank.STREAM))
         for m in members:
             family = of_families[template_of(m.name)]
-            result[m.name] = _decided(m, convention, _agreed(votes[m.name]), family, shared)
+            result[m.name] = _decided(m, convention, _agreed(votes[m.name]), family, shared, usual)
     return result
 
 
@@ -115,7 +116,18 @@ def _votes_against(convention: Convention, n_matrices: int) -> dict[Rank, int]:
     return {Rank.STREAM: 2, Rank.CHAIN: max(2, n_matrices), Rank.HALF_BY_NAME: max(2, n_matrices)}
 
 
-def _decided(matrix: Stored, convention: Convention, own: Agreed, family: Agreed, shared: Agreed) -> Orientation:
+def _usual(convention: Convention, sole: Vote | None) -> Orientation:
+    """Return what a convention stands for, unless the sole evidence in the file speaks against it."""
+    usual = {
+        Convention.LINEAR: Orientation(False, "weight of a linear map"),
+        Convention.KERNEL: Orientation(True, "kernel"),
+    }.get(convention, UNKNOWN)
+    return UNKNOWN if sole is not None and sole.transposed != usual.transposed else usual
+
+
+def _decided(
+    matrix: Stored, convention: Convention, own: Agreed, family: Agreed, shared: Agreed, usual: Orientation
+) -> Orientation:
     """Decide by the strongest evidence: the matrix's own, then that of its convention, then the convention itself.
 
     `family` are the matrices whose names differ in numbers alone.
@@ -130,13 +142,9 @@ def _decided(matrix: Stored, convention: Convention, own: Agreed, family: Agreed
     ):
         if (vote := votes.get(rank)) is not None:
             return Orientation(vote.transposed, f"{'' if votes is own else 'as others: '}{vote.reason}")
-    if convention is Convention.LINEAR:
-        return Orientation(False, "weight of a linear map")
-    if convention is Convention.KERNEL:
-        return Orientation(True, "kernel")
     if convention is Convention.BY_HAND and _TRANSFORMER_LENS.search(matrix.name):
         return Orientation(True, "TransformerLens by its name")
-    return UNKNOWN
+    return usual
 
 
 # The residual stream
