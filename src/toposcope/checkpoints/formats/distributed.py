@@ -7,9 +7,8 @@ are put together from their chunks without a process group.
 import io
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -42,6 +41,7 @@ LIGHTNING_META = "meta.pt"  # a file that Lightning writes into the folder
 _ALL_LAYERS = re.compile(r"(.*(?:^|\.)layers)\.(?!\d)(.+)")
 MAX_LAYERS = 1 << 12
 _Chunk = tuple[tuple[int, ...], tuple[int, ...]]  # offsets and sizes
+_Part = tuple[tuple[int, ...], tuple[int, ...], Callable[[], Entry]]  # the same, and what opens the stored tensor, once
 
 
 class _Properties(Placeholder):
@@ -107,32 +107,20 @@ def _layers_of(entry: Entry) -> list[Entry]:
     return [slice_of(entry, k, f"{match[1]}.{k}.{match[2]}") for k in range(entry.shape[0])]
 
 
-@dataclass(frozen=True)
-class _Part:
-    """One chunk of a tensor, and the bytes of a file that hold it."""
-
-    offsets: tuple[int, ...]
-    sizes: tuple[int, ...]
-    dtype: str
-    file: StoredFile
-    start: int
-    stop: int
-
-    @cached_property
-    def entry(self) -> Entry:
-        """The stored tensor; its archive is opened once."""
-        where = f"the chunk at byte {self.start}"
-        if self.file.read(self.start, min(self.start + 4, self.stop)).tobytes() != b"PK\x03\x04":
-            raise damaged(self.file, f"{where} is not an archive of torch.save")
-        archive = Archive(self.file, self.start, self.stop)
-        content = archive.content
-        if not isinstance(content, StoredTensor):
-            raise damaged(self.file, f"{where} holds no tensor")
-        entry = archive.entry("chunk", content)
-        if (entry.shape, entry.dtype) != (self.sizes, self.dtype):
-            holds, says = f"{entry.dtype} {list(entry.shape)}", f"{self.dtype} {list(self.sizes)}"
-            raise damaged(self.file, f"{where} holds {holds}, but {METADATA} says {says}")
-        return entry
+def _opened(file: StoredFile, start: int, stop: int, sizes: tuple[int, ...], dtype: str) -> Entry:
+    """Return the stored tensor of a chunk."""
+    where = f"the chunk at byte {start}"
+    if file.read(start, min(start + 4, stop)).tobytes() != b"PK\x03\x04":
+        raise damaged(file, f"{where} is not an archive of torch.save")
+    archive = Archive(file, start, stop)
+    content = archive.content
+    if not isinstance(content, StoredTensor):
+        raise damaged(file, f"{where} holds no tensor")
+    entry = archive.entry("chunk", content)
+    if (entry.shape, entry.dtype) != (sizes, dtype):
+        holds, says = f"{entry.dtype} {list(entry.shape)}", f"{dtype} {list(sizes)}"
+        raise damaged(file, f"{where} holds {holds}, but {METADATA} says {says}")
+    return entry
 
 
 class _Stored:
@@ -192,10 +180,11 @@ class _Stored:
         listed = [[natural_numbers(_field(c, name)) for name in ("offsets", "sizes")] for c in _field(record, "chunks")]
         chunks = [(offsets, sizes) for offsets, sizes in listed if 0 not in sizes]
         _check_chunks(self._file, fqn, shape, chunks)
-        parts = [self._part(fqn, offsets, sizes, dtype) for offsets, sizes in chunks]
+        parts = [(offsets, sizes, self._part(fqn, offsets, sizes, dtype)) for offsets, sizes in chunks]
         return Entry(name, shape, dtype, partial(_read, shape, dtype, parts))
 
-    def _part(self, fqn: str, offsets: tuple[int, ...], sizes: tuple[int, ...], dtype: str) -> _Part:
+    def _part(self, fqn: str, offsets: tuple[int, ...], sizes: tuple[int, ...], dtype: str) -> Callable[[], Entry]:
+        """Return what opens a chunk, whose place in a file is checked now."""
         place = self._places.get((fqn, offsets))
         if place is None:
             where = f"{self._file.location}: names no file for {fqn[:80]!r} at {list(offsets)}"
@@ -213,7 +202,7 @@ class _Stored:
             raise truncated(file, f"it ends at byte {file.size}, {start + length} are needed")
         if math.prod(sizes) * itemsize(dtype) > max(length, MAX_EXPANDED_BYTES):
             raise damaged(self._file, f"{fqn[:80]!r} has chunks larger than the {length} bytes that hold them")
-        return _Part(offsets, sizes, dtype, file, start, start + length)
+        return cache(partial(_opened, file, start, start + length, sizes, dtype))
 
 
 def _check_chunks(file: StoredFile, fqn: str, shape: tuple[int, ...], chunks: Sequence[_Chunk]) -> None:
@@ -232,18 +221,14 @@ def _check_chunks(file: StoredFile, fqn: str, shape: tuple[int, ...], chunks: Se
 def _read(shape: tuple[int, ...], dtype: str, parts: Sequence[_Part], start: int, stop: int) -> NDArray[Any]:
     """Put rows together from the chunks they lie in."""
     if not shape:
-        return parts[0].entry.whole()
-    wanted = [
-        (part, first, last)
-        for part in parts
-        if (first := max(start, part.offsets[0])) < (last := min(stop, part.offsets[0] + part.sizes[0]))
-    ]
-    if len(wanted) == 1:
-        ((part, first, last),) = wanted
-        return part.entry.read(first - part.offsets[0], last - part.offsets[0])
+        return parts[0][2]().whole()
     rows = np.empty((stop - start, *shape[1:]), DTYPES[dtype])
-    for part, first, last in wanted:
-        others = zip(part.offsets[1:], part.sizes[1:], strict=True)
-        place = (slice(first - start, last - start), *(slice(at, at + size) for at, size in others))
-        rows[place] = part.entry.read(first - part.offsets[0], last - part.offsets[0])
+    for offsets, sizes, opened in parts:
+        first, last = max(start, offsets[0]), min(stop, offsets[0] + sizes[0])
+        if first < last:
+            read = opened().read(first - offsets[0], last - offsets[0])
+            if read.shape == rows.shape:
+                return read
+            others = (slice(at, at + size) for at, size in zip(offsets[1:], sizes[1:], strict=True))
+            rows[(slice(first - start, last - start), *others)] = read
     return rows

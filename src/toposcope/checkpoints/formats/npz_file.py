@@ -10,13 +10,13 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.lib.format import read_array_header_1_0, read_array_header_2_0, read_magic
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.contents import is_state
 from toposcope.checkpoints.formats.entry import Entry
 from toposcope.checkpoints.formats.model_folder import lone_file
-from toposcope.checkpoints.formats.pickles import Opened, StoredArray, StoredDtype, stream_of, strided_entry
+from toposcope.checkpoints.formats.pickles import Opened, StoredArray, StoredDtype, stream_of
 from toposcope.checkpoints.sources.source import (
-    Bytes,
     Files,
     RangeStream,
     StoredFile,
@@ -43,13 +43,10 @@ def opened(_spec: str, files: Files) -> tuple[StoredFile, "_Arrays"]:
 
 
 class _Deflated(StoredArray):
-    """A compressed array: its member of the archive, and where that begins."""
+    """A compressed array, by its name in the archive."""
 
-    __slots__ = ("begin", "info")
-
-    def __init__(self, info: zipfile.ZipInfo, begin: int) -> None:
-        super().__init__()
-        self.info, self.begin = info, begin
+    __slots__ = ("name",)
+    name: str
 
 
 class _Arrays(Opened):
@@ -62,26 +59,21 @@ class _Arrays(Opened):
         self.content = _nested(_members(file))
 
     def entry(self, name: str, tensor: Any) -> Entry:
-        if not isinstance(tensor, _Deflated) or tensor.tensor is None or not isinstance(tensor.data, Deferred):
-            return super().entry(name, tensor)
-        size = tensor.data.stop - tensor.data.start
-        data = partial(_inflated, self.file, tensor.info, tensor.begin, tensor.data.start)
-        found = strided_entry(self.file, name, tensor.tensor, size, data, is_big=tensor.is_big)
-        return replace(found, sequential_rows=False)  # rows are read with all before them
+        found = super().entry(name, tensor)
+        if not isinstance(tensor, _Deflated):
+            return found
+        return replace(found, read=partial(_inflated, self.file, tensor.name), sequential_rows=False)
 
 
-def _inflated(file: StoredFile, info: zipfile.ZipInfo, begin: int, header: int, start: int, stop: int) -> Bytes:
-    """Return bytes of the numbers of a compressed array."""
-    stream = io.BufferedReader(RangeStream(file, begin, begin + info.compress_size), 1 << 20)
+def _inflated(file: StoredFile, name: str, start: int, stop: int) -> NDArray[Any]:
+    """Return rows of a compressed array, which is read whole."""
     try:
-        with zipfile.ZipExtFile(stream, "r", info) as opened:
-            opened.seek(header + start)
-            content = opened.read(stop - start)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
-        raise damaged(file, f"the compressed bytes of {info.filename[:80]!a} cannot be read") from error
-    if len(content) != stop - start:
-        raise damaged(file, f"{info.filename[:80]!a} ends too early")
-    return np.frombuffer(bytearray(content), np.uint8)
+        with np.load(io.BufferedReader(RangeStream(file), 1 << 20)) as arrays:
+            whole: NDArray[Any] = arrays[name]
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+        raise damaged(file, f"the compressed bytes of {name[:80]!a} cannot be read") from error
+    whole = whole.astype(whole.dtype.newbyteorder("="), copy=False)
+    return whole[start:stop] if whole.ndim else whole
 
 
 def _members(file: StoredFile) -> dict[str, StoredArray]:
@@ -113,9 +105,11 @@ def _member(file: StoredFile, info: zipfile.ZipInfo, stream: BinaryIO, archive: 
         if is_stored and info.compress_size != info.file_size:
             raise damaged(file, f"{name} has two sizes")
         shape, is_fortran, dtype = _header(file, name, opened)
-        before = begin if is_stored else 0
-        numbers = Deferred(before + opened.tell(), before + info.file_size)
-    array = StoredArray() if is_stored else _Deflated(info, begin)
+        numbers = Deferred(begin + opened.tell(), begin + info.file_size)
+    array = StoredArray()
+    if not is_stored:
+        array = _Deflated()
+        array.name = info.filename
     try:
         array.fill(shape, dtype, is_fortran, numbers)
     except ValueError as error:
