@@ -1,11 +1,9 @@
 """torch.distributed.checkpoint without a process group: tensors from their chunks, beside torch's own loader."""
 
 import pickle
-import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -188,30 +186,25 @@ def test_layouts_of_series(tmp_path: Path) -> None:
     assert len(hashes) == 1
 
 
-def test_layers_stacked_by_megatron_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_stacked_by_megatron_core(tmp_path: Path) -> None:
     stacked = random_weights({"decoder.layers.mlp.linear_fc1.weight": (3, 6, 4), "decoder.layers.norm.weight": (3, 4)})
     other = random_weights({"embedding.word_embeddings.weight": (8, 4), "optimizer.state.exp_avg.x": (5,)})
     weights = stacked | other
     cuts = {"decoder.layers.mlp.linear_fc1.weight": ((1, 2), (3,), ()), "decoder.layers.norm.weight": ((1, 2), ())}
     write_sharded(tmp_path / "iter_10", weights, cuts, paths={name: (name,) for name in weights})
-    as_megatron_core(tmp_path / "iter_10", monkeypatch)
+    as_megatron_core(tmp_path / "iter_10")
     expected = {name: tensor for name, tensor in other.items() if "optimizer" not in name}
     for name, tensor in stacked.items():
         expected |= {name.replace("layers.", f"layers.{k}."): part for k, part in enumerate(tensor)}
     assert_same(Checkpoint(tmp_path / "iter_10", 10).tensors(), expected)
 
 
-def as_megatron_core(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Add what Megatron-Core writes, and give the metadata its class."""
-    name = "megatron.core.dist_checkpointing.strategies.torch"
-    for k in range(1, name.count(".") + 2):
-        part = ".".join(name.split(".")[:k])
-        monkeypatch.setitem(sys.modules, part, ModuleType(part))
-    kind = type("MCoreMetadata", (Metadata,), {"__module__": name})
-    monkeypatch.setattr(sys.modules[name], "MCoreMetadata", kind, raising=False)
-    metadata = pickle.loads((folder / ".metadata").read_bytes())  # noqa: S301 - written above
-    metadata.__class__ = kind
-    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+def as_megatron_core(folder: Path) -> None:
+    """Add what Megatron-Core writes, and give the metadata a class of another name, as it does."""
+    metadata = folder / ".metadata"
+    content = metadata.read_bytes()
+    assert content.count(b"\x08Metadata") == 1
+    metadata.write_bytes(content.replace(b"\x08Metadata", b"\x08MCoreOne"))
     (folder / "metadata.json").write_text('{"sharded_backend": "torch_dist", "sharded_backend_version": 1}')
     torch.save({"iteration": 10}, folder / "common.pt")
 
@@ -251,19 +244,10 @@ def test_a_name_that_leads_out_of_the_folder(name: Any, tmp_path: Path) -> None:
     assert kind(changed(sharded(tmp_path), change), "outside its folder") == "unsafe"
 
 
-def test_missing_and_truncated_files(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     folder = sharded(tmp_path)
-    shard, metadata = folder / "__1_0.distcp", folder / ".metadata"
-    content, described = shard.read_bytes(), metadata.read_bytes()
-    for wrong in (content[:-1], content[:-100] + bytes(100)):
-        shard.write_bytes(wrong)
-        assert kind(folder, at=shard.name) == "truncated"
-    for length in (0, 1, 50, 300, len(described) - 1):
-        metadata.write_bytes(described[:length])
-        assert kind(folder) == "damaged"
-    metadata.write_bytes(described)
-    shard.unlink()
-    assert kind(folder, "missing", at=shard.name) == "missing shard"
+    (folder / "__1_0.distcp").unlink()
+    assert kind(folder, "missing", at="__1_0.distcp") == "missing shard"
 
 
 HEAD = "model.head.weight"

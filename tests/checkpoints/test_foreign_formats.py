@@ -106,17 +106,6 @@ def test_a_zip_bomb_is_refused_without_being_unpacked(tmp_path: Path) -> None:
         Checkpoint(path, 0).entries  # noqa: B018
 
 
-@given(st.data())
-@examples(60)
-def test_a_damaged_npz_is_refused_in_one_line_or_read(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    path = tmp_path_factory.mktemp("npz") / "a.npz"
-    np.savez_compressed(path, a=floats(4, 5), b=floats(3, 2))
-    damage(path, data)
-    refused_or_read(path)
-
-
 def test_listing_reads_no_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays: dict[str, Any] = {f"layers.{k}.weight": floats(512, 512) for k in range(3)}
     np.savez(tmp_path / "a.npz", **arrays)
@@ -250,12 +239,16 @@ def test_a_hostile_msgpack_is_refused(tmp_path: Path, content: bytes, words: str
         read(path)
 
 
-@given(st.data())
-@examples(60)
-def test_a_damaged_msgpack_is_refused_in_one_line_or_read(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+@given(data=st.data(), is_npz=st.booleans())
+@examples(120)
+def test_a_damaged_file_is_refused_in_one_line_or_read(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, is_npz: bool
 ) -> None:
-    path = flax(tmp_path_factory.mktemp("flax") / "a.msgpack", gpt2(outputs_first=True))
+    path = tmp_path_factory.mktemp("damaged") / ("a.npz" if is_npz else "a.msgpack")
+    if is_npz:
+        (np.savez_compressed if data.draw(st.booleans()) else np.savez)(path, a=floats(4, 5), b=floats(3, 2))
+    else:
+        flax(path, gpt2(outputs_first=True))
     damage(path, data)
     refused_or_read(path)
 
@@ -277,6 +270,14 @@ def test_a_damaged_msgpack_is_refused_in_one_line_or_read(
         (["a.npz", "b.npz"], ""),
         (["opt_state.msgpack"], ""),
         (["optimizer.npz"], ""),
+        (["mp_rank_00/model_optim_rng.pt"], "torch_file"),
+        (["mp_rank_00/model_optim_rng.pt", "mp_rank_01/model_optim_rng.pt"], "rank_files"),
+        (["global_step9/zero_pp_rank_0_mp_rank_00_model_states.pt", "latest"], "rank_files"),
+        (["global_step9/mp_rank_00_model_states.pt", "latest"], "model_folder"),
+        (["mp_rank_00_model_states.pt"], "torch_file"),
+        (["consolidated.00.pth", "params.json"], "model_folder"),
+        (["consolidated.00.pth", "consolidated.01.pth"], "rank_files"),
+        (["consolidated.01.pth"], "rank_files"),
     ],
 )
 def test_one_format_at_most_recognises_a_folder(names: list[str], format_name: str) -> None:

@@ -11,7 +11,6 @@ from small_checkpoints import Weights, assert_refused, family_weights, random_we
 from stored_tensors import tensor_of
 
 from toposcope.checkpoints import Checkpoint, series
-from toposcope.checkpoints.formats import _formats, is_checkpoint
 from toposcope.checkpoints.formats.rank_files import parts_of
 from toposcope.checkpoints.sources import CheckpointError
 
@@ -248,17 +247,3 @@ def test_a_pointer_in_place_of_text(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(POINTER)
     with refused(tmp_path / name, "Git LFS pointer"):
         series(tmp_path)[0].layers()
-
-
-def test_no_two_formats_claim_the_same_files(tmp_path: Path) -> None:
-    megatron(tmp_path / "a", "00")
-    megatron(tmp_path / "b", "00", "01")
-    deepspeed(tmp_path / "c", *ZERO3)
-    deepspeed(tmp_path / "d", "mp_rank_00")
-    llama(tmp_path / "e", 1)
-    llama(tmp_path / "f", 2)
-    for folder in sorted(tmp_path.iterdir()):
-        names = [str(file.relative_to(folder)) for file in folder.rglob("*.*")]
-        for listed in (names, *([name] for name in names if "optim_states" not in name and "json" not in name)):
-            assert is_checkpoint(listed)
-            assert sum(format.claims(listed) for format in _formats()) == 1, listed
