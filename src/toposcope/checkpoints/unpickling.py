@@ -7,7 +7,7 @@ memory, time or the stack out of proportion to the file: the machine itself has 
 import io
 import pickle
 import pickletools
-from collections import ChainMap, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
@@ -81,9 +81,7 @@ class Placeholder(dict[Any, Any]):
     def __setstate__(self, state: Any) -> None:
         # Attributes come alone, or before those of __slots__. They are not copied: a pickle can set them many times.
         parts = state if type(state) is tuple and len(state) == 2 else (state,)
-        attributes = [part for part in parts if isinstance(part, dict)]
-        if attributes:
-            self.state = attributes[0] if len(attributes) == 1 else ChainMap(*reversed(attributes))
+        self.state = next((part for part in parts if part and isinstance(part, dict)), self.state)
 
     def __call__(self, *arguments: Any) -> "Placeholder":
         """Return another object of this class."""

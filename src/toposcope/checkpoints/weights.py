@@ -23,7 +23,7 @@ from toposcope.wording import examples
 MAX_NAMES = 3
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""
-PACKED, OBJECTS = "packed weights and adapters", "objects other than plain tensors"
+PACKED, OBJECTS = "packed weights and adapters", "values that are not read"
 _UNREAD = "{}, not plain numbers; save plain tensors (model.dequantize(), full_tensor(), to_dense())"
 Configuration = Callable[[str], Mapping[str, Any]]  # returns the content of a JSON file by its name
 _UNKNOWN_ORIENTATION = "no bias, width or chain of shapes shows the outputs, so values of rows may be those of columns"

@@ -146,8 +146,8 @@ def _visit(model: Model, name: str, content: Any, above: list[int]) -> None:
         model.unread[name] = Unread(f"array of dtype {content.code}" if content.code else "array", 0)
     elif isinstance(content, str | int | float | bytes | None) or id(content) in above or len(above) > MAX_DEPTH:
         return
-    elif (parts := _parts_of_model(content)) is not None:
-        for part, value in parts:
+    elif is_module(content) or isinstance(content, list | tuple) or items_of(content) is not None:
+        for part, value in _module_items(content) if is_module(content) else parts_by_key(content).items():
             if isinstance(part, str | int):
                 # Haiku separates the modules of a name by slashes.
                 inner = f"{name.replace('/', '.')}.{part}" if name else str(part)
@@ -159,16 +159,6 @@ def _visit(model: Model, name: str, content: Any, above: list[int]) -> None:
         numbers = math.prod(shape) if shape else _count(content)
         is_weight = len(shape) > 1 if shape else numbers > 0 and "ensor" in what
         model.unread[name] = Unread(what, numbers, is_weight and "sparse" not in what)
-
-
-def _parts_of_model(content: Any) -> Iterator[tuple[Any, Any]] | None:
-    """Return what a module, a dictionary or a list holds; None of anything else."""
-    if is_module(content):
-        return _module_items(content)
-    items = items_of(content)
-    if items is None and isinstance(content, list | tuple):
-        items = parts_by_key(content)
-    return None if items is None else iter(items.items())
 
 
 def _module_items(module: Placeholder) -> Iterator[tuple[str, Any]]:
@@ -202,8 +192,7 @@ def _count(content: Any) -> int:
 def is_state(name: str | int, value: Any) -> bool:
     """Return whether a value is the state of an optimizer, a scheduler or a random number generator."""
     text = name if isinstance(name, str) else ""
-    is_named = is_other(text) or _STATES.fullmatch(text) is not None
-    return is_named or "param_groups" in (items_of(value) or ())
+    return bool(is_other(text) or _STATES.fullmatch(text) or "param_groups" in (items_of(value) or ()))
 
 
 def repeats(content: Any) -> bool:
@@ -279,10 +268,8 @@ def contents_of(content: Any, key: Key = (), nesting: int = MAX_NESTING) -> Cont
 
 def _usual(content: Any, key: Key, nesting: int, *, has_matrix: bool) -> Contents:
     """Find the models under a usual key: one, unless another usual key lies in it, or several known by their names."""
-    if key[-1] == "params" and nesting and "params" in (items_of(content) or ()):
-        return _usual(parts_by_key(content)["params"], (*key, "params"), nesting - 1, has_matrix=has_matrix)
     is_several = isinstance(content, list | tuple) and is_state_dict(content)
-    if key[-1] != "params" or is_several:
+    if key[-1] != "params" or is_several or "params" in (items_of(content) or ()):
         inner = contents_of(content, key, nesting)
         is_nested = inner.chosen is not None and inner.chosen[len(key) : len(key) + 1] in [(k,) for k in WEIGHT_KEYS]
         if is_several or is_nested or sum(_is_model_name(other[-1]) for other in inner.others) > 1:
