@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -317,16 +317,6 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - every name is inert
 # The check of the opcodes
 
 
-class _Opcode(NamedTuple):
-    """What an opcode does, as ``pickletools`` has it."""
-
-    name: str
-    size: int  # bytes of its argument; negative if they are a line, or counted
-    takes: int  # values taken from the stack
-    to_mark: bool  # whether it takes all values above the last mark instead
-    pushes: int
-
-
 _REFUSED = {
     *("EXT1", "EXT2", "EXT4", "INST", "NEWOBJ_EX", "NEXT_BUFFER", "READONLY_BUFFER", "PERSID"),
     *("LONG", "FLOAT", "STRING", "UNICODE", "GET", "PUT"),
@@ -345,15 +335,16 @@ _KEYS = {
 """Which of the values that an opcode takes are hashed."""
 
 
-def _opcode(opcode: pickletools.OpcodeInfo) -> _Opcode:
+def _described(opcode: pickletools.OpcodeInfo) -> tuple[str, int, int | None, int]:
+    """Return name, bytes of the argument, and how many values it takes (None: all above the mark) and pushes."""
     size = opcode.arg.n if opcode.arg else 0
     before, n_after = opcode.stack_before, len(opcode.stack_after)
     if pickletools.markobject in before:
-        return _Opcode(opcode.name, size, 0, True, n_after - before.index(pickletools.markobject))
-    return _Opcode(opcode.name, size, len(before), False, n_after)
+        return opcode.name, size, None, n_after - before.index(pickletools.markobject)
+    return opcode.name, size, len(before), n_after
 
 
-_OPCODES = {o.code.encode("latin1"): _opcode(o) for o in pickletools.opcodes if o.name not in _REFUSED}
+_OPCODES = {o.code.encode("latin1"): _described(o) for o in pickletools.opcodes if o.name not in _REFUSED}
 
 
 def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
@@ -372,7 +363,7 @@ def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
         code = stream.read(1)
         if code not in _OPCODES:
             raise pickle.UnpicklingError("an opcode that torch does not write" if code else "it ends too early")
-        name, n_bytes, n_taken, to_mark, n_pushed = _OPCODES[code]
+        name, n_bytes, n_taken, n_pushed = _OPCODES[code]
         size = NUMBER_PARTS if name in _NUMBERS else 1
         if n_bytes >= 0:
             content = code + stream.read(n_bytes) if n_bytes else code
@@ -407,7 +398,7 @@ def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
         elif name == "STOP":
             return bytes(kept)
         else:
-            start = marks.pop() if to_mark else len(stack) - n_taken
+            start = marks.pop() if n_taken is None else len(stack) - n_taken
             taken = stack[start:]
             if name in _KEYS and max(taken[_KEYS[name]], default=0) > MAX_KEY_PARTS:
                 raise pickle.UnpicklingError("a key of many parts, or a long one")
