@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,8 +95,8 @@ def combined(entries: Sequence[Entry], config: Mapping[str, Any]) -> Adapted:
             continue
         name = f"{module.removeprefix(_PEFT)}.weight"
         placed |= dict.fromkeys([*names, *plain, *([pair.alpha.name] if pair.alpha else [])])
-        read = product.read if weight is None else partial(_sum, weight, product)
-        placed[plain[0] if plain else names[0]] = Entry(name, product.shape, "float32", read)
+        changed = product if weight is None else replace(product, weight=weight)
+        placed[plain[0] if plain else names[0]] = Entry(name, product.shape, "float32", changed.read)
         how[name] = f"{'base + ' if plain else ''}LoRA, rank {product.first.shape[0]}, {product.words}"
     for entry in entries:
         # What is trained whole has the name that it has without the adapter; what is refused keeps its own.
@@ -155,7 +154,7 @@ def _sides(pair: _Pair) -> tuple[Entry, Entry]:
 
 @dataclass(frozen=True)
 class _Product:
-    """``scale * B @ A``, or its transpose for an embedding, whose rows are tokens."""
+    """``scale * B @ A``, or its transpose for an embedding, whose rows are tokens; added to a weight, if given."""
 
     first: Entry
     second: Entry
@@ -163,6 +162,7 @@ class _Product:
     number: float
     words: str  # the scale
     alpha: Entry | None = None  # multiplies the number
+    weight: Entry | None = None  # to which the product is added
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -170,10 +170,6 @@ class _Product:
         return shape[::-1] if self.embedding else shape
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
-        return np.ascontiguousarray(self.wide(start, stop), np.float32)
-
-    def wide(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Return rows of the product in double precision."""
         rank = self.first.shape[0]
         scale = self.number * (1.0 if self.alpha is None else float(self.alpha.numbers(0, 1).reshape(())))
         right = self.first.numbers(0, rank).reshape(rank, -1)
@@ -182,11 +178,10 @@ class _Product:
             rows = right[:, start:stop].T @ left.T * scale
         else:
             rows = self.second.numbers(start, stop).reshape(-1, rank) @ right * scale
-        return rows.reshape(stop - start, *self.shape[1:])
-
-
-def _sum(weight: Entry, product: _Product, start: int, stop: int) -> NDArray[np.float32]:
-    return np.ascontiguousarray(weight.numbers(start, stop) + product.wide(start, stop), np.float32)
+        rows = rows.reshape(stop - start, *self.shape[1:])
+        return np.ascontiguousarray(
+            rows if self.weight is None else self.weight.numbers(start, stop) + rows, np.float32
+        )
 
 
 def _product(pair: _Pair, config: Mapping[str, Any]) -> _Product:

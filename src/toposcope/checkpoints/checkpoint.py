@@ -138,14 +138,9 @@ class Checkpoint:
         ToposcopeError
             As `entries` does.
         """
-        of_source = getattr(self.source, "notes", ())
+        of_files = (*getattr(self.source, "notes", ()), *getattr(self._listing, "notes", ()))
         several = self.weights.several()
-        return [
-            *of_source,
-            *getattr(self._listing, "notes", ()),
-            *([several] if several else []),
-            *self.weights.remarks,
-        ]
+        return [*of_files, *([several] if several else []), *self.weights.remarks]
 
     @cached_property
     def stated(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ _LETTER = re.compile(r"(?:(?<=encoder)|(?<=backbone)|(?<=model)|(?<=net))_[km]$|
 _AVERAGED = re.compile(rf"(?:^|_)(?:{_AVERAGE})(?:_|$)", re.IGNORECASE)
 _TRANSLATED = re.compile(r"(?:^|[._])(?:source|src)|emb", re.IGNORECASE)  # a translation has a target of its own
 MIN_LISTED = 4  # tensors of a list that are known for copies by their shapes: fewer may agree by chance
-Tails = frozenset[tuple[str, tuple[int, ...]]]
+Tail = tuple[str, tuple[int, ...]]  # the rest of a name behind a module, and the shape
 
 
 @dataclass(frozen=True)
@@ -39,21 +39,19 @@ def copies(entries: Sequence[Entry], *, by_numbers: bool = True) -> list[Copy]:
     Two modules of equal tails and shapes are an original and its copy if the name of one says so, or, `by_numbers`, if
     they hold the same ones.
     """
-    floats = [entry for entry in entries if entry.is_float]
     modules: dict[str, list[Entry]] = {}
-    others: list[Entry] = []
-    for entry in floats:
-        outer = _copied(entry.name)
-        (modules.setdefault(outer, []) if outer else others).append(entry)
-    ends: dict[tuple[str, tuple[int, ...]], set[str]] = {}
+    for entry in entries:
+        if entry.is_float:
+            modules.setdefault(_copied(entry.name), []).append(entry)
+    others = modules.pop("", [])
+    ends: dict[Tail, set[str]] = {}
     for entry in others:
         for outer, tail in _cuts(entry.name):
             ends.setdefault((tail, entry.shape), set()).add(outer)
     found = []
     for module, inside in modules.items():
         original = _original(module, inside, ends)
-        if original is None:
-            original = _beside(module, inside, others)
+        original = _beside(module, inside, others) if original is None else original
         if original is not None:
             found.append(Copy(module, original or "the model", tuple(entry.name for entry in inside)))
     return found + (_listed_twice(others) if by_numbers else [])
@@ -84,7 +82,7 @@ def _without_word(module: str) -> set[str]:
     return {f"{outer}{dot}{plain}".strip(".").lower(), f"{outer}{dot}{plain}_q".lower()}
 
 
-def _original(module: str, inside: Sequence[Entry], ends: dict[tuple[str, tuple[int, ...]], set[str]]) -> str | None:
+def _original(module: str, inside: Sequence[Entry], ends: dict[Tail, set[str]]) -> str | None:
     """Return the module that holds every tensor of a copy under the same tail; empty for the whole model."""
     tails = [(entry.name[len(module) + 1 :].replace(".", ""), entry.shape) for entry in inside]
     found = set.intersection(*(ends.get(tail, set()) for tail in tails)) if all(tail for tail, _ in tails) else set()
@@ -143,7 +141,7 @@ def _listed_twice(entries: Sequence[Entry]) -> list[Copy]:
         for depth in range(1, min(3, len(parts))):
             if not parts[depth - 1].isdecimal():
                 modules.setdefault(".".join(parts[:depth]), []).append(entry)
-    alike: dict[Tails, list[str]] = {}
+    alike: dict[frozenset[Tail], list[str]] = {}
     for module, inside in modules.items():
         if sum(len(entry.shape) > 1 for entry in inside) > 1:
             alike.setdefault(frozenset((e.name.removeprefix(module), e.shape) for e in inside), []).append(module)

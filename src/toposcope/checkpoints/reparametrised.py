@@ -38,7 +38,8 @@ def put_together(entries: Sequence[Entry]) -> PutTogether:
         found = _weight(match, by_name) if match else None
         if found:
             made[name], how, used = found
-            if match and match.group(2) and _list_of(match, by_name) - {*used}:
+            stack = f"{match[1]}parametrizations.{match[2]}." if match and match[2] else ""
+            if stack and any(other.startswith(stack) and other not in used for other in by_name):
                 how = UNKNOWN  # several parametrisations, one after the other
             (result.unknown if how == UNKNOWN else result.how)[made[name].name] = how
             result.parts.update(dict.fromkeys(used, f"part of {made[name].name} ({how})"))
@@ -46,11 +47,6 @@ def put_together(entries: Sequence[Entry]) -> PutTogether:
     for name in made:
         del result.parts[name]
     return result
-
-
-def _list_of(match: re.Match[str], by_name: Mapping[str, Entry]) -> set[str]:
-    """Return what is stored of all parametrisations of one weight."""
-    return {name for name in by_name if name.startswith(f"{match.group(1)}parametrizations.{match.group(2)}.")}
 
 
 def _weight(match: re.Match[str], by_name: Mapping[str, Entry]) -> tuple[Entry, str, list[str]] | None:

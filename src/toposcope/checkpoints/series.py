@@ -30,7 +30,6 @@ from toposcope.checkpoints.steps import (
     Selection,
     counted_by,
     has_odd_step,
-    pattern_like,
     run_of,
     step_of,
     step_pattern,
@@ -44,9 +43,6 @@ _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
 _LIGHTNING = "lightning_logs"
 _STATE = "state.safetensors"  # next to the checkpoints of a run of ours; holds the state to resume from
-_ODD_STEP = (
-    "holds no plain number of steps; rename it, such as step_1000, or give the place of its digits by --step-pattern"
-)
 MAX_NAMED = 5  # files that are no steps; the rest are counted
 MAX_LOOKED_INTO = 1000  # files without a step in their names that are read for the step inside
 
@@ -249,8 +245,7 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     opened = Series(name, root.spec, (), (), root)
     place = _Place(opened, folder, names, _candidates(names), (*left, *unusable))
     is_file, is_one = names == [name], is_checkpoint(names) and not _is_in_a_folder(names)
-    steps = {} if is_file else _steps_by_names(place, options)
-    if steps:
+    if steps := {} if is_file else _steps_by_names(place, options):
         found = _by_names(place, steps, options)
     elif runs := _runs_below(names, only_lightning=is_one or bool(place.candidates)):
         return _only_run(place, runs, options)
@@ -364,15 +359,16 @@ def _steps_by_names(place: _Place, options: _Options) -> dict[str, int]:
     steps = {part: n for part, stem in place.candidates.items() if (n := options.step_of(stem)) is not None}
     runs: dict[str, list[str]] = {}
     for part in steps if options.pattern is None else ():
-        runs.setdefault(run_of(place.candidates[part]), []).append(part)
+        runs.setdefault(run_of(place.candidates[part])[0], []).append(part)
     usual = [parts for run, parts in runs.items() if not _CHOSEN.search(run)] or [*runs.values()]
     # A single one beside a run is not another run.
     usual = [parts for parts in usual if len(parts) > 1] if sum(len(p) > 1 for p in usual) == 1 else usual
     if len(usual) > 1:
         named = [parts[0] for parts in usual]
+        _, pattern = run_of(place.candidates[named[0]])
         raise ToposcopeError(
             f"{place.folder.spec}: checkpoints of {len(named)} runs by their names, such as {examples(named, 2)}; name "
-            f"one by --step-pattern '{pattern_like(place.candidates[named[0]])}'"
+            f"one by --step-pattern '{pattern}'"
         )
     return {part: steps[part] for part in usual[0]} if usual else steps
 
@@ -404,10 +400,7 @@ def _only_run(place: _Place, runs: list[str], options: _Options) -> Series:
     """Return the series of the one run below a folder; several are refused."""
     if len(runs) > 1:
         raise _several_runs(place.folder, runs)
-    below = place.folder
-    for part in runs[0].split("/"):
-        below = below.child(part)
-    opened = _in_one_place(runs[0].rpartition("/")[2], below, options)
+    opened = _in_one_place(_last_part(runs[0]), place.folder.child(runs[0]), options)
     beside = (part for part in place.candidates if part != _LIGHTNING)
     notes = (f"the one run below it, in {runs[0]}", *opened.notes)
     return replace(opened, ignored=(*opened.ignored, *beside, *place.left), notes=notes)
@@ -483,7 +476,10 @@ def _looked_into(opened: Series, where: Source, stem: str, options: _Options) ->
         beside = counters_in_folder(where) if isinstance(where, LocalSource) else {}
         step = step_within(found.stated or beside)
     if step is None and options.pattern is None and has_odd_step(stem):
-        raise ToposcopeError(f"{where.spec}: {stem!r} {_ODD_STEP}")
+        raise ToposcopeError(
+            f"{where.spec}: {stem!r} holds no plain number of steps; rename it, such as step_1000, or give the place "
+            "of its digits by --step-pattern"
+        )
     return replace(opened, checkpoints=(options.checkpoint(where, stem, step or 0),))
 
 

@@ -33,8 +33,11 @@ _WORDS = (
     rf"(?<![a-z])model[-_= ]{_NO_DATE}",
     rf"(?<![a-z])ep(?:och)?s?[-_= ]?+{_NO_DATE}",
 )
-_PATTERNS = [re.compile(text + _STEP, re.IGNORECASE | re.ASCII) for text in (*_WORDS, f"^{_NO_DATE}")]
-_PATTERNS[-1] = re.compile(f"^{_NO_DATE}{_STEP}$", re.ASCII)
+_PATTERNS = [
+    *(re.compile(text + _STEP, re.IGNORECASE | re.ASCII) for text in _WORDS),
+    re.compile(f"^{_NO_DATE}{_STEP}$", re.ASCII),
+]
+_COUNT_OF = ("step", "step", "step or epoch", "step or epoch", "epoch", "step or epoch")  # by each pattern
 # What stands where a step does and is no plain number (1e9, 0x10, 1_000, -5, digits of other scripts). After words that
 # need not mean a step, a size, a version, a hash or a date may stand as well.
 _ODD = r"0x[\da-f]+|\d+(?:\.\d+)?e[-+]?\d+|\d+(?:[_ ']\d{3})+|[-+]\d+|[^\x00-\x7f]+"
@@ -82,16 +85,11 @@ _COUNTED = re.compile(
 """What differs between the names of one run's checkpoints besides the step: other counters, losses, dates."""
 
 
-def run_of(stem: str) -> str:
-    """Return the part of a name before its step that all checkpoints of a run share."""
-    match = next((match for rule in _PATTERNS if (match := rule.search(stem))), None)
-    return _COUNTED.sub("", stem[: match.start()]).strip("-_.= ").lower() if match else ""
-
-
-def pattern_like(stem: str) -> str:
-    """Return a pattern that finds the step in the names of the run of one name."""
+def run_of(stem: str) -> tuple[str, str]:
+    """Return what all checkpoints of a run share before their step, and a pattern of the step in names like this."""
     match = next(match for rule in _PATTERNS if (match := rule.search(stem)))
-    return f"{re.escape(stem[: match.start(1)])}(\\d+)"
+    shared = _COUNTED.sub("", stem[: match.start()]).strip("-_.= ").lower()
+    return shared, f"{re.escape(stem[: match.start(1)])}(\\d+)"
 
 
 def has_odd_step(stem: str) -> bool:
@@ -131,7 +129,7 @@ def counted_by(spec: str, step: int) -> str:
         for stem in (part, part.rpartition(".")[0]):
             place = next((k for k, rule in enumerate(_PATTERNS) if rule.search(stem)), None)
             if place is not None and step_of(stem) == step:
-                return ("step", "step", "step or epoch", "step or epoch", "epoch", "step or epoch")[place]
+                return _COUNT_OF[place]
     return ""
 
 
