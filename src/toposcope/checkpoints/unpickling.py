@@ -4,6 +4,7 @@ The standard library's unpickler in C makes the object, after one check of the o
 memory, time or the stack out of proportion to the file: the machine itself has no bounds.
 """
 
+import builtins
 import io
 import pickle
 import pickletools
@@ -302,7 +303,8 @@ class _Unpickler(pickle.Unpickler):  # noqa: S301 - every name is inert
         if module == "torch._utils" and name.startswith("_rebuild_"):
             what = name.removeprefix("_rebuild_").replace("_", " ").replace("qtensor", "quantised tensor")
             return class_of(what, OtherTensor)
-        if module in _USUAL:
+        # A function, or a method such as Path.touch, is news.
+        if module in _USUAL and "." not in name and isinstance(getattr(builtins, name, dict), type):
             return Placeholder
         if len(self._unknown) < MAX_UNKNOWN and not module.startswith(("numpy.", "torch.")):
             self._unknown[full] = None
