@@ -169,20 +169,16 @@ def test_a_file_that_is_replaced_in_the_middle_of_a_range(server: RangeServer, m
     refused(file, "changed")
 
 
-def test_what_a_replaced_file_of_a_folder_held_is_not_read_from_memory(server: RangeServer) -> None:
+@pytest.mark.parametrize("tags", [True, False])
+@pytest.mark.parametrize("place", ["", "a.bin"])
+def test_what_a_replaced_file_held_is_not_read_from_a_cache(
+    server: RangeServer, access: Access, place: str, tags: bool
+) -> None:
+    server.conduct.tags = tags
     for content in (CONTENT[:1000], CONTENT[1000:2000]):
         (server.folder / "a.bin").write_bytes(content)
-        ((_, root),) = roots(f"{server.url}/", Access(keep=0))
+        ((_, root),) = roots(f"{server.url}/{place}", access)
         assert root.files()["a.bin"].read(0, 1000).tobytes() == content
-
-
-def test_without_tags_nothing_is_kept_between_reads(server: RangeServer, access: Access) -> None:
-    server.conduct.tags = False
-    ((_, root),) = roots(f"{server.url}/a.bin", access)
-    file = root.files()["a.bin"]
-    assert file.read(0, 100).tobytes() == CONTENT[:100]
-    (server.folder / "a.bin").write_bytes(CONTENT[::-1])
-    assert file.read(0, 100).tobytes() == CONTENT[::-1][:100]
 
 
 def test_more_is_asked_for_than_the_file_holds(server: RangeServer) -> None:

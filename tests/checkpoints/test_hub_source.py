@@ -162,7 +162,7 @@ def test_a_private_missing_or_gated_model(model: Hub, access: Access, monkeypatc
     ("spec", "words"),
     [
         ("hf:owner/name@epoch*", "no branch or tag matches 'epoch\\*'; of 4 there are: main, step0, step1000"),
-        ("hf:owner/name@", "no revision after @"),
+        ("hf:owner/name@", "no branch or tag matches ''; of 4 there are: main"),
         ("hf:../../etc@main", "not a model on the hub"),
         ("hf:owner/name/main", "not a model on the hub; write hf:owner/name@revision"),
         ("hf:owner/..@main", "no such model|not there"),

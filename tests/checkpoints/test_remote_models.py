@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hub_stand_in import Hub, Storage
+from hub_stand_in import Hub, hub_of
 from range_server import RangeServer, running
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -60,14 +60,12 @@ def test_a_run_over_http(served: Path, access: Access) -> None:
 @pytest.fixture
 def model(served: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A model at two revisions, and one without its tokenizer."""
-    hub._tree.cache_clear()
     for step in (1, 2):
         write_model(served / f"step{step}")
     write_model(served / "main")
     (served / "step2" / "tokenizer.json").unlink()
-    with running(Storage(served)) as storage, running(Hub(served, storage)) as server:  # type: ignore[arg-type]
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        yield server  # type: ignore[misc]
+    with hub_of(served, monkeypatch) as server:
+        yield server
 
 
 def test_revisions_of_a_model_on_the_hub(model: Hub, served: Path, access: Access) -> None:

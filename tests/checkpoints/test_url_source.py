@@ -97,15 +97,11 @@ def test_an_index_page_leads_nowhere_else(server: RangeServer, access: Access) -
     (folder / ".hidden").mkdir(parents=True)
     for where in (folder, server.folder, folder / ".hidden"):
         WRITERS["safetensors"](where, 1, family_weights())
+    (folder / "empty").touch()
     ((_, root),) = roots(f"{server.url}/series/", access)
-    assert sorted(root.files()) == ["step_000001.safetensors"]
+    assert sorted(root.files()) == ["empty", "step_000001.safetensors"]
+    assert root.files()["empty"].size == 0
     assert all(request.startswith("GET /series/") for request in server.requests)
-
-
-def test_an_empty_file(server: RangeServer, access: Access) -> None:
-    (server.folder / "empty.safetensors").touch()
-    ((_, empty),) = roots(f"{server.url}/empty.safetensors", access)
-    assert empty.files()["empty.safetensors"].size == 0
 
 
 def test_a_change_is_seen_without_reading(server: RangeServer, bucket: str, access: Access) -> None:

@@ -30,9 +30,7 @@ def roots(spec: str, access: Access) -> list[tuple[str, "HubSource"]]:
         raise ToposcopeError(
             f"{spec}: not a model on the hub; write hf:owner/name@revision, or hf:owner/name@revision/folder"
         )
-    if at and not wanted:
-        raise ToposcopeError(f"{spec}: no revision after @; write one, or a pattern such as hf:{repo}@step*")
-    wanted = wanted or "main"
+    wanted = wanted if at else "main"
     first, _, rest = wanted.partition("/")
     if _COMMIT.fullmatch(first):
         return [(first, HubSource(_spec(repo, first, rest.strip("/")), access, repo, first, first))]

@@ -76,17 +76,11 @@ def with_path(spec: str, change: Callable[[Path], str]) -> str:
 class MergedSource:
     """A weighted average of checkpoints (see `Source`)."""
 
-    inner: str  # the text that names their series
-    window: str  # FIRST..LAST, or steps joined by +
+    spec: str  # the text that opens it again
     how: str  # the name of a decay, or weights separated by spaces
     members: tuple[Checkpoint, ...]  # sorted by step
     weights: tuple[float, ...]  # one for each, with the sum 1
     root: Source | None  # the place of the series
-
-    @property
-    def spec(self) -> str:
-        """The text that opens it again."""
-        return f"{PREFIX}{self.inner}@{self.window}" + ("" if self.how == "linear" else f",{self.how}")
 
     @property
     def last(self) -> Checkpoint:
@@ -172,7 +166,8 @@ def merged_source(
         raise ToposcopeError(
             f"{spec}: {found} in the window; an average needs two, and the series has {has}: widen the window"
         )
-    return MergedSource(inner, window, how, tuple(chosen), _weights(spec, how, [m.step for m in chosen]), root)
+    text = spec if how == "linear" else f"{spec},{how}"
+    return MergedSource(text, how, tuple(chosen), _weights(spec, how, [m.step for m in chosen]), root)
 
 
 def _weights(spec: str, how: str, steps: Sequence[int]) -> tuple[float, ...]:

@@ -120,16 +120,13 @@ def _look(url: str, missing: tuple[int, ...]) -> _Seen:
 def _name_below(folder: str, link: str) -> str:
     """Return the name that a link has in the folder, with the slash of a folder; empty if it leads elsewhere."""
     try:
-        target = urljoin(folder, link)
-        parts = urlsplit(target)
+        path, base = unquote(urljoin(folder, link)), unquote(folder)
     except ValueError:
         return ""
-    path, base = unquote(target), unquote(folder)
-    name = path.removeprefix(base)
+    name = path.removeprefix(base) if path.startswith(base) else ""
     plain = name.removesuffix("/")
     # Links that sort the page have a query.
-    is_inside = path.startswith(base) and not parts.query and not parts.fragment and "/" not in plain
-    return name if is_inside and is_relative_name(plain) else ""
+    return name if not re.search("[?#]", link) and "/" not in plain and is_relative_name(plain) else ""
 
 
 @contextmanager
