@@ -141,6 +141,7 @@ HEADERS: dict[str, Any] = {
     "no dtype": {"a": {"shape": (2, 2), "data_offsets": (0, 16)}},
     "a dtype of another size": {"a": told(dtype="F64")},
     "a dtype of numbers": {"a": told(dtype=3)},
+    "an odd count of 4-bit numbers": {"a": told((2, 3), (0, 3), "F4"), "b": told((13,), (3, 16), "U8")},
     "a dtype that torch does not have": {"a": told(dtype="F6_E2M3", offsets=(0, 3)), "b": told((0, 0), (3, 3))},
     "a name twice": f'{{"a": {json.dumps(told())}, "a": {json.dumps(told(offsets=(16, 32)))}}}'.encode(),
     "no list": [],

@@ -44,8 +44,7 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     module = _format_for(spec, files, key)
     refuse_pointers(of_weights(files))
     if hasattr(module, "opened"):
-        file, saved = module.opened(spec, files)
-        listed: list[Entry] = listing(file, saved, key)
+        listed: list[Entry] = listing(*module.opened(spec, files), key)
     else:
         listed = module.entries(spec, files, key) if key else module.entries(spec, files)
     for entry in listed:
@@ -60,8 +59,7 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what one checkpoint holds besides the tensors of one model: a series, other models, counters."""
     module = _format_for(spec, files, key)
     if hasattr(module, "opened"):
-        file, saved = module.opened(spec, files)
-        return within(file, saved, key)
+        return within(*module.opened(spec, files), key)
     if hasattr(module, "inside"):
         found: Inside = module.inside(spec, files, key)
         return found

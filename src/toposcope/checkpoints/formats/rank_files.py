@@ -36,7 +36,7 @@ without a model, so the first that are here count. Those with groups, the number
 _RANK = re.compile(
     r"(?<![a-z])(?:(?:mp_?rank|rank|shard|part|hf_model|consolidated)[._-]?|[tp]p(?=\d{1,3}(?!\d)))(\d+)", re.IGNORECASE
 )
-_FLAT = re.compile(r"(?:^|\.)_?flat_param(_\d+)?$")
+_FLAT = re.compile(r"(?:^|\.)_?flat_param(?:_\d+)?$")
 _SIZES = (
     *("mp_world_size", "tensor_model_parallel_size", "pipeline_model_parallel_size"),
     *("expert_model_parallel_size", "model_parallel_size"),
@@ -126,10 +126,9 @@ def refuse_rank(file: StoredFile, content: Any) -> None:
 
 def refuse_part(spec: str, files: Files, listed: Sequence[Entry]) -> None:
     """Refuse a file that holds only a part of a model, by its name or its tensors."""
-    if flat := [match for entry in listed if len(entry.shape) < 2 and (match := _FLAT.search(entry.name))]:
-        fix = "; of fairscale and metaseq, merge the ranks with consolidate_fsdp_shards" if flat[0][1] else ""
-        what = f"{len(flat)} flat parameters of FSDP, which do not state the shapes of the weights"
-        raise unsupported(spec, f"{what}; {_SAVE_WHOLE}{fix}")
+    if flat := sum(len(entry.shape) < 2 and _FLAT.search(entry.name) is not None for entry in listed):
+        what = f"{flat} flat parameters of FSDP, which do not state the shapes of the weights"
+        raise unsupported(spec, f"{what}; {_SAVE_WHOLE}, or merge the ranks of fairscale with consolidate_fsdp_shards")
     if empty := sum(entry.name.endswith("weight") and entry.shape == (0,) for entry in listed):
         raise unsupported(spec, f"{empty} weights in it are empty, as ZeRO-3 leaves them; {_ZERO3}")
     if len(files) == 1 and SHARD.search(PurePosixPath(next(iter(files))).stem):

@@ -92,8 +92,13 @@ def _described(header: bytes) -> tuple[int, list[_Tensor], dict[str, Any]]:
         raise ValueError(f"its header is not valid ({message_of(error)[:120]!a})") from error
     tensors = []
     for name, tensor in described.items():
-        first, last = tensor.data_offsets
-        shape, dtype = _shape(name, tensor)
+        (first, last), shape, dtype = tensor.data_offsets, tuple(tensor.shape), DTYPES.get(tensor.dtype, "")
+        if not dtype:
+            raise ValueError(f"{name[:80]!r} has the dtype {tensor.dtype[:40]!a}, which is not known")
+        if len(shape) > MAX_DIMENSIONS:
+            raise ValueError(f"the header gives {name[:80]!r} {len(shape)} dimensions")
+        if tensor.dtype == "F4":  # for torch, two numbers of 4 bits are one element
+            shape = (*shape[:-1], *(extent // 2 for extent in shape[-1:]))
         if last - first != math.prod(shape) * itemsize(dtype):
             raise ValueError(f"the header gives {name[:80]!r} {last - first} bytes, which does not fit its shape")
         tensors.append((name, shape, dtype, first))
@@ -103,17 +108,3 @@ def _described(header: bytes) -> tuple[int, list[_Tensor], dict[str, Any]]:
             raise ValueError(f"the header leaves a gap or an overlap between bytes {end} and {first}")
         end = last
     return end, tensors, metadata
-
-
-def _shape(name: str, described: _Described) -> tuple[tuple[int, ...], str]:
-    """Return shape and dtype in torch, where two 4-bit numbers are one element."""
-    shape, dtype = described.shape, DTYPES.get(described.dtype, "")
-    if not dtype:
-        raise ValueError(f"{name[:80]!r} has the dtype {described.dtype[:40]!a}, which is not known")
-    if len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"the header gives {name[:80]!r} {len(shape)} dimensions")
-    if described.dtype != "F4":
-        return tuple(shape), dtype
-    if not shape or shape[-1] % 2:
-        raise ValueError(f"the header gives {name[:80]!r} an odd count of 4-bit numbers")
-    return (*shape[:-1], shape[-1] // 2), dtype
