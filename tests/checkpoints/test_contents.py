@@ -210,12 +210,9 @@ def test_a_whole_module_is_its_state(zipped: bool, protocol: int, tmp_path: Path
         assert_holds(checkpoint, net.state_dict())
         assert f"a whole module was saved ({__name__}.Net)" in " ".join(checkpoint.notes)
     assert_holds(series(saved(tmp_path / "b.pt", nn.DataParallel(net)))[0], net.state_dict())
-
-
-def test_a_module_inside_itself(tmp_path: Path) -> None:
-    net = nn.Sequential(nn.Linear(2, 2))
-    net._modules["own"] = net
-    assert sorted(read(saved(tmp_path / "a.pt", net))) == ["0.bias", "0.weight"]
+    itself = nn.Sequential(nn.Linear(2, 2))
+    itself._modules["own"] = itself
+    assert sorted(read(saved(tmp_path / "c.pt", itself))) == ["0.bias", "0.weight"]
 
 
 # Arrays
@@ -290,17 +287,10 @@ def test_nested_parameters(what: str, protocol: int, tmp_path: Path) -> None:
     assert {array.shape for array in found.values()} <= {M.shape, V.shape}
 
 
-LISTS: dict[str, Callable[[], Any]] = {
-    "tensors": lambda: list(WEIGHTS.values()),
-    "a tuple": lambda: tuple(WEIGHTS.values()),
-    "parameters": lambda: [nn.Parameter(tensor) for tensor in WEIGHTS.values()],
-}
-
-
-@pytest.mark.parametrize("what", LISTS)
+@pytest.mark.parametrize("made", [list, tuple, lambda tensors: [nn.Parameter(tensor) for tensor in tensors]])
 @pytest.mark.parametrize("write", [pickled, saved])
-def test_lists_of_tensors_are_named_by_number(what: str, write: Callable[[Path, Any], Path], tmp_path: Path) -> None:
-    found = read(write(tmp_path / "params.pkl", LISTS[what]()))
+def test_lists_of_tensors_are_named_by_number(made: Any, write: Callable[[Path, Any], Path], tmp_path: Path) -> None:
+    found = read(write(tmp_path / "params.pkl", made(WEIGHTS.values())))
     assert list(found) == ["0", "1", "2"]
     for array, tensor in zip(found.values(), WEIGHTS.values(), strict=True):
         assert np.array_equal(array, tensor.numpy())

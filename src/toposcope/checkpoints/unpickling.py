@@ -35,7 +35,6 @@ MAX_NESTED = 50_000  # lists and dictionaries within one another
 MAX_OTHER_NAMES = 1 << 14  # distinct names of other classes in one pickle, each of which becomes a class
 MAX_UNKNOWN = 32  # of them that are recorded
 MAX_DIMENSIONS = 64  # of a tensor, as in torch
-SEQUENCES = (tuple, list)
 
 
 class StoredStorage(msgspec.Struct, frozen=True, gc=False):
@@ -152,11 +151,10 @@ def _dictionary(*pairs: Any) -> "_Dictionary | Placeholder":
 
 def natural_numbers(values: Any = ()) -> tuple[int, ...]:
     """Return the shape, offsets or strides that a pickle holds; ValueError for anything else."""
-    if type(values) not in SEQUENCES or len(values) > MAX_DIMENSIONS:
+    if type(values) not in (tuple, list) or len(values) > MAX_DIMENSIONS:
         raise ValueError("not a shape")
-    for value in values:
-        if type(value) is not int or value < 0:
-            raise ValueError("a shape of other than natural numbers")
+    if any(type(value) is not int or value < 0 for value in values):
+        raise ValueError("a shape of other than natural numbers")
     return tuple(values)
 
 

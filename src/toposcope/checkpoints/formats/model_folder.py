@@ -13,7 +13,7 @@ import msgspec
 from toposcope.checkpoints.formats import distributed, rank_files, safetensors_file, torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.series_inside import trainer_counters
+from toposcope.checkpoints.formats.series_inside import TRAINER_STATE, trainer_counters
 from toposcope.checkpoints.formats.weight_names import (
     NUMBERED_SHARD,
     PICKLES,
@@ -128,10 +128,10 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     name = _main(files)
     if name.endswith((*TORCH, *PICKLES)):
         found = torch_file.within(files[name], torch_file.open_file(files[name]), key)
-        return replace(found, stated=trainer_counters(files) | found.stated)
+        return replace(found, stated=trainer_counters(files.get(TRAINER_STATE)) | found.stated)
     refuse_key(spec, key)
     own = safetensors_file.stated(spec, {name: files[name]}) if name.endswith(".safetensors") else {}
-    return Inside(stated=trainer_counters(files) | own)
+    return Inside(stated=trainer_counters(files.get(TRAINER_STATE)) | own)
 
 
 def _index(index: StoredFile, files: Files) -> dict[str, str]:

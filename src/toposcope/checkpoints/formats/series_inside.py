@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from toposcope.checkpoints.formats import contents
-from toposcope.checkpoints.sources.source import Files, Source, StoredFile
+from toposcope.checkpoints.sources.source import Source, StoredFile
 from toposcope.checkpoints.steps import COUNTERS, MAX_STEP, step_of
 
 Reader = Callable[[contents.Stored], Any]  # returns the numbers of a small tensor as a nested list
@@ -80,15 +80,15 @@ def _step_of_key(key: str | int) -> int | None:
 
 def _are_alike(parts: Sequence[Any]) -> bool:
     """Return whether all hold models of the same names and shapes."""
-    first = None
-    for part in parts:
-        chosen = contents.contents_of(part).chosen
-        model = contents.Model() if chosen is None else contents.model_of(contents.descend(part, chosen, ""))
-        shapes = {name: contents.shape_of(tensor) for name, tensor in model.tensors.items()}
-        first = shapes if first is None else first
-        if shapes != first or not model.has_matrix:
-            return False
-    return True
+    first = _shapes_in(parts[0])
+    return bool(first) and all(_shapes_in(part) == first for part in parts)
+
+
+def _shapes_in(part: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the usual model in an object, nothing if it has no matrix."""
+    chosen = contents.contents_of(part).chosen
+    model = contents.Model() if chosen is None else contents.model_of(contents.descend(part, chosen, ""))
+    return {name: contents.shape_of(tensor) for name, tensor in model.tensors.items()} if model.has_matrix else {}
 
 
 def _steps_of_siblings(count: int, siblings: Mapping[Any, Any], read: Reader) -> tuple[list[int], str] | None:
@@ -154,24 +154,20 @@ class _TrainerState(msgspec.Struct):
     global_step: int
 
 
-def counters_in(file: StoredFile) -> dict[str, int]:
+def trainer_counters(state: StoredFile | None) -> dict[str, int]:
     """Return the counters in a ``trainer_state.json`` of the Hugging Face Trainer, nothing if it is none."""
     try:
-        state = msgspec.json.decode(file.read(0, min(file.size, MAX_BYTES)).tobytes(), type=_TrainerState)
+        content = b"" if state is None else state.read(0, min(state.size, MAX_BYTES)).tobytes()
+        step = msgspec.json.decode(content, type=_TrainerState).global_step
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return {}
-    return {"global_step": state.global_step} if 0 <= state.global_step <= MAX_STEP else {}
-
-
-def trainer_counters(files: Files) -> dict[str, int]:
-    """Return the counters in a folder of the Trainer, nothing if it is no such folder."""
-    return counters_in(files[TRAINER_STATE]) if TRAINER_STATE in files else {}
+    return {"global_step": step} if 0 <= step <= MAX_STEP else {}
 
 
 def counters_in_folder(place: Source) -> dict[str, int]:
     """Return the counters that a trainer saves in the folder of a single file."""
     if (state := place.beside(TRAINER_STATE)) is not None:
-        return counters_in(state)
+        return trainer_counters(state)
     latest = place.beside(LATEST)
     text = b"" if latest is None else latest.read(0, min(latest.size, 18)).tobytes().strip()
     return {"iteration": int(text)} if text.isdigit() else {}
