@@ -44,7 +44,8 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     module = _format_for(spec, files, key)
     refuse_pointers(of_weights(files))
     if hasattr(module, "opened"):
-        listed: list[Entry] = listing(*module.opened(spec, files), key)
+        file, saved = module.opened(spec, files)
+        listed: list[Entry] = listing(file, saved, key)
     else:
         listed = module.entries(spec, files, key) if key else module.entries(spec, files)
     for entry in listed:
@@ -59,7 +60,8 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what one checkpoint holds besides the tensors of one model: a series, other models, counters."""
     module = _format_for(spec, files, key)
     if hasattr(module, "opened"):
-        return within(*module.opened(spec, files), key)
+        file, saved = module.opened(spec, files)
+        return within(file, saved, key)
     if hasattr(module, "inside"):
         found: Inside = module.inside(spec, files, key)
         return found
