@@ -11,7 +11,7 @@ from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.formats.model_folder import only_weights
 from toposcope.checkpoints.formats.pickles import Opened, StoredArray, StoredDtype
 from toposcope.checkpoints.sources.local import LocalFile
-from toposcope.checkpoints.sources.source import Bytes, Files, StoredFile, damaged, truncated, unsupported
+from toposcope.checkpoints.sources.source import Files, StoredFile, damaged, truncated, unsupported
 from toposcope.checkpoints.unpickling import Deferred
 
 DEFAULT_NAME = "flax_model.msgpack"
@@ -58,7 +58,7 @@ class _Saved(Opened):
                 file, f"a file of Flax of {file.size:,} bytes on a server; fetch it first, it is read whole"
             )
         stored = file.read(0, file.size)  # a map of a file of this machine
-        self._begin = address_of(stored)
+        self._begin = stored.ctypes.data
         try:
             self.content = self._value(stored.data, MAX_DEPTH)
         except (ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -94,13 +94,7 @@ class _Saved(Opened):
         dtype = StoredDtype()
         dtype.code = name[:40]
         dtype.name = dtype.code if dtype.code in DTYPES else ""
-        start = address_of(np.frombuffer(numbers, np.uint8)) - self._begin if len(numbers) else 0
+        start = np.frombuffer(numbers, np.uint8).ctypes.data - self._begin if len(numbers) else 0
         array = StoredArray()
         array.fill(shape, dtype, False, Deferred(start, start + len(numbers)))
         return array
-
-
-def address_of(stored: Bytes) -> int:
-    """Return where an array lies in memory."""
-    address: int = stored.__array_interface__["data"][0]
-    return address
