@@ -48,6 +48,9 @@ class Entry:
     sequential_rows: bool = True
     place: tuple[StoredFile, int] | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))  # JSON holds a list
+
     def whole(self) -> NDArray[Any]:
         """Read the tensor."""
         return self.read(0, self.shape[0] if self.shape else 1)
