@@ -43,11 +43,11 @@ def test_the_one_version_of_lightning(below: str, tmp_path: Path) -> None:
     assert len(opened[0].analysed()) == 9
 
 
-@pytest.mark.parametrize("below", ["", "lightning_logs"])
-def test_several_versions_are_several_runs(below: str, tmp_path: Path) -> None:
-    lightning(tmp_path, 0, 1)
-    with refused(tmp_path / below, "2 runs", "version_0", "version_1", "name one"):
-        series(tmp_path / below)
+def test_a_model_beside_the_versions_of_lightning_is_not_the_run(tmp_path: Path) -> None:
+    lightning(tmp_path, 0)
+    saved(tmp_path / "final.pt", 200)
+    opened = series(tmp_path)
+    assert (opened.steps, opened.ignored) == ([100, 200], ("last.ckpt", "final.pt"))
 
 
 def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
@@ -64,11 +64,11 @@ def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
     assert opened.ignored == ("model.safetensors",)
 
 
-@pytest.mark.parametrize("below", ["", "out"])
-def test_the_out_folder_of_nanogpt(below: str, tmp_path: Path) -> None:
+def test_the_out_folder_of_nanogpt(tmp_path: Path) -> None:
     saved(tmp_path / "out" / "ckpt.pt", 300)
     (tmp_path / "out" / "train.log").write_text("iter 300: loss 3.1\n")
-    assert series(tmp_path / below).steps == [300]
+    for below in ("", "out"):
+        assert series(tmp_path / below).steps == [300]
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,14 @@ def test_two_runs_in_one_folder_are_not_one(names: list[str], steps: list[int] |
 
 
 def test_several_runs_are_named(tmp_path: Path) -> None:
-    for run in ("a", "b", "c/d"):
+    lightning(tmp_path, 0, 1)
+    for below in ("", "lightning_logs"):
+        with refused(tmp_path / below, "2 runs", "version_0", "version_1", "name one"):
+            series(tmp_path / below)
+    for run in ("a", "c/d"):
         saved(tmp_path / run / "step_1.safetensors")
         saved(tmp_path / run / "step_2.safetensors")
-    with refused(tmp_path, "3 runs", "a, b, c/d"):
+    with refused(tmp_path, "4 runs", "a, c/d"):
         series(tmp_path)
 
 

@@ -15,14 +15,10 @@ def chosen(there: list[int], /, **conditions: int | list[int]) -> list[int]:
     return Selection(**conditions).choose(there, "series")  # type: ignore[arg-type]
 
 
-@given(ascending, st.data())
-def test_steps_are_those_named(steps: list[int], data: st.DataObject) -> None:
+@given(ascending, st.integers(1, 1000), st.data())
+def test_the_steps_named_and_one_in_so_many(steps: list[int], every: int, data: st.DataObject) -> None:
     named = data.draw(st.lists(st.sampled_from(steps), min_size=1))
     assert chosen(steps, steps=named) == sorted(set(named))
-
-
-@given(ascending, st.integers(1, 1000))
-def test_every_keeps_one_in_so_many(steps: list[int], every: int) -> None:
     assert chosen(steps, every=every) == [s for i, s in enumerate(steps) if i % every == 0]
 
 

@@ -41,11 +41,6 @@ def test_a_unit_is_not_guessed_at(word: str, number: int, unit: str, separator: 
     assert step_of(f"{word}{separator}{number}.5{unit}") is None
 
 
-@given(st.integers(0, 10**5), st.integers(1, 10**5), st.sampled_from(["model", "pytorch_model", "ckpt", "step"]))
-def test_a_shard_is_no_step(k: int, n: int, word: str) -> None:
-    assert step_of(f"{word}-{k:05d}-of-{n:05d}") is None
-
-
 ODD_NUMBERS = st.one_of(
     st.builds("{}e{}".format, st.integers(0, 99), st.integers(0, 12)),
     st.builds("{:.1f}e+{}".format, st.floats(0, 9), st.integers(0, 12)),
@@ -119,7 +114,15 @@ def test_a_date_is_no_step(day: date, word: str) -> None:
         *("pythia-14m", "pythia-160m-deduped", "gpt2", "model_v2", "model2", "model-2.0.1", "model-1.3B", "42b"),
         *("tiny-3k", "run7", "checkpoint_12ab", "checkpoint-v2", "step_10k", "step1e4", "step_1,000", "step-50K-105b"),
         # parts of a checkpoint
-        *("mp_rank_00_model_states", "layer_00-model_00-model_states", "rng_state_0", "__0_0", "batch_size=32"),
+        *(
+            "model-00001-of-00002",
+            "step-3-of-4",
+            "mp_rank_00_model_states",
+            "layer_00-model_00-model_states",
+            "rng_state_0",
+            "__0_0",
+            "batch_size=32",
+        ),
         # words that end like one that counts
         *("deep5", "sleep7", "supermodel-3"),
         # a commit, whose letters say nothing
@@ -135,44 +138,33 @@ def test_no_step(stem: str) -> None:
 # A pattern of one's own
 
 
-@pytest.mark.parametrize("text", [r"step\d+", r"(step)(\d+)", r"step(\d+", "", r"(?:\d+)"])
-def test_a_pattern_needs_one_group(text: str) -> None:
-    with pytest.raises(ToposcopeError, match=re.escape(repr(text))) as caught:
-        step_pattern(text)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "stem"),
-    [(r"step(.*)", "step10k"), (r"(.)$", "a²"), (r"s(.*)", "s"), (r"(.+)", "9" * 19), (r"(.+)", "1_0")],
-)
-def test_what_a_pattern_finds_must_be_digits(text: str, stem: str) -> None:
-    with pytest.raises(ToposcopeError, match="digits alone"):
-        step_of(stem, step_pattern(text))
+def test_a_pattern_needs_one_group_of_digits() -> None:
+    for text in (r"step\d+", r"(step)(\d+)", r"step(\d+", "", r"(?:\d+)"):
+        with pytest.raises(ToposcopeError, match=re.escape(repr(text))):
+            step_pattern(text)
+    for text, stem in (
+        (r"step(.*)", "step10k"),
+        (r"(.)$", "a²"),
+        (r"s(.*)", "s"),
+        (r"(.+)", "9" * 19),
+        (r"(.+)", "1_0"),
+    ):
+        with pytest.raises(ToposcopeError, match="digits alone"):
+            step_of(stem, step_pattern(text))
 
 
 # Tokens
 
 
-@pytest.mark.parametrize(
-    ("stem", "tokens"),
-    [
-        ("stage1-step1000-tokens4B", 4 * 10**9),
-        ("step0-tokens0B", 0),
-        ("step5-tokens1.5T", 1_500_000_000_000),
-        ("tokens_300M", 300 * 10**6),
-        ("tokens=2097152", 2097152),
-        ("tok-12k-step3", 12_000),
-        ("step1000", None),
-        ("tokens", None),
-        ("tokens4Bx", None),
-        ("tokens1.5", None),
-        ("tokens1.2.3B", None),
-        ("4B", None),
-        ("tokenizer2", None),
-        ("mytokens4B", None),
-        ("tokens999999999999999999T", None),
-    ],
-)
-def test_tokens(stem: str, tokens: int | None) -> None:
-    assert tokens_of(stem) == tokens
+def test_tokens() -> None:
+    found = {
+        "stage1-step1000-tokens4B": 4 * 10**9,
+        "step0-tokens0B": 0,
+        "step5-tokens1.5T": 1_500_000_000_000,
+        "tokens_300M": 300 * 10**6,
+        "tokens=2097152": 2097152,
+        "tok-12k-step3": 12_000,
+    }
+    assert {stem: tokens_of(stem) for stem in found} == found
+    none = ("step1000", "tokens", "tokens4Bx", "tokens1.5", "tokens1.2.3B", "4B", "tokenizer2", "mytokens4B")
+    assert {tokens_of(stem) for stem in (*none, "tokens999999999999999999T")} == {None}
