@@ -126,20 +126,13 @@ def test_pairs_of_kohya_and_diffusers(alpha: float | None) -> None:
     assert [e.name for e in adapted(old, {}).entries] == ["attn.to_q.weight"]
 
 
-def test_convolutions() -> None:
-    first, second = torch.randn(2, 3, 5, 5), torch.randn(6, 2, 1, 1)
-    (entry,) = adapted({"conv.lora_A.weight": first, "conv.lora_B.weight": second}, {"r": 2, "lora_alpha": 2}).entries
-    right = torch.einsum("or,rixy->oixy", second[:, :, 0, 0], first)
-    assert_close(entry, right)
-
-
-def test_embeddings_have_a_token_a_row() -> None:
-    first, second = torch.randn(4, 11), torch.randn(6, 4)
-    tensors = {f"{PEFT}wte.lora_embedding_A": first, f"{PEFT}wte.lora_embedding_B": second}
-    (entry,) = adapted(tensors, LORA).entries
+def test_convolutions_and_embeddings_which_have_a_token_a_row() -> None:
+    down, up, first, second = torch.randn(2, 3, 5, 5), torch.randn(6, 2, 1, 1), torch.randn(4, 11), torch.randn(6, 4)
+    (entry,) = adapted({"conv.lora_A.weight": down, "conv.lora_B.weight": up}, {"r": 2, "lora_alpha": 2}).entries
+    assert_close(entry, torch.einsum("or,rixy->oixy", up[:, :, 0, 0], down))
+    (entry,) = adapted({f"{PEFT}wte.lora_embedding_A": first, f"{PEFT}wte.lora_embedding_B": second}, LORA).entries
     assert entry.name == "wte.weight"
-    right = (second @ first).T * 4
-    assert_close(entry, right)
+    assert_close(entry, (second @ first).T * 4)
 
 
 @pytest.mark.parametrize("name", ["q.base_layer.weight", "q.linear.weight", "q.weight"])
@@ -150,18 +143,10 @@ def test_an_adapter_in_its_model_is_the_changed_weight(name: str) -> None:
     found = adapted(tensors, LORA)
     assert [entry.name for entry in found.entries] == ["norm.weight", "q.weight"]
     assert_close(found.entries[1], weight + change(first, second, 4))
+    whole = {f"{PEFT}q.lora_A.weight": first, f"{PEFT}q.lora_B.weight": second, f"{PEFT}head.weight": torch.ones(7, 3)}
+    assert [entry.name for entry in adapted(whole, LORA).entries] == ["q.weight", "head.weight"]  # trained whole
     for unknown in (adapted(tensors, {}), adapted(tensors, {**LORA, "fan_in_fan_out": True})):
         assert set(unknown.refused) == {name, "q.lora_A", "q.lora_B"}
-
-
-def test_modules_that_were_trained_whole_are_kept() -> None:
-    first, second = pair()
-    tensors = {
-        f"{PEFT}q.lora_A.weight": first,
-        f"{PEFT}q.lora_B.weight": second,
-        f"{PEFT}head.weight": torch.ones(7, 3),
-    }
-    assert [entry.name for entry in adapted(tensors, LORA).entries] == ["q.weight", "head.weight"]
 
 
 @pytest.mark.parametrize(
@@ -194,10 +179,8 @@ def test_a_product_that_fits_no_memory_is_refused() -> None:
     def read(start: int, stop: int) -> Any:
         raise AssertionError("read while it is listed")
 
-    large = [
-        Entry("q.lora_A.weight", (1, 10**6), "float32", read),
-        Entry("q.lora_B.weight", (10**6, 1), "float32", read),
-    ]
+    shapes = {"q.lora_A.weight": (1, 10**6), "q.lora_B.weight": (10**6, 1)}
+    large = [Entry(name, shape, "float32", read) for name, shape in shapes.items()]
     assert "too large" in combined(large, {"r": 1}).refused["q.lora_A.weight"]
 
 

@@ -25,43 +25,25 @@ def pruned(layer: nn.Linear) -> None:
     prune.l1_unstructured(layer, "weight", amount=0.4)  # type: ignore[no-untyped-call]
 
 
-def spectral(layer: nn.Linear) -> nn.Linear:
-    """Normalise by the spectral norm; some passes settle its vectors, and evaluation keeps them."""
-    parametrizations.spectral_norm(layer)
-    layer.train()
-    for _ in range(20):
-        layer(torch.randn(2, layer.in_features))
-    layer.eval()
-    return layer
-
-
-def old_spectral(layer: nn.Linear) -> nn.Linear:
+def settled(layer: nn.Linear, normalise: Callable[[nn.Linear], object]) -> None:
+    """Normalise the weight; some passes settle the vectors of a spectral norm, and evaluation keeps them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        nn.utils.spectral_norm(layer)
+        normalise(layer)
     layer.train()
     for _ in range(20):
         layer(torch.randn(2, layer.in_features))
     layer.eval()
     layer(torch.randn(2, layer.in_features))
-    return layer
-
-
-def old_weight_norm(layer: nn.Linear, dim: int = 0) -> nn.Linear:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        nn.utils.weight_norm(layer, dim=dim)
-        layer(torch.randn(1, layer.in_features))
-    return layer
 
 
 WAYS: dict[str, tuple[Callable[[nn.Linear], object], str]] = {
     "pruned": (pruned, "pruned"),
     "weight norm": (parametrizations.weight_norm, "weight norm"),
     "weight norm by columns": (lambda layer: parametrizations.weight_norm(layer, dim=1), "weight norm"),
-    "weight norm, before torch 2": (old_weight_norm, "weight norm"),
-    "spectral norm": (spectral, "spectral norm"),
-    "spectral norm, before torch 2": (old_spectral, "spectral norm"),
+    "weight norm, before torch 2": (lambda layer: settled(layer, nn.utils.weight_norm), "weight norm"),
+    "spectral norm": (lambda layer: settled(layer, parametrizations.spectral_norm), "spectral norm"),
+    "spectral norm, before torch 2": (lambda layer: settled(layer, nn.utils.spectral_norm), "spectral norm"),
 }
 
 
