@@ -207,21 +207,22 @@ def split_key(spec: str) -> tuple[str, Key]:
         if not is_key or (scheme == "file" and Path(spec.removeprefix("file://")).exists()):
             return spec, ()
         return place, (key,)
-    ends = [match.start() for match in re.finditer(":", spec)]
-    if ends and not LocalSource(local_path(spec)).exists():
-        for end in reversed(ends):
-            if spec[:end] and spec[end + 1 :] and LocalSource(local_path(spec[:end])).exists():
-                return spec[:end], (spec[end + 1 :],)
+    parts = spec.split(":")
+    for end in range(len(parts), 0, -1):
+        place, key = ":".join(parts[:end]), ":".join(parts[end:])
+        if place and (key or place == spec) and LocalSource(local_path(place)).exists():
+            return place, (key,) if key else ()
     return spec, ()
 
 
 def _of_places(spec: str, found: list[tuple[str, Source]], options: _Options) -> Series:
     """Return the series of several places, such as revisions."""
-    steps = {name: step for name, _ in found if (step := options.step_of(name)) is not None}
+    places = dict(found)
+    steps = {name: step for name in places if (step := options.step_of(name)) is not None}
     if not steps:
         raise ToposcopeError(f"{spec}: {len(found)} checkpoints, none with a step in its name; see --step-pattern")
-    checkpoints = [options.checkpoint(source, name, steps[name]) for name, source in found if name in steps]
-    ignored = tuple(source.spec for name, source in found if name not in steps)
+    checkpoints = [options.checkpoint(places[name], name, step) for name, step in steps.items()]
+    ignored = tuple(source.spec for name, source in places.items() if name not in steps)
     return Series(_last_part(spec), spec, _in_order(spec, checkpoints), ignored)
 
 
@@ -246,15 +247,16 @@ def _in_one_place(name: str, root: Source, options: _Options) -> Series:
     place = _Place(opened, folder, names, _candidates(names), (*left, *unusable))
     is_file, is_one = names == [name], is_checkpoint(names) and not _is_in_a_folder(names)
     if steps := {} if is_file else _steps_by_names(place, options):
-        found = _by_names(place, steps, options)
+        # An index stands for the shards of a model, which are no candidates.
+        indices = tuple(part for part in usable if part in WHOLE_OR_INDEX and part.endswith(".json"))
+        found = _by_names(place, steps, indices, options)
     elif runs := _runs_below(names, only_lightning=is_one or bool(place.candidates)):
         return _only_run(place, runs, options)
     elif unusable and not (place.candidates or is_checkpoint(names)):
         raise ToposcopeError(f"{root.spec}: no checkpoints that can be read, but {', '.join(unusable[:3])}")
     else:
         found = _single(place, options)
-    indices = [part for part in usable if part in WHOLE_OR_INDEX and part.endswith(".json")] if steps else []
-    ignored = dict.fromkeys([*found.ignored, *indices, *place.left])
+    ignored = dict.fromkeys([*found.ignored, *place.left])
     return replace(found, ignored=tuple(ignored), notes=(*found.notes, *_links(files)))
 
 
@@ -373,12 +375,12 @@ def _steps_by_names(place: _Place, options: _Options) -> dict[str, int]:
     return {part: steps[part] for part in usual[0]} if usual else steps
 
 
-def _by_names(place: _Place, steps: Mapping[str, int], options: _Options) -> Series:
+def _by_names(place: _Place, steps: Mapping[str, int], indices: tuple[str, ...], options: _Options) -> Series:
     if ranks := [part for part in parts_of(place.candidates) if part in steps]:
         refuse_ranks(place.folder.spec, ranks)
     stems = place.candidates
     checkpoints = [options.checkpoint(place.folder.child(part), stems[part], step) for part, step in steps.items()]
-    ignored = tuple(part for part in stems if part not in steps)
+    ignored = (*(part for part in stems if part not in steps), *indices)
     return replace(place.opened, checkpoints=_in_order(place.folder.spec, checkpoints), ignored=ignored)
 
 

@@ -117,9 +117,8 @@ def disagreement(spec: str, step: int, stated: Mapping[str, int]) -> str:
     epochs = [stated[name] for name in EPOCH_COUNTERS if name in stated]
     if "epoch" in kind and any(abs(epoch - step) <= 1 for epoch in epochs):
         return ""
-    compared = EPOCH_COUNTERS if kind == "epoch" else STEP_COUNTERS
+    word, compared = ("epoch", EPOCH_COUNTERS) if kind == "epoch" else ("step", STEP_COUNTERS)
     name = next((name for name in compared if name in stated), None)
-    word = "epoch" if kind == "epoch" else "step"
     return "" if name is None else f"{word} {step} by its name, but {name} inside is {stated[name]}"
 
 
