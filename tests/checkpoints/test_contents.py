@@ -80,25 +80,14 @@ def function_of_a_script(width: int) -> None: ...
 
 
 OBJECTS: list[Any] = [
-    *(
-        TrainingConfig(),
-        types.SimpleNamespace(a=1),
-        Colour.RED,
-        functools.partial(function_of_a_script, 1),
-        Point(1, 2),
-    ),
-    *(Slotted(), Items(a=1), function_of_a_script, TrainingConfig, ValueError("x"), argparse.Namespace(path=Path("x"))),
-    *(np.float32(2), np.random.default_rng(0), np.array([{}, None], dtype=object), np.random.get_state(), np.arange(3)),  # noqa: NPY002
+    *(TrainingConfig(), types.SimpleNamespace(a=1), Colour.RED, functools.partial(function_of_a_script, 1)),
+    *(Point(1, 2), Slotted(), Items(a=1), function_of_a_script, TrainingConfig, ValueError("x")),
+    *(argparse.Namespace(path=Path("x")), np.float32(2), np.random.default_rng(0), np.arange(3)),
+    *(np.array([{}, None], dtype=object), np.random.get_state(), torch.get_rng_state()),  # noqa: NPY002
     *(collections.Counter("aab"), collections.defaultdict(list, a=[1]), collections.deque([1]), {1, 2}, frozenset("a")),
-    *(
-        datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC),
-        slice(1, 2),
-        1j,
-        {(1, "a"): 2},
-        b"x" * 300,
-        random.getstate(),
-    ),
-    *(torch.get_rng_state(), torch.device("cpu"), torch.bfloat16, torch.strided, torch.Size([2, 3]), torch.__version__),
+    *(datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC), slice(1, 2), 1j, b"x" * 300, random.getstate()),
+    *({(1, "a"): 2, (0.1, 0.01): 3, 2**63: 4}, {nn.Parameter(torch.ones(2, 3, 4, 5)): 5}),
+    *(torch.device("cpu"), torch.bfloat16, torch.strided, torch.Size([2, 3]), torch.__version__),
     torch.optim.lr_scheduler.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))]), 1),
 ]
 
