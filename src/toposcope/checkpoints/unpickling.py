@@ -323,11 +323,11 @@ _REFUSED = {
 }
 """Opcodes that no saved model needs, and texts of protocol 0."""
 _LINE, _COUNTS = -1, {-2: 1, -3: 4, -4: 4, -5: 8}  # sizes of arguments; bytes of the count of the bytes that follow
-_TUPLES = ("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3")
-_PUTS, _GETS = ("BINPUT", "LONG_BINPUT", "MEMOIZE"), ("BINGET", "LONG_BINGET")
+_TUPLES = {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+_PUTS, _GETS = {"BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"BINGET", "LONG_BINGET"}
 _BYTES = ("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8", "BINSTRING")
 _CALLS = ("REDUCE", "NEWOBJ", "OBJ", "BINPERSID")
-_NUMBERS = ("BINFLOAT", "INT", "LONG1", "LONG4")
+_NUMBERS = {"BINFLOAT", "INT", "LONG1", "LONG4"}
 _KEYS = {
     **{"SETITEM": slice(1, 2), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2)},
     **{"ADDITEMS": slice(None), "FROZENSET": slice(None)},
@@ -373,10 +373,6 @@ def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
             content, length = _counted(stream, code, _COUNTS[n_bytes], deferring=deferring and name in _BYTES)
             if length > (MAX_KEY_INTEGER_BYTES if name in _NUMBERS else MAX_KEY_TEXT_BYTES):
                 size = MAX_KEY_PARTS + 1
-        if name in _NUMBERS and len(content) > MAX_INTEGER_BYTES:
-            raise pickle.UnpicklingError("a whole number of many digits")
-        if name == "BINPERSID" and deferring:
-            raise pickle.UnpicklingError("it refers to objects outside the pickle")
         if name != "FRAME":
             kept += content
         if len(kept) > MAX_PICKLE_BYTES:
@@ -400,6 +396,10 @@ def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
         else:
             start = marks.pop() if n_taken is None else len(stack) - n_taken
             taken = stack[start:]
+            if name in _NUMBERS and len(content) > MAX_INTEGER_BYTES:
+                raise pickle.UnpicklingError("a whole number of many digits")
+            if name == "BINPERSID" and deferring:
+                raise pickle.UnpicklingError("it refers to objects outside the pickle")
             if name in _KEYS and max(taken[_KEYS[name]], default=0) > MAX_KEY_PARTS:
                 raise pickle.UnpicklingError("a key of many parts, or a long one")
             if name in ("REDUCE", "NEWOBJ") and made not in _TUPLES:
