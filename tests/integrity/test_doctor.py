@@ -108,7 +108,7 @@ def test_files_that_are_not_whole(folder: Path) -> None:
             ("truncated", "fault", (200,)),
             ("index", "fault", (300,)),
             ("unsafe", "fault", (400,)),
-            ("truncated", "fault", (500,)),
+            ("damaged", "fault", (500,)),
         ]
         assert all("\n" not in finding.message and "step" in finding.message for finding in found)
 
