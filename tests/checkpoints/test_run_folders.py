@@ -50,6 +50,23 @@ def test_a_model_beside_the_versions_of_lightning_is_not_the_run(tmp_path: Path)
     assert (opened.steps, opened.ignored) == ([100, 200], ("last.ckpt", "final.pt"))
 
 
+def test_the_state_of_a_run_is_not_its_checkpoint(tmp_path: Path) -> None:
+    saved(tmp_path / "runs" / "tiny" / "state.safetensors")
+    saved(tmp_path / "runs" / "tiny" / "checkpoints" / "step_3.safetensors")
+    assert series(tmp_path).steps == [3]
+
+
+@pytest.mark.parametrize("versions", [1, 2])
+def test_versions_of_one_checkpoint_each(versions: int, tmp_path: Path) -> None:
+    for k in range(versions):
+        saved(tmp_path / "lightning_logs" / f"version_{k}" / "checkpoints" / "last.ckpt", 7)
+    if versions == 1:
+        assert series(tmp_path).steps == [7]
+    else:
+        with refused(tmp_path, "2 runs", "version_0"):
+            series(tmp_path)
+
+
 def test_the_output_folder_of_a_trainer(tmp_path: Path) -> None:
     for step in (500, 1000):
         saved(tmp_path / f"checkpoint-{step}" / "model.safetensors")

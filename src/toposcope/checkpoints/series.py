@@ -277,6 +277,18 @@ def _checkpoint_folder(
     root: Source, names: list[str], own: re.Pattern[str] | None
 ) -> tuple[Source, list[str], tuple[str, ...]]:
     """Return the folder that holds a run's checkpoints, the names in it, and the checkpoints left out elsewhere."""
+    if "study.toml" in names:
+        # What else a study keeps, such as the state to resume from, is no checkpoint.
+        deep = [parts for name in names if len(parts := name.split("/")) > 3]
+        runs = sorted({f"runs/{parts[1]}" for parts in deep if (parts[0], parts[2]) == ("runs", "checkpoints")})
+        if not runs:
+            raise ToposcopeError(
+                f"{root.spec}: a study that keeps no checkpoints itself; name the folder of its series"
+            )
+        if len(runs) > 1:
+            raise _several_runs(root, runs)
+        inner = f"{runs[0]}/checkpoints"
+        return root.child(inner), _inside(names, f"{inner}/"), ()
     holders = _holders(names)
     if not holders:
         return root, names, ()
@@ -322,12 +334,10 @@ def _candidates(names: list[str]) -> dict[str, str]:
         # The number of a shard is no step.
         if first.startswith(".") or SHARD.search(stem) or is_second or not is_checkpoint(within):
             continue
-        has_step = step_of(stem) is not None
-        is_run = _is_in_a_folder([f"{first}/{name}" for name in within]) or (not has_step and _holders(within))
-        if is_folder and is_run:
+        if is_folder and _is_in_a_folder([f"{first}/{name}" for name in within]):
             continue
         found[first] = stem
-        if has_step or is_checkpoint([n for n in within if not n.endswith((*PICKLES, *ARRAYS))]):
+        if step_of(stem) is not None or is_checkpoint([n for n in within if not n.endswith((*PICKLES, *ARRAYS))]):
             usual.add(first)
     if any(step_of(found[name]) is not None and not name.endswith(ARRAYS) for name in usual):
         # Next to a series, arrays are what was measured at its steps.
@@ -403,7 +413,7 @@ def _only_run(place: _Place, runs: list[str], options: _Options) -> Series:
     if len(runs) > 1:
         raise _several_runs(place.folder, runs)
     opened = _in_one_place(_last_part(runs[0]), place.folder.child(runs[0]), options)
-    beside = (part for part in place.candidates if part != _LIGHTNING)
+    beside = (part for part in place.candidates if part not in (_LIGHTNING, runs[0]))
     notes = (f"the one run below it, in {runs[0]}", *opened.notes)
     return replace(opened, ignored=(*opened.ignored, *beside, *place.left), notes=notes)
 
@@ -422,6 +432,8 @@ def _single(place: _Place, options: _Options) -> Series:
         return _looked_into(place.opened, folder, Path(name).stem, options)
     if is_checkpoint(names) and (len(names) > 1 or any(map(MEGATRON_RANK.fullmatch, names))):
         return _looked_into(place.opened, folder, name, options)
+    if len(names) > 1 and any(_holders(_inside(names, f"{part}/")) for part in place.candidates):
+        return _only_run(place, _runs_below(names), options)
     if len(place.candidates) == 1:
         # The folder of a lone model.safetensors may hold the step, such as step1000.
         ((part, stem),) = place.candidates.items()
@@ -431,8 +443,6 @@ def _single(place: _Place, options: _Options) -> Series:
         return _by_steps_inside(place, options)
     if foreign := known_foreign(names):
         raise unsupported(place.opened.spec, foreign)
-    if "study.toml" in names:
-        raise ToposcopeError(f"{folder.spec}: a study that keeps no checkpoints itself; name the folder of its series")
     raise ToposcopeError(
         f"{place.opened.spec}: no checkpoints; expected .safetensors, .pt, .pth, .bin, .ckpt files, model folders, "
         "or folders of torch.distributed.checkpoint"
