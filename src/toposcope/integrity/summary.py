@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints import roles
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.formats import Entry, torch_file
+from toposcope.checkpoints.formats import Entry, model_folder, torch_file
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.weight_names import of_weights
@@ -133,6 +133,8 @@ class CheckpointSummary(msgspec.Struct):
         By name; parameters, scaled ones as they act, and running statistics; no masks, fixed tables and other buffers.
     error, kind : str
         Why it could not be opened or read, and `CheckpointError.kind`; empty if it could.
+    doubt : str
+        A disagreement of the index that does not keep the checkpoint from being read, or empty.
     differs : dict of str
         How tensors differ from the checkpoint's manifest, by name.
     manifest_error : str
@@ -153,6 +155,7 @@ class CheckpointSummary(msgspec.Struct):
     tensors: dict[str, TensorSummary] = {}
     error: str = ""
     kind: str = ""
+    doubt: str = ""
     differs: dict[str, str] = {}
     manifest_error: str = ""
     coverage: Coverage | None = None
@@ -191,6 +194,7 @@ def summarise(
     with recording_errors(summary):
         files = of_weights(checkpoint.files)
         summary.files = {name: FileSummary(f.size, f.version, f.sha256) for name, f in files.items()}
+        summary.doubt = model_folder.disagreement(checkpoint.files, checkpoint.entries)
         summary.coverage = checkpoint.weights.coverage()
         summary.remarks = checkpoint.notes
         if isinstance(checkpoint.source, LocalSource):

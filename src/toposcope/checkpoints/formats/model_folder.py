@@ -4,9 +4,10 @@ LitGPT, OLMo, PEFT, DeepSpeed, Megatron-LM and Meta write the latter.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
+from typing import Any
 
 import msgspec
 
@@ -34,6 +35,7 @@ _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGN
 
 class _ShardIndex(msgspec.Struct):
     weight_map: dict[str, str]
+    metadata: Any = None
 
 
 def claims(names: Collection[str]) -> bool:
@@ -105,7 +107,7 @@ def _entries(spec: str, name: str, files: Files, key: Key = ()) -> Listing:
 
 def _sharded(spec: str, files: Files, name: str) -> Listing:
     """List the tensors of every shard, which must be those of the index."""
-    shard_of = _index(files[name], files)
+    shard_of = _index(files[name], files).weight_map
     listed = Listing()
     found: dict[str, str] = {}
     for shard in sorted(set(shard_of.values())):
@@ -134,16 +136,38 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     return Inside(stated=trainer_counters(files.get(TRAINER_STATE)) | own)
 
 
-def _index(index: StoredFile, files: Files) -> dict[str, str]:
+def disagreement(files: Files, stored: Sequence[Entry]) -> str:
+    """Return how the size of all shards differs from the size that their index gives, or an empty text.
+
+    Nothing that is read depends on it, so the checkpoint opens all the same. Writers count a tied weight of a pickle
+    once or twice, and a logical value as a byte or as a bit; each of these counts as equal.
+    """
+    name = next((name for name in WHOLE_OR_INDEX if name in files), "")
+    if not name.endswith(".json"):
+        return ""
+    file = files[name]
+    metadata = _index(file, files).metadata
+    expected = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if not isinstance(expected, int | float):
+        return ""
+    sizes = [entry.n_bytes for entry in stored]
+    logical = sum(size for size, entry in zip(sizes, stored, strict=True) if entry.dtype == "bool")
+    twice = [0] if file.location.endswith(".safetensors.index.json") else [0, *sizes]
+    if any(sum(sizes) - tied - logical * 7 / 8 - 1 < expected <= sum(sizes) - tied for tied in twice):
+        return ""
+    return f"{file.location}: the index gives {expected:.15g} bytes of weights, the shards hold {sum(sizes)}"
+
+
+def _index(index: StoredFile, files: Files) -> _ShardIndex:
     """Read which shard holds each tensor; an index may only name files of its folder."""
     try:
         if index.size > MAX_INDEX_BYTES:
             raise ValueError("too long")
-        shard_of = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_ShardIndex).weight_map
+        content = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_ShardIndex)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
         refuse_pointers({index.location: index})
         raise malformed(index, "not a shard index (no weight_map of names); fetch it again") from error
-    for name in sorted(set(shard_of.values())):
+    for name in sorted(set(content.weight_map.values())):
         if not is_file_name(name):
             raise CheckpointError(
                 f"{index.location}: names a shard outside its folder, or no file: {name[:80]!r}", "unsafe"
@@ -151,4 +175,4 @@ def _index(index: StoredFile, files: Files) -> dict[str, str]:
         if name not in files:
             folder = index.location.removesuffix(index.location.rpartition("/")[2])
             raise incomplete(f"{folder}{name}", "missing; the index names this shard. Fetch it again")
-    return shard_of
+    return content
