@@ -69,7 +69,7 @@ def test_a_table_for_people(folder: Path) -> None:
     # The mask is no parameter, and a head equal to the embedding counts once.
     assert "6 layers, 640 bytes; 208 parameters stored in all" in done.stdout
     assert "roles: attn.qkv 1, embed 1, head 1, mlp.in 1, other 1, pos_embed 1" in done.stdout
-    assert "mask 1 (transformer.h.0.attn.bias)" in done.stdout
+    assert "1 x mask (transformer.h.0.attn.bias)" in done.stdout
     assert "unknown: 1, measured as other: transformer.h.0.mystery.weight; give a role with --role" in done.stdout
     assert "80.8% of the parameters are measured, in 4 matrices; the rest: " in done.stdout
     assert done.stderr == "note: weights of 8-bit floats without a scale, read as stored: 1\n"

@@ -111,6 +111,6 @@ class Inventory(msgspec.Struct, frozen=True):
 
 def _counted(kind: str, names: list[str]) -> str:
     """Count tensors of a kind, and name some of those that need a name."""
-    counted = f"{kind} {len(names)}"
+    counted = f"{len(names)} x {kind}"
     is_plain = kind in {VECTOR, BIAS} or kind.startswith("part of")
     return counted if is_plain else f"{counted} ({examples(names, MAX_NAMES)})"
