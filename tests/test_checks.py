@@ -12,7 +12,15 @@ from toposcope.monitor.alerts import SPIKING
 ROOT = Path(__file__).parents[1]
 DOCTOR = {name for name, check in CHECKS.items() if check.doctor}
 MONITOR = {name for name, check in CHECKS.items() if check.monitor}
-FINDING = {"Finding": 0, "findings_of_layers": 0, "Suspect": 2, "CheckpointError": 1, "_finding": 9, "_part_finding": 0}
+FINDING = {
+    "Finding": 0,
+    "findings_of_layers": 0,
+    "Suspect": 2,
+    "CheckpointError": 1,
+    "fault": 0,
+    "_finding": 9,
+    "_part_finding": 0,
+}
 ALERT = {"Alert": 0, "alert_of_layers": 0, "Outliers": 0, "Stopped": 0, "Lasting": 0, "Rises": 0}
 """What makes findings and alerts, and the place of the name among its arguments; 9 where it has a keyword."""
 
@@ -62,6 +70,9 @@ def made(makers: dict[str, int], *rooms: str) -> set[str]:
     """Return the names with which these rooms make findings, or alerts."""
     found: set[str] = set()
     for tree in (tree for room in rooms for tree in trees(room)):
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and len(node.args) > 1):
+            if getattr(call.func, "id", "") == "partial" and getattr(call.args[0], "id", "") in makers:
+                found |= texts(call.args[1], tree, rooms)
         for scope in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
             for call in (node for node in ast.walk(scope) if isinstance(node, ast.Call)):
                 place = makers.get(getattr(call.func, "id", ""))
