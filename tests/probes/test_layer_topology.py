@@ -13,7 +13,7 @@ from toposcope.checkpoints import Series
 from toposcope.probes import layer_topology as module
 
 SHAPES = {
-    "token_emb.weight": (20, 8),
+    "lm_head.weight": (20, 8),
     "blocks.0.mlp.fc1.weight": (13, 7),
     "blocks.1.mlp.fc1.weight": (13, 7),
     "blocks.1.mlp.fc2.weight": (7, 13),
