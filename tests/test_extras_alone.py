@@ -102,3 +102,17 @@ def test_ray(folder: Path, tmp_path: Path) -> None:
         assert errors == {}
         frames.append(study.frame())
     assert frames[0].equals(frames[1])
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    writer = EventFileWriter(str(tmp_path))
+    for step, loss in ((1, 4.0), (2, 3.5)):
+        writer.add_event(Event(step=step, summary=Summary(value=[Summary.Value(tag="loss", simple_value=loss)])))
+    writer.close()
+    from toposcope.logs import read_log
+
+    assert read_log(tmp_path).loss.tolist() == [4.0, 3.5]
