@@ -175,6 +175,7 @@ def test_an_unknown_orientation_is_said_everywhere(tmp_path: Path) -> None:
     assert "in 2 matrices, 2 of unknown orientation" in inventory.coverage
     assert any(note.startswith("orientation unknown, read as stored: U, W") for note in checkpoint.notes)
     assert any("orientation unknown" in remark for remark in ts.doctor(tmp_path).remarks)
+    assert {layer.flag for layer in ts.layer_topology(checkpoint).values()} == {"orientation unknown"}
     rows = ts.measure(tmp_path)
     flags = {probe: set(of_probe["flag"]) for (probe,), of_probe in rows.group_by("probe")}
     assert flags["rips"] == {"orientation unknown"}

@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import reshaped, slice_of
 from toposcope.checkpoints.orientation import READS, UNKNOWN, Orientation, orientations
-from toposcope.checkpoints.roles import leaf_of
+from toposcope.checkpoints.roles import NOT_ANALYSED, leaf_of
 from toposcope.checkpoints.tuning import MAX_CONVOLVED
 from toposcope.checkpoints.votes import Convention, Stored
 
 HEADS_JOINED = "heads joined"
-_TABLES = {"embed", "pos_embed"}
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
 _EXPERTS = re.compile(r"experts?(?:$|[._])|moe|_(?:ch)?exps(?:$|\.)", re.IGNORECASE)
@@ -87,7 +86,7 @@ def _oriented(
     stored = [
         Stored(name, parts[0].entry.shape, roles[name], is_expert=parts[0].layout.startswith("expert"))
         for name, parts in found.items()
-        if parts and not parts[0].orientation.reason and roles[name] not in _TABLES
+        if parts and not parts[0].orientation.reason and roles[name] not in NOT_ANALYSED
     ]
     heads = [part.orientation.transposed for parts in found.values() for part in parts if part.layout == HEADS_JOINED]
     known = orientations(stored, vectors, width, vocabularies, heads)
@@ -95,7 +94,7 @@ def _oriented(
     known |= {
         name: Orientation(_is_turned_table(parts[0].entry, width), "a row for each token")
         for name, parts in found.items()
-        if parts and roles[name] in _TABLES
+        if parts and roles[name] in NOT_ANALYSED
     }
     return {
         name: [replace(part, orientation=known[name]) if name in known else part for part in parts]

@@ -1,8 +1,8 @@
 """The networks in one file that are trained against or beside each other: a policy and a value, an ensemble.
 
 Encoder and decoder are one network, and so are two towers with a shared temperature and heads on a trunk. Several are
-told by two things together: no weight stands outside of them, and either they are called what only networks of their
-own are called, or they are equal and none can feed another.
+recognised by two things together: no weight stands outside of them, and either they are called what only networks of
+their own are called, or they are equal and none can feed another.
 """
 
 import re

@@ -25,6 +25,7 @@ class LayerTopology:
     role: str  # see docs/layers.md
     neural_persistence: NeuralPersistence  # of the weight matrix
     components: Diagram  # H0 of its neurons: one point for each row of the incoming weights, in Euclidean distance
+    flag: str = ""  # ``orientation unknown`` where the rows of `components` may be columns
 
 
 @overload
@@ -113,4 +114,5 @@ def _of_layer(layer: Layer, known: NeuralPersistence | None, tree: Diagram | Non
         layer.role,
         known or neural_persistence(layer.read_narrow(), name=f"{layer.source}: layer {layer.name}"),
         tree or rips(layer.matrix(), max_dimension=0)[0],
+        layer.flag,
     )
