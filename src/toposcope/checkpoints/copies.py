@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -61,6 +62,7 @@ def _plain(part: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", part)
 
 
+@lru_cache(maxsize=1 << 16)
 def _copied(name: str) -> str:
     """Return the outermost module or tensor around a tensor whose name says that it is a copy, or an empty text."""
     parts = name.split(".")

@@ -56,6 +56,7 @@ def is_weight_name(name: str) -> bool:
     return _WEIGHT_LEAF.fullmatch(leaf_of(name)) is not None
 
 
+@lru_cache(maxsize=1 << 16)
 def named_buffer(name: str, axes: int) -> str:
     """Return what a name alone says: `MASK`, `STATISTICS` or `BUFFER` for what has no gradient, or an empty text."""
     leaf = leaf_of(name)

@@ -89,9 +89,9 @@ def _oriented(
         if parts and not parts[0].orientation.reason and roles[name] not in NOT_ANALYSED
     ]
     heads = [part.orientation.transposed for parts in found.values() for part in parts if part.layout == HEADS_JOINED]
-    known = orientations(stored, vectors, width, vocabularies, heads)
+    known = orientations(tuple(stored), tuple(vectors.items()), width, frozenset(vocabularies), tuple(heads))
     # A table has a row for each token; by hand some have a column for each.
-    known |= {
+    known = {**known} | {
         name: Orientation(_is_turned_table(parts[0].entry, width), "a row for each token")
         for name, parts in found.items()
         if parts and roles[name] in NOT_ANALYSED

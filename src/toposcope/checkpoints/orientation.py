@@ -9,7 +9,8 @@ evidence the orientation is unknown.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
@@ -40,35 +41,37 @@ class Orientation(NamedTuple):
 UNKNOWN = Orientation(False, "")
 
 
+@lru_cache(maxsize=64)
 def orientations(
-    matrices: Sequence[Stored],
-    vectors: Mapping[str, Shape],
+    matrices: tuple[Stored, ...],
+    shapes: tuple[tuple[str, Shape], ...],
     width: int | None,
-    vocabularies: Iterable[int] = (),
-    columns_of_heads: Sequence[bool] = (),
-) -> dict[str, Orientation]:
-    """Return the orientation of every matrix by its name.
+    vocabularies: frozenset[int] = frozenset(),
+    columns_of_heads: tuple[bool, ...] = (),
+) -> Mapping[str, Orientation]:
+    """Return the orientation of every matrix by its name; cached, as the checkpoints of a series are alike.
 
     Parameters
     ----------
-    matrices : sequence of Stored
+    matrices : tuple of Stored
         In the order of the checkpoint.
-    vectors : mapping of str to tuple of int
-        Shapes of tensors with at most one axis longer than 1, in the same order.
+    shapes : tuple of str and tuple of int
+        Names and shapes of tensors with at most one axis longer than 1, in the same order.
     width : int or None
         Of the residual stream.
-    vocabularies : iterable of int
+    vocabularies : frozenset of int
         Numbers of rows of the tables of tokens.
-    columns_of_heads : sequence of bool
+    columns_of_heads : tuple of bool
         Of weights of attention with an axis for the heads, whether each stores the stream before its outputs.
     """
+    vectors = dict(shapes)
     votes: dict[str, list[Vote]] = defaultdict(list)
     rules = (
         by_named_biases(matrices, vectors),
         by_only_vectors(matrices, vectors),
         by_following_vectors(matrices, vectors),
         by_recurrence(matrices, vectors),
-        _by_stream(matrices, width, set(vocabularies)),
+        _by_stream(matrices, width, vocabularies),
         _by_chains(matrices, has_biases=any(is_bias(name) for name in vectors)),
     )
     for rule in rules:
@@ -150,7 +153,9 @@ def _decided(
 # The residual stream
 
 
-def _by_stream(matrices: Sequence[Stored], width: int | None, vocabularies: set[int]) -> Iterator[tuple[str, Vote]]:
+def _by_stream(
+    matrices: Sequence[Stored], width: int | None, vocabularies: frozenset[int]
+) -> Iterator[tuple[str, Vote]]:
     """Vote by the axis of the residual stream or of the vocabulary, where the role says which axis has it."""
     for matrix in matrices:
         rows, columns = matrix.shape
