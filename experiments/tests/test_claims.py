@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from named_features import by_feature
 from scipy.stats import permutation_test, rankdata, spearmanr
 
@@ -31,7 +33,8 @@ PUBLISHED = Published(
         "H1.total": dict(zip(SIZES, (-0.64, -0.64, -0.58, -0.49, 0.05), strict=True)),
     },
     prediction_errors={"loss_only": {"0.3": 0.10, "0.5": 0.08}, "combined": {"0.3": 0.09, "0.5": 0.06}},
-    largest_change=dict.fromkeys(SIZES, 300),
+    largest_change=dict(zip(SIZES, (300, 300, 300, 200, 300), strict=True)),
+    training_steps=dict.fromkeys(SIZES, 5000),
     diminishing_returns=dict(zip(SIZES, (400, 800, 1500, 1600, 1800), strict=True)),
     scaling={
         "H0.total": Law(exponent=0.2, r_squared=0.85, rho=0.9, p=0.037),
@@ -306,7 +309,7 @@ def test_phases_say_what_is_missing() -> None:
     phases = some_phases([400, 800, 1500, 1600, 1800])
     for changed, told in (
         ({}, "No published step of the largest change is declared"),
-        ({"elsewhere": 300}, "No run of which a largest change was published"),
+        ({"a": 300}, "Not judged: needs the published length of training"),
     ):
         published = Published(
             final_loss=PUBLISHED.final_loss, largest_change=changed, diminishing_returns=PUBLISHED.diminishing_returns
@@ -352,6 +355,37 @@ def test_a_power_law_of_single_batches_cannot_be_told() -> None:
 def test_phases(phases: pl.DataFrame, explained: bool, expected: str) -> None:
     verdict, why = judge(a_study("clock"), phases=phases, change_points=some_change_points(explained))[6]
     assert verdict == expected, why
+
+
+@pytest.mark.parametrize("kind", ["information", "clock", "noise"])
+@settings(max_examples=15)
+@given(
+    scale=st.sampled_from([0.01, 0.5, 2, 2.5, 1000]),
+    grid=st.sampled_from([1, 2, 5]),
+    larger=st.sampled_from([1, 7, 1000]),
+)
+def test_what_is_published_is_the_same_whatever_the_replica_is(kind: str, scale: float, grid: int, larger: int) -> None:
+    """A replica of another length or size: the claims read the same, and where its shares are, so is each verdict."""
+
+    def of_replica(scale: float, grid: int, larger: int) -> dict[int, tuple[str, str]]:
+        study = [
+            Trajectory(
+                t.run, np.asarray(t.steps[::grid] * scale, np.int64), {f: v[::grid] for f, v in t.features.items()},
+                {k: v[::grid] for k, v in t.targets.items()}, {"step": t.covariates["step"][::grid] * scale},
+            )
+            for t in a_study(kind)
+        ]  # fmt: skip
+        phases = some_phases([400, 800, 1500, 1600, 1800])
+        phases = phases.with_columns((pl.col("largest_change", "diminishing_returns") * scale).cast(pl.Int64))
+        table = claims(
+            PUBLISHED, associations(tuple(a_study(kind))), phases, NO_CHANGE_POINTS, some_scaling(), study,
+            some_runs({run: n * larger for run, n in SIZES.items()}), some_predictions(0.01, 20)[0],
+        )  # fmt: skip
+        return {number: (claim, verdict) for number, claim, verdict, _ in table.iter_rows()}
+
+    found = of_replica(scale, grid, larger)
+    assert found == of_replica(1, 1, 1)
+    assert "the largest change at 4% to 6% of training" in found[6][0]
 
 
 @pytest.mark.parametrize(("n_eff", "expected"), [(5.0, UNDETERMINED), (200.0, EXPLAINED)])

@@ -168,7 +168,11 @@ class _Contents:
         runs = [(name, run) for of_file in self.features.values() for name, run in of_file.items()]
         finals = {name: float(run.log.values["loss"][-1]) for name, run in runs}  # of the last batch
         known = {name: loss for name, loss in finals.items() if np.isfinite(loss)}
-        published = Published(**{**self.results, "source": folder.name, "final_loss": known})
+        phases = {run for name in ("largest_change", "diminishing_returns") for run in self.results.get(name, ())}
+        lengths = {name: max(run.features) for name, run in runs if name in phases}  # where no share of them is stated
+        lengths |= self.results.get("training_steps", {})
+        results = {**self.results, "source": folder.name, "final_loss": known, "training_steps": lengths}
+        published = Published(**results)
         if absent := [run for run in published.runs() if run not in {*files, *places}]:
             self.notes.append(f"results of {', '.join(absent)}: nothing else of these runs is here")
 

@@ -97,6 +97,8 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         error of the final loss over runs, in nats.
     largest_change, diminishing_returns : dict of int
         Step by run.
+    training_steps : dict of int
+        By run: for how many steps it was trained, which the steps of its phases are a share of.
     scaling : dict of Law
         By quantity, of final values.
     traces : dict of Trace
@@ -112,6 +114,7 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prediction_errors: dict[str, dict[str, float]] = {}
     largest_change: dict[str, int] = {}
     diminishing_returns: dict[str, int] = {}
+    training_steps: dict[str, int] = {}
     scaling: dict[str, Law] = {}
     traces: dict[str, Trace] = {}
 
@@ -144,7 +147,14 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                     )
         for name in ("largest_change", "diminishing_returns"):
             _each(name, getattr(self, name), 0)
+            for run, step in getattr(self, name).items():
+                _between(f"{name}.{run}", step, high=self.training_steps.get(run, math.inf))
+        _each("training_steps", self.training_steps, 1)
         _known("scaling", self.scaling)
+
+    def shares_of_training(self, steps: Mapping[str, int]) -> dict[str, float]:
+        """Return steps of published runs as a share of the published length of each; those of unknown length not."""
+        return {run: step / self.training_steps[run] for run, step in steps.items() if run in self.training_steps}
 
     def runs(self) -> list[str]:
         """Return the runs that have any published number, each once."""

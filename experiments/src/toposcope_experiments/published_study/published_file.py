@@ -108,12 +108,21 @@ def _read_analysis(content: dict[str, Any], path: Path, results: PublishedResult
                     results.leave_out("fields of correlations that are not compared", name)
             _add_correlation(results, _run_name(run, path), feature, rho, f"{path}: correlations: {run}: {pair}")
     for run, entries in _objects(content.get("transitions", {}), path, "transitions"):
+        lengths: set[int] = set()  # of training, by each step and the share that it was published to be
         for column, value in entries.items():
-            if column not in _PHASES:
+            name, _, unit = column.rpartition("_")
+            if f"{name}_step" not in _PHASES or unit not in ("step", "frac"):
                 results.leave_out("fields of phases that are not compared", column)
-            elif value is not None:
+            elif value is not None and unit == "step":
                 step = _converted(value, Step, f"{path}: transitions: {run}: {column}")
                 results.fields.setdefault(_PHASES[column], {})[_run_name(run, path)] = step
+                share = entries.get(f"{name}_frac")
+                if isinstance(share, float) and 0 < share <= 1 and step:
+                    lengths.add(round(step / share))
+        if len(lengths) == 1:
+            results.fields.setdefault("training_steps", {})[_run_name(run, path)] = lengths.pop()
+        elif lengths:
+            results.leave_out("shares of training that give different lengths of it", run)
     for name, entries in _objects(content.get("scaling", {}), path, "scaling"):
         _add_law(results, name, entries, f"{path}: scaling: {name}")
     for name, entries in _objects(content.get("prediction_maes", {}), path, "prediction_maes"):

@@ -229,7 +229,9 @@ def _phases(published: Published, phases: pl.DataFrame, findings: StudyTables, o
                 if len(rows) and rows.item(0, f"{prefix}_first") is not None:
                     first, final = (rows.item(0, f"{prefix}_{end}") for end in ("first", "last"))
                     why = f"{first} to {final} with other windows and thresholds"
-            source = _source(findings, run, "np_mean")
+            source, length = _source(findings, run, "np_mean"), published.training_steps.get(run)
+            if run in findings.trajectories and length not in (None, last := int(findings.trajectories[run].steps[-1])):
+                why = "; ".join(filter(None, (why, f"published: of {length:,} steps; here: of {last:,}")))
             yield _row("phases", quantity, run, float(value), (both[0], both[1]), origin.get(run, ""), source, why)
 
 

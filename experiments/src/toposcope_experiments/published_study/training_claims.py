@@ -24,6 +24,7 @@ from toposcope_experiments.published_study.findings import BATCH_LOSS
 from toposcope_experiments.published_study.published import Published
 
 MIN_RUNS = 15  # runs that a test needs to show that topology improves predictions
+ROUNDING = 1e-9  # of a share: 300 of 5,000 steps and 150 of 2,500 are the same one
 GOOD_FIT = 0.95  # least R² of a power law that describes final losses
 
 
@@ -71,23 +72,25 @@ def _excluded(found: Sequence["Gain"]) -> bool:
 
 def has_phases(case: StudyEvidence) -> Judgement:
     """Judge whether training has phases, which neural persistence shows."""
-    limits = _share_of_training(case, case.published.largest_change)
+    published = case.published
+    limits = published.shares_of_training(published.largest_change).values()  # whatever the runs here are
     ends = dict.fromkeys(f"{share:.0%}" for share in (min(limits), max(limits))) if limits else ()
     when = f"at {' to '.join(ends)} of training" if limits else "early"
     claim = f"Neural persistence shows phases: the largest change {when}, diminishing returns later in larger models"
     rows = [row for run in case.sizes for row in _of_persistence(case, run, case.phases).head(1).to_dicts()]
-    if not case.published.largest_change:
+    if not published.largest_change:
         return Judgement(claim, UNDETERMINED, "No published step of the largest change is declared to compare with.")
     if not limits:
-        return Judgement(claim, UNDETERMINED, "No run of which a largest change was published is in this study.")
+        why = "Not judged: needs the published length of training (training_steps), of which the steps are a share."
+        return Judgement(claim, UNDETERMINED, why)
     if len(rows) < MIN_SIZES:
         return Judgement(claim, UNDETERMINED, f"The phases of {len(rows)} sizes are known; it takes {MIN_SIZES}.")
-    found = _share_of_training(case, {row["run"]: row["largest_change"] for row in rows})
-    within = sum(min(limits) <= share <= max(limits) for share in found)
+    found = _shares_here(case, {row["run"]: row["largest_change"] for row in rows})
+    within = sum(min(limits) - ROUNDING <= share <= max(limits) + ROUNDING for share in found.values())
     late = {row["run"]: row["diminishing_returns"] for row in rows if row["diminishing_returns"] is not None}
     if len(late) < MIN_SIZES:
         return Judgement(claim, UNDETERMINED, f"Returns diminish by the published rule in {len(late)} sizes only.")
-    rho, p = trend([case.sizes[run] for run in late], list(late.values()))
+    rho, p = trend([case.sizes[run] for run in late], list(_shares_here(case, late).values()))
     runs = [row["run"] for row in rows]
     found_points = [_of_persistence(case, run, case.change_points) for run in runs]
     smooth = [bool(points.get_column("explained").all()) for points in found_points if len(points)]
@@ -193,10 +196,9 @@ def _of_persistence(case: StudyEvidence, run: str, table: pl.DataFrame) -> pl.Da
     return table.filter(run=run, feature=str(feature or ""))
 
 
-def _share_of_training(case: StudyEvidence, steps: Mapping[str, int | None]) -> list[float]:
-    """Return steps as a share of the last one of their run."""
-    ends = {run: float(case.trajectories[run].steps[-1]) for run in steps if run in case.trajectories}
-    return [step / ends[run] for run, step in steps.items() if step is not None and ends.get(run)]
+def _shares_here(case: StudyEvidence, steps: Mapping[str, int]) -> dict[str, float]:
+    """Return steps of runs of this study as a share of the last step of each."""
+    return {run: step / max(float(case.trajectories[run].steps[-1]), 1.0) for run, step in steps.items()}
 
 
 def _improvement(published: Published, fraction: float) -> float:
