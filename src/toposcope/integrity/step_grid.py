@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 
 from toposcope.integrity import tuning
-from toposcope.integrity.finding import Finding, steps_text
+from toposcope.integrity.finding import Finding, Severity, steps_text
 
 
 @dataclass(frozen=True)
@@ -31,33 +31,55 @@ class _Piece:
 
 
 def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
-    """Find missing and extra steps; a short or irregular series has neither."""
-    pieces = _pieces(list(steps))
+    """Find missing and extra steps; a short or irregular series has neither.
+
+    A step more is a note, as after a signal or at the end of an epoch, unless it may be the missing one renamed. So is
+    a missing end of powers of two: where they end, nobody knows.
+    """
+    pieces = [_resumed(piece, steps) for piece in _pieces(list(steps))]
     judged = [s for s in steps[:-1] if s > 0]
     covered = [s for s in judged if any(p.start <= s <= p.stop for p in pieces)]
     # Rounded logarithmic grids begin with consecutive numbers, which are a grid only if every step lies on it.
     needed = 1 if any(0 < p.spacing <= tuning.MAX_ROUNDED_SPACING for p in pieces) else tuning.MIN_COVERAGE
     if not pieces or len(covered) < needed * len(judged):
         return []
-    expected = {point for piece in pieces for point in piece.points()} | _between(pieces)
-    missing = sorted(expected - set(steps))
+    inside = {point for piece in pieces for point in piece.points()}
+    missing = sorted((inside | _between(pieces)) - set(steps))
     # A step soon after the beginning is often saved for its own sake.
     first = min((p.start + p.spacing for p in pieces if p.start <= 0), default=0)
-    extra = [s for s in covered if s not in expected and s > first]
+    extra = [s for s in covered if s not in inside and s > first]
     is_one_gap = bool(missing) and not any(missing[0] < s < missing[-1] for s in steps)
-    if len(missing) + len(extra) > (1 - tuning.MIN_COVERAGE) * len(steps) + 1 and not is_one_gap:
+    if len(missing) > (1 - tuning.MIN_COVERAGE) * len(steps) + 1 and not is_one_gap:
         return []
     if needed == 1 and len(missing) > 1 and min(missing) > (steps[0] + steps[-1]) / 2:
         return []
     grid = ", then ".join(_text(piece) for piece in pieces)
     findings = []
     if missing:
+        ends = {2 * piece.stop for piece in pieces if not piece.spacing}
+        severity: Severity = "note" if ends.issuperset(missing) else "fault"
         message = f"{steps_text(missing)}: missing from the series' own grid ({grid})"
-        findings.append(Finding("missing steps", "fault", tuple(missing), "", message))
+        findings.append(Finding("missing steps", severity, tuple(missing), "", message))
     if extra:
+        renamed = any(not any(min(s, gap) < other < max(s, gap) for other in steps) for s in extra for gap in missing)
         message = f"{steps_text(extra)}: between the points of the series' own grid ({grid})"
-        findings.append(Finding("extra steps", "fault", tuple(extra), "", message))
+        findings.append(Finding("extra steps", "fault" if renamed else "note", tuple(extra), "", message))
     return findings
+
+
+def _resumed(piece: _Piece, steps: Sequence[int]) -> _Piece:
+    """Return a piece without points that no neighbour shares: of a lone one, or two gaps alike, is another grid."""
+    if not piece.spacing:
+        return piece
+    present = set(steps)
+    points = [point for point in piece.points() if point in present]
+    pairs = [k for k, (a, b) in enumerate(pairwise(points)) if b - a == piece.spacing]
+    begins, ends = pairs[0], pairs[-1] + 1
+    if begins == 1 and points[0] in (0, steps[0]):
+        begins = 0
+    if ends == len(points) - 2 and points[-1] == steps[-1]:
+        ends += 1
+    return _Piece(points[begins], points[ends], piece.spacing)
 
 
 def _text(piece: _Piece) -> str:
