@@ -113,6 +113,39 @@ def test_two_runs_in_one_folder_are_not_one(names: list[str], steps: list[int] |
         assert all(name in " ".join(opened.notes) for name in opened.ignored)
 
 
+@pytest.mark.parametrize(
+    "aside",
+    [
+        *("ema_ckpt_{}.pt", "ckpt_{}_ema.pt", "swa_ckpt_{}.pt", "ckpt_{}_rank1_optim.pt", "optimizer_{}.pt"),
+        *("ckpt_{}_rng.pt", "ckpt_{}_rank0.pt", "rank1_ckpt_{}.pt", "ckpt_{}_best.pt", "epoch_{}.pt"),
+    ],
+)
+def test_what_lies_next_to_every_step_is_set_aside_and_named(aside: str, tmp_path: Path) -> None:
+    beside = [aside.format(step) for step in (100, 200)]
+    for name in ("step_100.pt", "step_200.pt", "step_300.pt", *beside):
+        saved(tmp_path / name.replace("step", "step" if "epoch" in aside else "ckpt"))
+    opened = series(tmp_path)
+    assert (opened.steps, sorted(opened.ignored)) == ([100, 200, 300], sorted(beside))
+    assert opened.notes == (f"not among the steps: {beside[0]} and 1 like it",)
+
+
+@pytest.mark.parametrize("word", ["last", "final", "copy", "fp16"])
+def test_a_step_saved_twice_is_one_and_once_is_a_step(word: str, tmp_path: Path) -> None:
+    for name in ("ckpt_1.pt", "ckpt_2.pt", f"ckpt_2_{word}.pt", f"ckpt_3_{word}.pt"):
+        saved(tmp_path / name)
+    opened = series(tmp_path)
+    assert (opened.steps, opened.ignored) == ([1, 2, 3], (f"ckpt_2_{word}.pt",))
+
+
+@pytest.mark.parametrize("names", [["ckpt_{}_rank0.pt", "ckpt_{}_rank1.pt"], ["rank0_step_{}.pt", "rank1_step_{}.pt"]])
+def test_files_by_rank_alone_are_refused(names: list[str], tmp_path: Path) -> None:
+    for step in (1, 2):
+        for name in names:
+            saved(tmp_path / name.format(step))
+    with refused(tmp_path, "ranks or parts of one model"):
+        series(tmp_path)
+
+
 def test_several_runs_are_named(tmp_path: Path) -> None:
     lightning(tmp_path, 0, 1)
     for below in ("", "lightning_logs"):

@@ -122,11 +122,24 @@ def test_a_file_that_is_no_checkpoint_beside_others(tmp_path: Path, weights: dic
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_model_beside_the_steps_is_told_from_the_last(deep: bool, folder: Path, weights: dict[int, Weights]) -> None:
-    save_file(weights[500], folder / "model.safetensors")
-    remarks = doctor(folder, deep=deep).remarks
-    assert "not among the steps: model.safetensors" in remarks
-    assert "model.safetensors holds the weights of step 500, not of the last, 1000" in remarks
+def test_models_beside_the_steps_are_told_from_the_last(
+    deep: bool, tmp_path: Path, weights: dict[int, Weights]
+) -> None:
+    """Also one in shards, and where a frozen tensor was read whole at every step; what is not compared is named."""
+    name = "gpt_neox.embed_in.weight"
+    held = {step: {n: t.clone() for n, t in (weights[step] | {name: weights[0][name]}).items()} for step in STEPS}
+    for step in STEPS:
+        SHARDED(tmp_path, step, held[step])
+    for file in (tmp_path / "step500").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    for name in ("last", *"abc"):
+        save_file(held[1000], tmp_path / f"{name}.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"torn")
+    remarks = doctor(tmp_path, deep=deep).remarks
+    assert "model.safetensors.index.json holds the weights of step 500, not of the last, 1000" in remarks
+    assert any(line.endswith("safetensors hold the weights of the last step") for line in remarks)
+    named = " ".join(line for line in remarks if not line.startswith("not among"))
+    assert all(f"{name}.safetensors" in named for name in ("bad", "last", *"abc"))
 
 
 def test_missing_steps(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`toposcope.measure`: a path, a part of a series, or a module as it is now."""
 
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,11 @@ from torch import nn
 import toposcope as ts
 from toposcope.family import ModelSize, build
 from toposcope.homology import neural_persistence
+from toposcope.models import Text
 from toposcope.probes import Probe
+from toposcope.progress import silent
+from toposcope.study.declaration import DeclaredSeries
+from toposcope.study.measuring import measure_series
 
 COLUMNS = ["run", "step", "layer", "role", "probe", "options", "statistic", "kind", "value", "flag"]
 PROBES: list[dict[str, Any]] = [NEURAL_PERSISTENCE, RIPS]
@@ -60,6 +65,15 @@ def test_the_numbers_are_those_of_the_matrices(found: Path) -> None:
 def test_a_part_of_a_series(found: Path, part: slice, steps: list[int]) -> None:
     frame = ts.measure(ts.series(found)[part], probes=[CONTROLS])
     assert frame["step"].unique(maintain_order=True).to_list() == steps
+
+
+def test_a_model_beside_the_steps_is_told_from_the_last_in_a_study_too(found: Path, tmp_path: Path) -> None:
+    shutil.copy(checkpoint_file(found, 5), found / "best.safetensors")
+    for source, line in ((5, "step 5, not of the last, 30"), (30, "the last step")):
+        shutil.copy(checkpoint_file(found, source), found / "best.safetensors")
+        declared, place = [DeclaredSeries(path=str(found))], tmp_path / "study"
+        study, _ = measure_series(declared, place, [RIPS], text=Text(), workers=1, progress=silent)
+        assert f"found: best.safetensors holds the weights of {line}" in study.notes()
 
 
 def test_an_empty_part_of_a_series_is_not_all_of_it(found: Path) -> None:

@@ -21,6 +21,7 @@ from toposcope.checkpoints.formats.weight_names import (
     SHARD,
     TORCH,
     WHOLE_OR_INDEX,
+    is_other,
     known_foreign,
 )
 from toposcope.checkpoints.sources import is_remote, merged, roots
@@ -43,7 +44,7 @@ _SUBFOLDERS = ("checkpoints", "checkpoint")
 """Folders of a run that hold its checkpoints: ours and Lightning's; torchtitan's."""
 _LIGHTNING = "lightning_logs"
 _STATE = "state.safetensors"  # next to the checkpoints of a run of ours; holds the state to resume from
-MAX_NAMED = 5  # files that are no steps; the rest are counted
+MAX_NAMED = 5  # kinds of files that are no steps; the rest are counted
 MAX_LOOKED_INTO = 1000  # files without a step in their names that are read for the step inside
 
 
@@ -190,10 +191,24 @@ def series(
         opened = _of_places(spec, places, options)
     opened = opened if is_remote(spec) else replace(opened, spec=str(local_path(spec)))
     if opened.ignored:
-        opened = replace(opened, notes=(*opened.notes, f"not among the steps: {examples(opened.ignored, MAX_NAMED)}"))
+        listed = examples([name_alike(names) for names in alike(opened.ignored)], MAX_NAMED)
+        opened = replace(opened, notes=(*opened.notes, f"not among the steps: {listed}"))
     if key:
         opened = replace(opened, name=f"{opened.name}:{text_of(key)}", spec=f"{opened.spec}:{text_of(key)}")
     return opened.select(selection)
+
+
+def alike(names: Sequence[str]) -> list[list[str]]:
+    """Group names that differ in their numbers alone, such as those of the moving average at each step."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(re.sub(r"\d+", "0", name), []).append(name)
+    return [*groups.values()]
+
+
+def name_alike(names: Sequence[str]) -> str:
+    """Name the first of a group."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} like it"
 
 
 def split_key(spec: str) -> tuple[str, Key]:
@@ -362,17 +377,39 @@ def _refuse_one_rank(root: Source) -> None:
             raise unsupported(root.spec, f"one of {len(ranks)} ranks of one model of Megatron-LM; {CONVERT_MEGATRON}")
 
 
-# Checkpoints that belong to no grid.
-_CHOSEN = re.compile(r"(?<![a-z])(?:best|last|latest|final|init(?:ial)?)(?![a-z])")
+_ASIDE = re.compile(
+    r"(?<![a-z])(?:best|ema|swa|avg|averaged?|optim(?:izer)?s?|(?:lr_)?sched(?:uler)?s?|scaler|rng|train(?:ing)?_state"
+    r"|rank_?\d+)(?![a-z])"
+)
+"""What lies next to the steps of a run under names with steps."""
+_AGAIN = re.compile(
+    r"(?<![a-z])(?:last|latest|final|init(?:ial)?|copy|backup|bak|old|tmp|fp16|bf16)(?![a-z])|-v\d+$|\(\d+\)$"
+)
+"""A step once more, or else a step: the final one need not be saved under a plain name too."""
 
 
 def _steps_by_names(place: _Place, options: _Options) -> dict[str, int]:
     """Return the step in the name of each checkpoint of one run; the names of several runs are refused."""
+    stems = {part: stem.lower() for part, stem in place.candidates.items()}
     steps = {part: n for part, stem in place.candidates.items() if (n := options.step_of(stem)) is not None}
+    if plain := [part for part in steps if not (_ASIDE.search(stems[part]) or _AGAIN.search(stems[part]))]:
+        once = {steps[part] for part in plain}
+        steps = {
+            part: step
+            for part, step in steps.items()
+            if part in plain or not (_ASIDE.search(stems[part]) or step in once)
+        }
+    by_epoch = [part for part, step in steps.items() if counted_by(place.candidates[part], step) == "epoch"]
+    if options.pattern is None and 0 < len(by_epoch) < len(steps):
+        chosen = {*by_epoch} if 2 * len(by_epoch) > len(steps) else steps.keys() - by_epoch
+        steps = {part: step for part, step in steps.items() if part in chosen}
+    if ranks := parts_of(steps):
+        refuse_ranks(place.folder.spec, ranks)
     runs: dict[str, list[str]] = {}
     for part in steps if options.pattern is None else ():
         runs.setdefault(run_of(place.candidates[part])[0], []).append(part)
-    usual = [parts for run, parts in runs.items() if not _CHOSEN.search(run)] or [*runs.values()]
+    aside = {run for run in runs if _ASIDE.search(run) or _AGAIN.search(run)}
+    usual = [parts for run, parts in runs.items() if run not in aside] or [*runs.values()]
     # A single one beside a run is not another run.
     usual = [parts for parts in usual if len(parts) > 1] if sum(len(p) > 1 for p in usual) == 1 else usual
     if len(usual) > 1:
@@ -386,11 +423,11 @@ def _steps_by_names(place: _Place, options: _Options) -> dict[str, int]:
 
 
 def _by_names(place: _Place, steps: Mapping[str, int], indices: tuple[str, ...], options: _Options) -> Series:
-    if ranks := [part for part in parts_of(place.candidates) if part in steps]:
-        refuse_ranks(place.folder.spec, ranks)
     stems = place.candidates
     checkpoints = [options.checkpoint(place.folder.child(part), stems[part], step) for part, step in steps.items()]
-    ignored = (*(part for part in stems if part not in steps), *indices)
+    # The optimizer's of each step; a folder of a trainer has one without a number too, which says nothing.
+    states = (n for n in place.names if "/" not in n and n.endswith(ENDINGS) and is_other(n) and re.search(r"\d", n))
+    ignored = (*(part for part in stems if part not in steps), *indices, *states)
     return replace(place.opened, checkpoints=_in_order(place.folder.spec, checkpoints), ignored=ignored)
 
 

@@ -1,6 +1,6 @@
 """The doctor, which finds out whether a series of checkpoints is what it claims to be."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,8 @@ import msgspec
 
 from toposcope.checkpoints import Checkpoint, Series
 from toposcope.checkpoints import series as open_series
+from toposcope.checkpoints.formats.weight_names import WHOLE_OR_INDEX, is_other
+from toposcope.checkpoints.series import alike, name_alike
 from toposcope.checkpoints.sources.local import LocalSource
 from toposcope.checkpoints.weights import Coverage
 from toposcope.errors import ToposcopeError
@@ -26,6 +28,7 @@ from toposcope.integrity.layouts import Plan, layouts, unlike_manifest
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary, summarise
 from toposcope.progress import Progress, silent
+from toposcope.wording import examples
 
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
@@ -121,7 +124,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
         findings = [*diagnose(summaries, None, progress), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
-    beside = _of_which_step(opened, summaries, deep=deep)
+    beside = models_beside(places_beside(opened), summaries, deep=deep)
     return Diagnosis(
         *(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings),
         coverage=coverage.sentence() if (coverage := coverage_of(summaries)) else "",
@@ -144,25 +147,43 @@ def remarks_of(summaries: Sequence[CheckpointSummary]) -> list[str]:
     return [r if len(at) == len(summaries) else f"{steps_text(at)}: {r}" for r, at in steps.items()]
 
 
-def _of_which_step(series: Series, summaries: Sequence[CheckpointSummary], *, deep: bool) -> Iterator[str]:
-    """Say of which step the models are that lie beside a series on this disk and are not among its steps."""
+def places_beside(series: Series) -> dict[str, Path]:
+    """Return where the models lie on this disk that are not among the steps of a series."""
     if not isinstance(series.source, LocalSource):
-        return
+        return {}
     folders = {series.source.path, *(c.source.path.parent for c in series if isinstance(c.source, LocalSource))}
-    for part in series.ignored[:MAX_BESIDE]:
+    found = {}
+    for part in series.ignored:
         places = [folder / part for folder in folders if (folder / part).exists()]
-        beside = summarise(Checkpoint(places[0], 0), deep=deep) if len(places) == 1 else None
-        if beside is None or not beside.tensors:
-            continue
-        steps = [summary.step for summary in summaries if _values(summary) == _values(beside)]
-        last = series.steps[-1]
-        whose = f"step {steps[-1]}, not of the last, {last}" if steps and steps[-1] != last else "the last step"
-        yield f"{part} holds the weights of {whose if steps else 'no step'}"
+        if len(places) == 1 and not is_other(part):
+            found[part] = places[0].parent if part.endswith(".json") else places[0]  # an index stands for its shards
+    return found
 
 
-def _values(summary: CheckpointSummary) -> dict[str, tuple[object, ...]]:
-    """Return what tells the tensors of one checkpoint from those of another: hashes of their values, or of windows."""
-    return {name: (tensor.shape, tensor.content_hash or tensor.spot) for name, tensor in summary.tensors.items()}
+def models_beside(places: Mapping[str, Path], summaries: Sequence[CheckpointSummary], *, deep: bool) -> Iterator[str]:
+    """Say of which step the models next to a series are, one of each kind of name first, and which are not read."""
+    of = {_values(summary, deep): summary.step for summary in summaries if summary.tensors}
+    in_order = sorted(
+        (k, part not in WHOLE_OR_INDEX, part) for parts in alike([*places]) for k, part in enumerate(parts)
+    )
+    compared = {}
+    for *_, part in in_order[:MAX_BESIDE]:
+        beside = summarise(Checkpoint(places[part], 0), deep=deep)
+        if beside.tensors and not beside.error:
+            compared[part] = of.get(_values(beside, deep))
+    last = summaries[-1].step
+    for step in dict.fromkeys(compared.values()):
+        named = [part for part, other in compared.items() if other == step]
+        whose = "none of these steps" if step is None else f"step {step}, not of the last, {last}"
+        holds = f"{examples(named, MAX_BESIDE)} {'holds' if len(named) == 1 else 'hold'} the weights of"
+        yield f"{holds} {'the last step' if step == last else whose}"
+    if rest := [name_alike(names) for names in alike([part for part in places if part not in compared])]:
+        yield f"not compared with the steps: {examples(rest, MAX_BESIDE)}"
+
+
+def _values(summary: CheckpointSummary, deep: bool) -> tuple[object, ...]:
+    """Return what tells the weights of one checkpoint from those of another, whatever the tensors are called."""
+    return tuple(sorted((t.shape, t.content_hash if deep else t.spot) for t in summary.tensors.values()))
 
 
 def _log_of(series: Series) -> "LogTable | None":

@@ -22,6 +22,7 @@ from toposcope.family import FamilyRun
 from toposcope.family.run_folder import finished
 from toposcope.files import write_bytes, write_text
 from toposcope.integrity import CheckpointSummary, n_parameters
+from toposcope.integrity.diagnosis import places_beside
 from toposcope.logs import LogTable, find_log, read_log, read_logs
 from toposcope.models import Origin
 from toposcope.models.texts import read_saved_text, text_key
@@ -418,8 +419,10 @@ class _Runner:
             if name in declared and evidence:
                 self._put_n_parameters(name, evidence)
             self.store.set_meta(f"examined {name}", str(len(evidence)))
-            task = ExamineTask(name, [*evidence.values()], self.logs[name])
-            keys[name] = f"{task.key()} {name in declared and declared[name].is_selection()}"
+            is_selection = name in declared and declared[name].is_selection()
+            beside = {} if is_selection else places_beside(self.series[name])
+            task = ExamineTask(name, [*evidence.values()], self.logs[name], beside)
+            keys[name] = f"{task.key()} {is_selection}"
             if self.store.meta(f"doctor {name}") != f"{keys[name]} {self.store.n_findings(name)}":
                 yield task
 

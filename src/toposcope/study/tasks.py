@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial, wraps
 from importlib import resources
+from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from toposcope.checkpoints.weights import Coverage
 from toposcope.engine.pool import TaskFailure, report
 from toposcope.errors import ToposcopeError
 from toposcope.integrity import CheckpointSummary, Finding, diagnose
-from toposcope.integrity.diagnosis import coverage_of, remarks_of
+from toposcope.integrity.diagnosis import coverage_of, models_beside, remarks_of
 from toposcope.integrity.series_summaries import summarise_batch
 from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, ProbeInput
@@ -58,12 +59,15 @@ class ExamineTask:
     run: str
     summaries: list[bytes]
     log: LogTable | None
+    beside: dict[str, Path] = field(default_factory=dict)  # as `places_beside` gives it
 
     def key(self) -> str:
-        """Return the SHA-256 of what the findings follow from: the summaries, the log, and the doctor's own code."""
+        """Return the SHA-256 of what the findings follow from: summaries, models beside, log, and the doctor's code."""
         digest = hashlib.sha256(_doctors_code())
         for content in self.summaries:
             digest.update(hashlib.sha256(content).digest())
+        for name, place in self.beside.items():
+            digest.update(f"{name}\x1f{Checkpoint(place, 0).fingerprint()}\x1f".encode())
         if self.log is not None:
             for name, values in (("", self.log.steps), *self.log.values.items(), *self.log.nan_steps.items()):
                 digest.update(f"{name}\x1f{len(values)}\x1f".encode() + values.tobytes())
@@ -161,7 +165,8 @@ def examine_task(task: ExamineTask) -> Examined:
     """Examine one series."""
     summaries = [msgspec.msgpack.decode(content, type=CheckpointSummary) for content in task.summaries]
     findings = diagnose(summaries, task.log, lambda _, done, total: report(DOCTOR, done, total))
-    return findings, coverage_of(summaries), remarks_of(summaries)
+    beside = models_beside(task.beside, summaries, deep=True)
+    return findings, coverage_of(summaries), [*beside, *remarks_of(summaries)]
 
 
 @cache
