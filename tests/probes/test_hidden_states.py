@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
@@ -28,9 +29,13 @@ from small_models import (
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.homology import betti_curve, landscape, statistics, two_nn
+from toposcope.models import Text
 from toposcope.probes import Failure, Measurement, ProbeInput, make_probes
 from toposcope.probes.hidden_states import HiddenStatesProbe, evenly, gather
+from toposcope.progress import silent
+from toposcope.study.declaration import DeclaredSeries
 from toposcope.study.diagrams import diagram_bytes, read_diagrams, read_states
+from toposcope.study.measuring import measure_series
 
 TEXT = some_lines()
 NAMES = ["hidden.00", "hidden.01", "network"]
@@ -357,6 +362,38 @@ def test_a_text_shorter_than_a_window_is_refused(checkpoint: Checkpoint) -> None
         measure(HiddenStatesProbe(length=16), checkpoint, TEXT[:10])
     with pytest.raises(ToposcopeError, match="no line"):
         measure(HiddenStatesProbe(cut="lines"), checkpoint, "short\nlines")
+
+
+def test_one_point_is_refused(checkpoint: Checkpoint) -> None:
+    with pytest.raises(ToposcopeError, match="1 point, of only 1 of 200 texts; a cloud needs 2"):
+        measure(HiddenStatesProbe(points="texts", texts=200, length=64), checkpoint, TEXT[:100])
+
+
+@pytest.mark.parametrize(
+    ("probe", "flags"),
+    [
+        ({"name": "hidden_states", "texts": 200, "length": 16}, ["only 12 of 200 texts"]),
+        ({"name": "hidden_states", "texts": 2, "length": 16, "pca": 50}, ["only 8 of 50 components"]),
+        ({"name": "hidden_states", "texts": 2, "length": 16, "keep": 99}, ["only 32 of 99 kept points"]),
+        ({"name": "hidden_states", "layers": [0, 0.1], "texts": 2, "length": 16}, ["only 2 of 3 layers"]),
+        ({"name": "hidden_states", "cut": "lines", "texts": 1, "length": 500}, ["only 128 of 500 tokens in a text"]),
+        ({"name": "language_modelling", "length": 500}, ["only 128 of 500 tokens in a window"]),
+        ({"name": "curvature", "top": 1, "sequences": 9}, ["only 2 of 9 windows"]),
+        ({"name": "landscape", "resolution": 5, "draws": 1}, ["only 2 of 8 windows", "only 2 of 4 batches"]),
+    ],
+)  # fmt: skip
+def test_counts_that_are_lowered_are_flagged_and_said(tmp_path: Path, probe: dict[str, Any], flags: list[str]) -> None:
+    save(family_model(), tmp_path / "run")
+    text = tmp_path / "text.txt"
+    text.write_text((TEXT * 9)[:200])
+    declared = [DeclaredSeries(name="run", path=str(tmp_path / "run"), tokenizer="characters")]
+    reads = Text(source=str(text))
+    study, errors = measure_series(declared, tmp_path / "s", [probe], text=reads, workers=1, progress=silent)
+    assert not errors
+    said = [note for note in study.notes() if "only " in note]
+    assert [note.endswith(f"{flag} (run)") for note, flag in zip(said, flags, strict=True)] == [True] * len(flags)
+    network = study.frame().filter(pl.col("flag").str.contains("only"))["flag"].unique().to_list()
+    assert [flag for flag in flags if flag not in network[0]] == []
 
 
 def test_what_does_not_fit_into_memory_is_refused_first(

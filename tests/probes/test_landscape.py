@@ -124,7 +124,7 @@ def test_what_is_undefined_is_absent_and_said() -> None:
     assert found.statistics["minima"] == 1
     assert found.statistics["centre_height"] == 0
     assert "minima.batches.noise" not in found.statistics
-    assert found.flag == "no finite bar in 3 of 3 planes"
+    assert found.flag == "no finite bar in 3 of 3 planes, only 1 of 4 batches"
     assert found.diagrams["H0"].n_essential == 1
 
     def slope(w: Tensor) -> Tensor:

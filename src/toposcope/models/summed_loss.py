@@ -51,6 +51,7 @@ class SummedLoss:
     aliases: Mapping[str, str]
     location: str
     one_by_one: bool = False  # whether only one point at a time can be evaluated, as Python code that is not ours is
+    lowered: str = ""  # which counts of sequences or tokens are less than asked for, as the flag of a row
     rounding: float = 0.0  # about how far a value may be wrong, relative to it; 0 if that follows from the dtype
 
     @property

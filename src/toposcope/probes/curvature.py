@@ -13,7 +13,18 @@ from toposcope.homology.lanczos import Eigenpairs, Operator, basis_size, extreme
 from toposcope.homology.memory import check_fits
 from toposcope.homology.spectral_density import SpectralDensity, hutch_plus_plus, rows_kept, spectral_density
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded, stacked
+from toposcope.probes.probe import (
+    NOISE,
+    Failure,
+    Measurement,
+    Probe,
+    ProbeInput,
+    Shape,
+    Value,
+    guarded,
+    lowered,
+    stacked,
+)
 from toposcope.probes.tuning import GRAPH_BYTES, MAX_STEPS, NEAR_ZERO, SECONDS_PER_PRODUCT, TOLERANCE, UNSEEN, VECTORS
 from toposcope.seeds import derive_seed
 
@@ -134,7 +145,9 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
             statistics["hessian_error"] = error
         missing = SHARPNESS not in statistics or SMALLEST not in statistics or TWIN not in statistics
         flags = [("finite differences", hessian.method == "finite differences"), ("not converged", missing)]
-        return Measurement(layer, role, statistics, flag=", ".join(flag for flag, raised in flags if raised))
+        less = hessian.loss.lowered, lowered(eigenvalues=(self.top, largest.n_reliable))
+        named = [*(flag for flag, raised in flags if raised), *filter(None, less)]
+        return Measurement(layer, role, statistics, flag=", ".join(named))
 
     def _shares(self, spectrum: SpectralDensity, scale: float) -> dict[str, float]:
         positive, negative = spectrum.share(NEAR_ZERO * scale, np.inf), spectrum.share(-np.inf, -NEAR_ZERO * scale)

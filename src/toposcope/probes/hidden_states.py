@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from toposcope.checkpoints.roles import block_of
+from toposcope.errors import ToposcopeError
 from toposcope.homology import Moments, points_for_loops, two_nn
 from toposcope.homology.memory import check_fits
 from toposcope.homology.rips import expected_seconds
@@ -24,9 +25,11 @@ from toposcope.probes.point_clouds import (
     measure_cloud,
     spectral_statistics,
 )
-from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded, lowered
 from toposcope.probes.rips import check_sampling, cloud_bytes, landmark_flag, with_noise
 from toposcope.typing import Indices, Matrix
+
+MIN_POINTS = 2  # one point has neither a distance nor a spread
 
 
 @dataclass
@@ -181,6 +184,12 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         reader = subject.text_reader(self.name())
         model, sequences = reader.model(), self._sequences(reader)
         last = model.n_states - 1
+        n_points = self._n_points(sequences)
+        if n_points < MIN_POINTS:
+            raise ToposcopeError(
+                f"{self.name()}: {n_points} point, of {lowered(texts=(self.texts, len(sequences))) or 'one text'}; "
+                'a cloud needs 2: give a longer text, a smaller length, or points = "tokens"'
+            )
         states = {NETWORK if k == last else hidden(k): k for k in self._state_indices(last)}
         covered = self.covers([layer.name for layer in subject.layers])
         for layer in sorted(subject.wanted.intersection(covered) - states.keys()):
@@ -189,6 +198,14 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         points_of, flag = gather(
             model, sequences, wanted, pooled=self.points == "texts", selected=self._selected_points(sequences)
         )
+        depths = 0 if isinstance(self.layers, str) else len({*self.layers, 1.0})
+        less = lowered(
+            texts=(self.texts, len(sequences)),
+            tokens_in_a_text=(self.length, model.context),
+            layers=(depths, len(states)),
+            kept_points=(self.keep, n_points),
+        )
+        flag = ", ".join(filter(None, (flag, less)))
         for layer, gathered in points_of.items():
             if gathered.n_bad:
                 yield Failure(
@@ -257,12 +274,14 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
         statistics = spectral | with_noise(
             [{name: one[name] for name in sorted(shared)} for one in statistics_of_draws]
         )
+        size = self._size(n) if self.sample == "random" else n
+        less = lowered(components=(self.pca, min(size - 1, gathered.points.shape[1])))
         return Measurement(
             layer,
             NETWORK if layer == NETWORK else HIDDEN,
             statistics,
             clouds[0].diagrams,
-            ", ".join(filter(None, (flag, sample_flag))) if spectral["rms_radius"] else "degenerate",
+            ", ".join(filter(None, (flag, less, sample_flag if spectral["rms_radius"] else "degenerate"))),
             gathered.at(evenly(n, self.keep)).astype(np.float32) if self.keep else None,
         )
 

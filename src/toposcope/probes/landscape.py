@@ -7,7 +7,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Weights
+from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Weights, lowered
 from toposcope.probes.tuning import FLOPS
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
@@ -121,12 +121,13 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
         statistics |= {f"planes_{name}": value for name, value in between_planes(planes).items()}
         first = planes[0]
         sides = first.surface.sample.shape
+        less = loss.lowered, lowered(planes=(self.draws, self.n_planes), batches=(self.batches, self._n_batches(loss)))
         return Measurement(
             NETWORK,
             NETWORK,
             statistics,
             {"H0": first.shape.tree.diagram},
-            ", ".join(self.flags(planes)),
+            ", ".join([*self.flags(planes), *filter(None, less)]),
             states=None if sides is None else first.shape.values.reshape(sides).astype(np.float32),
         )
 
@@ -142,7 +143,7 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
 
         if self.directions == "hessian" and known is None:
             known = self._directions(loss, 0, progress)
-        batches = min(self.batches, sum(count > 0 for count in loss.counts))
+        batches = self._n_batches(loss)
 
         def count(what: str, n: int, total: int) -> None:
             progress(what, draw * total + n, self.n_planes * total)
@@ -156,6 +157,9 @@ class LandscapeProbe(Probe, frozen=True, tag="landscape"):
                 batches=batches,
                 progress=count,
             )
+
+    def _n_batches(self, loss: "SummedLoss") -> int:
+        return min(self.batches, sum(count > 0 for count in loss.counts))
 
     def sample(self, draw: int) -> "Sample":
         """Return where a plane is sampled."""

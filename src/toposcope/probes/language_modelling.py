@@ -7,7 +7,7 @@ from typing import ClassVar
 from toposcope.models import token_losses
 from toposcope.models.texts import passage
 from toposcope.probes.feature import NETWORK, Kind
-from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput
+from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, lowered
 
 
 class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
@@ -34,6 +34,7 @@ class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
         reader = subject.text_reader(self.name())
         model = reader.model()
         text = passage(reader.text(), reader.tokenizer(), min(self.length, model.context))
+        less = lowered(tokens_in_a_window=(self.length, model.context))
         losses = token_losses(model, text.sequences)
         loss = losses.total / losses.n_tokens
         statistics = {
@@ -44,4 +45,5 @@ class LanguageModellingProbe(Probe, frozen=True, tag="language_modelling"):
         }
         if loss < math.log(1e300):
             statistics["perplexity"] = math.exp(loss)
-        yield Measurement(NETWORK, NETWORK, statistics, flag=f"batch halved to {losses.batch}" if losses.batch else "")
+        flags = f"batch halved to {losses.batch}" if losses.batch else "", less
+        yield Measurement(NETWORK, NETWORK, statistics, flag=", ".join(filter(None, flags)))

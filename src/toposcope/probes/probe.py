@@ -58,7 +58,7 @@ class Measurement:
         By short name, for example ``H0``.
     flag : str
         ``degenerate``, ``landmarks``, ``random rows``, ``random points``, ``batch halved to N``, ``orientation
-        unknown``, or empty; several are joined, as in ``batch halved to 4, landmarks``.
+        unknown``, what `lowered` returns, or empty; several are joined, as in ``batch halved to 4, landmarks``.
     states : ndarray, shape (n, width), float32, optional
         Points stored for comparing representations, or losses on a plane for its picture.
     """
@@ -326,6 +326,18 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         filtration cap a statistic scales so only if nothing is truncated. See ``docs/methods/association.md``.
         """
         return 0 if self.SCALE_FREE else DEGREES.get(statistic.removesuffix(NOISE).rpartition(".")[2], 0)
+
+
+LOWERED = "only "  # how a flag of `lowered` begins
+
+
+def lowered(**counts: tuple[int, int]) -> str:
+    """Return the flag of counts that are less than asked for, ``only 7 of 200 texts``; empty if none is.
+
+    Each is what was asked and what there is, by its name in the plural. A study says them when it ends.
+    """
+    less = {name: count for name, count in counts.items() if count[1] < count[0]}
+    return ", ".join(f"{LOWERED}{got} of {asked} {name.replace('_', ' ')}" for name, (asked, got) in less.items())
 
 
 def each_layer(

@@ -11,7 +11,7 @@ from toposcope.checkpoints import Layer
 from toposcope.homology import neural_persistence, rips
 from toposcope.homology.matrix_controls import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes.feature import Kind
-from toposcope.probes.probe import Measurement, Probe, ProbeInput, Value, stacked
+from toposcope.probes.probe import Measurement, Probe, ProbeInput, Value, lowered, stacked
 from toposcope.probes.tuning import CACHED_SHAPES, MAX_ENTRIES, MIN_DRAWS
 from toposcope.seeds import derive_seed
 
@@ -44,7 +44,8 @@ class RandomMatricesProbe(Probe, frozen=True, tag="random_matrices"):
     def measure_layer(self, layer: Layer, subject: ProbeInput) -> Measurement:
         """Measure one layer."""
         shape = layer.shape[::-1] if layer.transposed else layer.shape
-        return Measurement(layer.name, layer.role, dict(_references(shape, self.draws, self.seed)))
+        flag = lowered(draws=(self.draws, n_draws(shape, self.draws)))
+        return Measurement(layer.name, layer.role, dict(_references(shape, self.draws, self.seed)), flag=flag)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take the mean of ``np_mean`` over layers."""

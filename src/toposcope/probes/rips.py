@@ -122,7 +122,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         """Measure the rows of one layer."""
         if layer.name in subject.batch:
             diagram, of_diagram = subject.batch[layer.name]
-            return Measurement(layer.name, layer.role, of_diagram, {"H0": diagram})
+            return Measurement(layer.name, layer.role, of_diagram, {"H0": diagram}, _point_flag(of_diagram))
         return self.measure_rows(layer.matrix(), layer.name, layer.role)
 
     def measure_batch(self, subjects: Sequence[ProbeInput]) -> list[list[Measurement | Failure]]:
@@ -151,7 +151,7 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
             for draw in diagrams_of_draws
         ]
         diagrams = {f"H{d.dimension}": d for d in diagrams_of_draws[0]}
-        return Measurement(layer, role, with_noise(of_draws), diagrams, flag)
+        return Measurement(layer, role, with_noise(of_draws), diagrams, flag or _point_flag(of_draws[0]))
 
     def _diagrams(self, points: NDArray[Any]) -> list[Diagram]:
         cap = np.inf if self.threshold is None else self.threshold
@@ -183,6 +183,12 @@ def with_shared_distances(
 def landmark_flag(diagrams: Iterable[Diagram]) -> str:
     """Return the flag ``landmarks`` if any of the diagrams is computed from landmarks, else an empty text."""
     return "landmarks" if any(d.cover_radius > 0 or d.births is not None for d in diagrams) else ""
+
+
+def _point_flag(of_diagram: Mapping[str, float]) -> str:
+    """Return the flag of a cloud of one point, whose totals of 0 are no measurement."""
+    counts = (of_diagram[f"H0.{name}"] for name in ("count", "n_zero", "n_essential", "n_truncated"))
+    return "one point" if sum(counts) == 1 else ""
 
 
 def _components_with_statistics(stack: NDArray[Any]) -> list[tuple[Diagram, dict[str, float]] | None]:

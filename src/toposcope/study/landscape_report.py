@@ -246,7 +246,7 @@ def measured_planes(
         planes=planes,
         estimates=estimates(planes),
         between=between_planes(planes),
-        flags=probe.flags(planes),
+        flags=[*probe.flags(planes), *filter(None, [loss.lowered])],
         **described,
     )
 

@@ -21,6 +21,7 @@ from toposcope.logs import COLUMNS
 from toposcope.logs.formats.study import with_nan
 from toposcope.logs.stored_nan import nan_steps
 from toposcope.probes.needs import needs_of
+from toposcope.probes.probe import LOWERED
 from toposcope.progress import Progress, silent
 from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
@@ -28,6 +29,7 @@ from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_s
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.tuning import MAX_MEASUREMENTS, ROWS_READ
 from toposcope.version import __version__
+from toposcope.wording import examples
 
 Schema = dict[str, type[pl.DataType] | pl.DataType]
 _TYPES: Schema = {
@@ -262,6 +264,7 @@ class Study:
         for kind in ("chosen", "remarks"):
             notes += [f"{name}: {remark}" for name in series for remark in self.meta(f"{kind} {name}").splitlines()]
         notes += [f"{run}: {note}" for run in self.run_names() for note in self.meta(f"changes {run}").splitlines()]
+        notes += [f"{probe}: {less} ({examples(runs)})" for (probe, less), runs in self._lowered().items()]
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
         for probe in self.declaration.resolved_probes() if reached else []:
             lacking = [need.name for need in needs_of(probe) if need.trained_here]
@@ -270,6 +273,17 @@ class Study:
                     f"{probe.label()} does not apply to {reached}: only runs trained here have {' and '.join(lacking)}"
                 )
         return notes
+
+    def _lowered(self) -> dict[tuple[str, str], list[str]]:
+        """Return the runs in which a count is less than asked for, by the probe's label and the flag that says so."""
+        query = "SELECT DISTINCT run, probe, options, flag FROM measurements WHERE flag LIKE ? ORDER BY run, flag"
+        labels = {(probe.name(), probe.options()): probe.label() for probe in self.declaration.resolved_probes()}
+        found: dict[tuple[str, str], list[str]] = {}
+        for run, probe, options, flags in self._read(query, (f"%{LOWERED}%",)):
+            for less in [flag for flag in flags.split(", ") if flag.startswith(LOWERED)]:
+                runs = found.setdefault((labels.get((probe, options), ""), less), [])
+                runs += [run] if run in self.run_names() and run not in runs else []
+        return {place: runs for place, runs in found.items() if place[0] and runs}
 
     def coverage(self) -> str:
         """Return which share of the parameters was measured, of the run where it is least; empty if none was read."""

@@ -82,7 +82,7 @@ class JumpAndRetrainProbe(Probe, frozen=True, tag="jump_and_retrain"):
         means = {name: float(np.mean(some)) for name, some in values.items()}
         errors = {name + NOISE: float(np.std(some, ddof=1)) / len(some) ** 0.5 for name, some in values.items()}
         finite = {n: v for n, v in (means | errors).items() if math.isfinite(v)}
-        return Measurement(NETWORK, NETWORK, finite, flag=flag)
+        return Measurement(NETWORK, NETWORK, finite, flag=", ".join(filter(None, (flag, loss.lowered))))
 
     def _direction(self, point: "Tensor", k: int) -> "Tensor":
         import torch

@@ -89,7 +89,7 @@ class DegeneracyProbe(Probe, frozen=True, tag="degeneracy"):
             seed=self.seed,
         )
         flag = NO_ESTIMATE + found.reason if found.reason else found.flag
-        return Measurement(NETWORK, NETWORK, _statistics(found), flag=flag)
+        return Measurement(NETWORK, NETWORK, _statistics(found), flag=", ".join(filter(None, (flag, loss.lowered))))
 
 
 def gradient_seconds(shapes: Mapping[str, tuple[int, int]], n_tokens: int) -> float:

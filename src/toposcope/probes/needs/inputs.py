@@ -12,6 +12,7 @@ from toposcope.models import Reader
 from toposcope.models.loading import model_key
 from toposcope.models.texts import passage
 from toposcope.probes.needs import Input, RunContext
+from toposcope.probes.probe import lowered
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +61,8 @@ def load_loss(reader: Reader, sequences: int, length: int, dtype: "torch.dtype |
     last, count = len(windows) - 1, min(sequences, len(windows))
     chosen = [windows[round(last * k / max(1, count - 1))] for k in range(count)]
     loss = text_loss(model, chosen, dtype or torch.float32)
-    return replace(loss, aliases={**loss.aliases, **_other_names(reader.checkpoint, loss)})
+    less = lowered(windows=(sequences, count), tokens_in_a_window=(length, max(len(window.ids) for window in chosen)))
+    return replace(loss, aliases={**loss.aliases, **_other_names(reader.checkpoint, loss)}, lowered=less)
 
 
 def _other_names(checkpoint: Checkpoint, loss: "SummedLoss") -> dict[str, str]:
