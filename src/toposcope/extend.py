@@ -65,7 +65,8 @@ __all__ += ["sentence", "details", "folded", "Table", "Column", "Spec", "table",
 __all__ += ["interval_of", "percent_of", "feature_of", "plain", "signed", "share", "whole", "word", "p_value"]
 __all__ += ["missing", "counted", "joined", "examples", "named", "uncapitalised", "headline_features", "cloud_named"]
 __all__ += ["clouds_of", "CLOUD_STATISTICS", "NP", "linked", "numbers", "Page", "makers_of", "write_page"]
-__all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections"]
+__all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections", "needs_loss", "needs_probe"]
+__all__ += ["needs_checkpoints"]
 __all__ += ["Terms"]
 # a chart
 __all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
@@ -242,6 +243,7 @@ if TYPE_CHECKING:
         named,
         uncapitalised,
     )
+    from toposcope.report.not_made import needs_checkpoints, needs_loss, needs_probe
     from toposcope.report.section import MaterialType, ReportData, ReportSection, Tables, makers_of, remarks_section
     from toposcope.report.sections.trajectory import path_panels
     from toposcope.report.study_data import StudyData

@@ -373,7 +373,7 @@ def test_one_point_is_refused(checkpoint: Checkpoint) -> None:
     ("probe", "flags"),
     [
         ({"name": "hidden_states", "texts": 200, "length": 16}, ["only 12 of 200 texts"]),
-        ({"name": "hidden_states", "texts": 2, "length": 16, "pca": 50}, ["only 8 of 50 components"]),
+        ({"name": "hidden_states", "texts": 2, "length": 16, "pca": 50}, ["only 24 of 50 components"]),
         ({"name": "hidden_states", "texts": 2, "length": 16, "keep": 99}, ["only 32 of 99 kept points"]),
         ({"name": "hidden_states", "layers": [0, 0.1], "texts": 2, "length": 16}, ["only 2 of 3 layers"]),
         ({"name": "hidden_states", "cut": "lines", "texts": 1, "length": 500}, ["only 128 of 500 tokens in a text"]),

@@ -72,7 +72,7 @@ def test_few_runs_are_one_line_of_the_methods() -> None:
     assert section_of("between-runs", few) is None
     assert between_runs_charts(few) == []
     assert not any("Between" in sentence for sentence in summary(few))
-    text = "Between runs at equal step: not tested; 5 runs can be compared at equal step; it takes 8 runs of one size"
+    text = "between_runs_by_step: needs more runs: 5 runs can be compared at equal step; it takes 8 runs of one size"
     assert text in str(section_of("methods", few))
 
 

@@ -67,7 +67,7 @@ def write_and_print(
     out: Path | None = None,
 ) -> None:
     """Write the report of studies; print the verdict and the path, and open the page where there is a screen."""
-    from toposcope.cli.output import open_page, print_lines
+    from toposcope.cli.output import open_page, print_lines, print_notes
     from toposcope.files import write_text
     from toposcope.report import write_report
     from toposcope.report.tuning import MAX_WORKERS
@@ -86,6 +86,7 @@ def write_and_print(
     click.echo(answer.second)
     print_lines(in_two_columns(answer.findings[:MAX_FINDINGS]))
     click.echo(f"report: {page.resolve()}")
+    print_notes(answer.notes)
     open_page(page)
 
 
@@ -106,6 +107,14 @@ def in_two_columns(rows: Sequence[tuple[str, str]], width: int = 0) -> list[str]
 def report_of(study: Study) -> Path:
     """Return the path of a study's report."""
     return study.directory / "report" / "index.html"
+
+
+def not_made(study: Study) -> list[dict[str, str]]:
+    """Return which analyses the last report of a study lacks, and why; empty without a report."""
+    import polars as pl
+
+    file = study.directory / "report" / "tables" / "not_made.csv"
+    return pl.read_csv(file, infer_schema=False).to_dicts() if file.is_file() else []
 
 
 def is_up_to_date(study: Study) -> bool:

@@ -180,16 +180,21 @@ def status(directory: Path, as_json: bool) -> None:
     Example:
       toposcope study status paper
     """
+    from toposcope.cli.report import not_made
     from toposcope.study import Study
 
     opened = Study.load(directory)
     runs, errors = opened.progress(), opened.errors()
     if as_json:
-        click.echo(json.dumps({"runs": runs.to_dicts(), "errors": errors.to_dicts()}))
+        parts = {"runs": runs.to_dicts(), "errors": errors.to_dicts(), "not_made": not_made(opened)}
+        click.echo(json.dumps({**parts, "notes": opened.notes()}))
     else:
         print_table(runs.columns, runs.iter_rows(), f"{opened.declaration.name} in {directory}")
         for error in errors.iter_rows(named=True):
             place = error["run"] if error["step"] < 0 else f"{error['run']} step {error['step']}"
             click.echo(f"Error: {place}: {error['probe']}: {error['message']}")
+        print_notes(
+            [*opened.notes(), *(f"not made: {row['analysis']}: needs {row['lacks']}" for row in not_made(opened))]
+        )
     if len(errors):
         raise click.exceptions.Exit(1)

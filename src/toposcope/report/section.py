@@ -107,6 +107,9 @@ class ReportSection(Generic[MaterialType]):
         Returns what was left out or assumed, one line each, given the data; commands print them after the summary.
     methods : callable
         Returns what the section adds to the page's methods, given the data.
+    needs : mapping of str to sequence of callable
+        By the name of a table, or of something else that may not be made: what it lacks, given the data, each an empty
+        text if it is there (see `toposcope.report.not_made`).
     """
 
     anchor: str
@@ -121,6 +124,7 @@ class ReportSection(Generic[MaterialType]):
     summary_position: int = 500
     notes: Callable[[MaterialType], Sequence[str]] = nothing
     methods: Callable[[MaterialType], Iterable[Block | None]] = nothing
+    needs: Mapping[str, Sequence[Callable[[MaterialType], str]]] = field(default_factory=dict)
 
     def title_of(self, data: MaterialType) -> str:
         """Return the title on a page of this data."""

@@ -38,6 +38,7 @@ class Answer(NamedTuple):
     first: str
     second: str
     findings: tuple[tuple[str, str], ...]  # of one run its facts, else title and finding of sections
+    notes: Sequence[str] = ()  # which analyses are not made, and what each lacks
 
 
 def write_report(
@@ -83,7 +84,7 @@ def write_report(
     document = Document(study.declaration.name, lead, composed.sections, top, _explorer(page.data))
     write_document(folder, document, composed.tables, composed.rendered)
     progress("report", 2, 2)
-    return folder / PAGE, _answer(top, composed.sections)
+    return folder / PAGE, _answer(top, composed.sections)._replace(notes=page.notes())
 
 
 def _answer(top: Opening, sections: Sequence[Section]) -> Answer:

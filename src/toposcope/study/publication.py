@@ -27,12 +27,15 @@ class PublishedRun:
     n_parameters : int, optional
     written : str
         Its name in the file; empty if there is none.
+    assumed : str
+        What of this was assumed, in one sentence.
     """
 
     features: dict[int, dict[str, float]]
     log: LogTable
     n_parameters: int | None = None
     written: str = ""
+    assumed: str = ""
 
     @property
     def key(self) -> str:

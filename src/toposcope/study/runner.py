@@ -327,8 +327,9 @@ class _Runner:
         """Store a run that has published features and no checkpoints."""
         self.store.drop_checkpoints(name, self.store.checkpoints(name))
         self.store.put_findings(name, [])
-        for fact in ("examined", "chosen", "doctor"):
+        for fact in ("examined", "doctor"):
             self.store.set_meta(f"{fact} {name}", "")
+        self.store.set_meta(f"chosen {name}", published.assumed if published else "")
         self._put_log(name, None, published)
         last = max(published.features) if published else None
         self.store.set_status(name, "complete" if published else "failed", last)

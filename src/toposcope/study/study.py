@@ -262,7 +262,8 @@ class Study:
         notes += [f"{name}: left out: {reason}" for name in series if (reason := self.meta(f"unreachable {name}"))]
         notes += [f"{name}: no checkpoint at step {steps}" for name in series if (steps := self.meta(f"absent {name}"))]
         for kind in ("chosen", "remarks"):
-            notes += [f"{name}: {remark}" for name in series for remark in self.meta(f"{kind} {name}").splitlines()]
+            named = self.declaration.named_series()
+            notes += [f"{name}: {remark}" for name in named for remark in self.meta(f"{kind} {name}").splitlines()]
         notes += [f"{run}: {note}" for run in self.run_names() for note in self.meta(f"changes {run}").splitlines()]
         notes += [f"{probe}: {less} ({examples(runs)})" for (probe, less), runs in self._lowered().items()]
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))

@@ -176,6 +176,7 @@ SECTION = ReportSection(
     title="The cooled loss",
     position=92,
     tables={"cooled": _association, "cooled_phases": _phases, "real_cooldowns": _real, "stand_ins": _stand_ins},
+    needs={"cooled": (lambda data: "" if _twins(data) else "cooled twins of its runs: toposcope study cool DIR",)},
     blocks=_blocks,
     finding=_finding,
 )

@@ -78,6 +78,10 @@ def _replicates(data: StudyData) -> list[Replicates]:
     return replicate_runs(data.trajectories, data.runs, declared_settings(data.declaration))
 
 
+def _alike(data: StudyData) -> str:
+    return "" if _replicates(data) else f"{MIN_RUNS} runs that differ in the seed alone"
+
+
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     frame = data.tables["outlier_runs"]
     if not len(frame):
@@ -231,6 +235,7 @@ SECTION = ReportSection(
         "outlier_standings": lambda m: outlier_standing_table(_replicates(m)),
     },
     charts=(outlier_run_charts,),
+    needs=dict.fromkeys(("outlier_runs", "outlier_standings"), (_alike,)),
     blocks=_blocks,
     finding=_finding,
     summary=lambda m: _sentences(m.tables["outlier_runs"]),

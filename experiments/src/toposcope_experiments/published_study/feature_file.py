@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toposcope.extend import MAX_STEP, PublishedRun, ToposcopeError, identify_columns, message_of, sources
+from toposcope.extend import MAX_STEP, PublishedRun, ToposcopeError, identify_columns, message_of, size_of, sources
 from toposcope.logs import COLUMNS, LogTable
 
 MAX_FILE_BYTES = 100_000_000  # a table of features is far smaller
@@ -81,7 +81,7 @@ def read_features(path: Path) -> dict[str, PublishedRun]:
 def parse_features(content: Any, path: Path) -> dict[str, PublishedRun]:
     """Read the features in the JSON content of a file (see `read_features`)."""
     try:
-        return {run: _run(rows, written) for run, (written, rows) in _by_run(content, path.stem).items()}
+        return {run: _run(rows, written, run) for run, (written, rows) in _by_run(content, path.stem).items()}
     except _ContentError as error:
         raise ToposcopeError(f"{path}: {error}") from error
 
@@ -150,7 +150,7 @@ def _run_name(row: dict[str, Any], place: str) -> str:
     return ""
 
 
-def _run(rows: Rows, written: str) -> PublishedRun:
+def _run(rows: Rows, written: str, run: str) -> PublishedRun:
     features: dict[int, dict[str, float]] = {}
     logged: dict[int, dict[str, float]] = {}
     sizes: set[int] = set()
@@ -181,7 +181,16 @@ def _run(rows: Rows, written: str) -> PublishedRun:
     if not any(features.values()):
         raise _ContentError("rows with steps, but no feature in any of them")
     features = {step: values for step, values in sorted(features.items()) if values}
-    return PublishedRun(features, LogTable.from_rows(logged), next(iter(sizes), None), written)
+    size, assumed = next(iter(sizes), None), ""
+    if size is None and (size := size_in_name(run)):
+        assumed = f"{size:,} parameters, as its name says; no file states them"
+    return PublishedRun(features, LogTable.from_rows(logged), size, written, assumed)
+
+
+def size_in_name(name: str) -> int | None:
+    """Return the number of parameters that a name such as ``pythia-70m`` states; None if it states none or several."""
+    stated = [size_of(part) for part in re.split(r"[-_]", name) if re.fullmatch(r"\d+(\.\d+)?[kmbKMB]", part)]
+    return round(stated[0]) if len(stated) == 1 else None
 
 
 def _log(into: dict[str, float], columns: Mapping[str, str], column: str, number: float, place: str) -> bool:

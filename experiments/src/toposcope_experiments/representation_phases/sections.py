@@ -13,6 +13,8 @@ from toposcope.extend import (
     CLOUD_STATISTICS,
     LEVEL,
     NETWORK,
+    PUBLISHED,
+    STATES,
     Block,
     Column,
     Picture,
@@ -39,7 +41,7 @@ from toposcope.extend import (
     text_of,
     whole,
 )
-from toposcope_experiments.representation_phases.phases import PER_SCALE, representation_phases
+from toposcope_experiments.representation_phases.phases import DECAYS, PER_SCALE, RANKS, representation_phases
 
 THREE = "warm-up, entropy-seeking, compression-seeking"
 MAX_NAMED = 3  # groups of runs that are named
@@ -214,11 +216,19 @@ def _finding(data: StudyData) -> str:
     return f"A rank of the hidden states turns in {runs_of(turning, n_runs)}" if n_runs else ""
 
 
+def _rank(data: StudyData) -> str:
+    spectral = {*RANKS, *DECAYS}
+    if any(f.probe in (PUBLISHED, STATES) and f.statistic in spectral for t in data.trajectories for f in t.features):
+        return ""
+    return "a rank of hidden states, or the decay of their spectrum: rows of the probe hidden_states"
+
+
 SECTION = ReportSection(
     anchor="representation-phases",
     title="Phases of representations",
     position=112,
     tables={"representation_phases": lambda data: representation_phases(data.trajectories)},
+    needs={"representation_phases": (_rank,)},
     charts=(representation_phase_charts,),
     blocks=_blocks,
     finding=_finding,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import altair as alt
 import polars as pl
 
-from toposcope.analysis.association import STEP
+from toposcope.analysis.association import MIN_CHECKPOINTS, STEP
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.topology_verdict import SCALED, has_scales
 from toposcope.analysis.trajectory import SCALE as SCALE_STATISTIC
@@ -27,6 +27,7 @@ from toposcope.report.headline import (
     headlines_of,
     named,
 )
+from toposcope.report.not_made import needs_checkpoints, needs_loss
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
@@ -393,4 +394,5 @@ SECTION = ReportSection(
     finding=_finding,
     summary=association_sentences,
     summary_position=10,
+    needs=dict.fromkeys(("association", "comparisons"), (needs_loss, needs_checkpoints(MIN_CHECKPOINTS))),
 )

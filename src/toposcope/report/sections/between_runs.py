@@ -94,6 +94,11 @@ SPECS: tuple[Spec, ...] = (
 )
 
 
+def _shortfall(data: StudyData) -> str:
+    short = _population(data).shortfall
+    return f"more runs: {short}" if short else ""
+
+
 def _population(data: StudyData) -> RunPopulation:
     return run_population(data.trajectories, data.log, data.runs)
 
@@ -120,9 +125,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
 
 
 def _methods(data: StudyData) -> Iterable[Block | None]:
-    if len(data.tables["between_runs"]):
-        return (paragraph(between_runs.RULE),)
-    return (paragraph(f"Between runs at equal step: not tested; {_population(data).shortfall}."),)
+    return (paragraph(between_runs.RULE),) if len(data.tables["between_runs"]) else ()
 
 
 def _summary(data: StudyData) -> list[str]:
@@ -216,4 +219,5 @@ SECTION = ReportSection(
     summary=_summary,
     summary_position=5,
     methods=_methods,
+    needs=dict.fromkeys(("between_runs", "between_runs_by_step"), (_shortfall,)),
 )

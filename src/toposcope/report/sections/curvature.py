@@ -13,6 +13,7 @@ from toposcope.probes.probe import NOISE
 from toposcope.report.charts.series import direction, largest_run, runs_in, training_chart
 from toposcope.report.document import Block, Picture, Terms, folded, linked
 from toposcope.report.formats import share
+from toposcope.report.not_made import needs_probe
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import numbers, table, text_of
@@ -164,6 +165,7 @@ SECTION = ReportSection(
     title="Curvature",
     position=82,
     tables={TABLE: curvature_rows},
+    needs={TABLE: (needs_probe(PROBE),)},
     charts=(eigenvalue_chart, trace_chart, density_chart),
     blocks=_blocks,
     finding=sharpness_title,

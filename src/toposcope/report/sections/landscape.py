@@ -14,6 +14,7 @@ from toposcope.probes.probe import NOISE
 from toposcope.report import formats
 from toposcope.report.charts.series import largest_run, runs_in, training_chart
 from toposcope.report.document import Block, Picture, Terms, folded, linked
+from toposcope.report.not_made import needs_probe
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, numbers, table, text_of
@@ -160,6 +161,7 @@ SECTION = ReportSection(
     title="Landscape",
     position=83,
     tables={TABLE: landscape_rows},
+    needs={TABLE: (needs_probe(PROBE),)},
     charts=(landscape_charts,),
     blocks=_blocks,
     finding=basins_title,

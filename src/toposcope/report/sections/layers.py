@@ -7,6 +7,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 
+from toposcope.analysis.association import MIN_CHECKPOINTS
 from toposcope.analysis.layers import onset_table, reference_table
 from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 from toposcope.analysis.verdict import VERDICTS
@@ -16,6 +17,7 @@ from toposcope.report.association_tables import primary
 from toposcope.report.charts import series
 from toposcope.report.document import Block, details, folded, linked
 from toposcope.report.headline import H0, NP, headline_features, named
+from toposcope.report.not_made import needs_checkpoints, needs_probe
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Column, feature_of, headline_rows, interval_of, numbers, table, text_of
@@ -336,6 +338,10 @@ SECTION = ReportSection(
         "references": lambda data: reference_table(data.trajectories),
     },
     charts=(layer_heat_maps, layer_group_charts, random_matrix_charts),
+    needs={
+        "layer_onsets": (needs_probe("neural_persistence", "rips"), needs_checkpoints(MIN_CHECKPOINTS)),
+        "references": (needs_probe("random_matrices"),),
+    },
     blocks=lambda data, pictures: (*pictures, *_moved_first(data), *_groups(data), *_against_random(data)),
     finding=_finding,
 )

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
+import polars as pl
+
 from toposcope.analysis.adjustment import NAMES
 from toposcope.analysis.association_verdict import RULE
 from toposcope.analysis.verdict import GLOSSES
 from toposcope.report.document import Block, Picture, Terms, paragraph
+from toposcope.report.not_made import not_made_table, sentences
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
+from toposcope.wording import sentence
 
 QUANTITIES = Terms(
     (
@@ -58,7 +62,7 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
         Terms(tuple(GLOSSES.items())),
         paragraph(RULE),
         paragraph(f"Here p-values are adjusted by the method of {NAMES[data.adjust]}."),
-        *(paragraph(f"{note}.", note=True) for note in data.notes),
+        *(paragraph(sentence(note), note=True) for note in (*data.notes, *sentences(data.tables["not_made"]))),
     )
 
 
@@ -71,6 +75,19 @@ def _summary(data: StudyData) -> Sequence[str]:
     return ("Published numbers are declared; to set them next to what was found: pip install toposcope-experiments.",)
 
 
+def _not_made(data: StudyData) -> pl.DataFrame:
+    from toposcope.report.sections import report_sections
+
+    return not_made_table(data, report_sections())
+
+
 SECTION = ReportSection(
-    anchor="methods", title="Methods", position=920, blocks=_blocks, summary=_summary, summary_position=900
+    anchor="methods",
+    title="Methods",
+    position=920,
+    tables={"not_made": _not_made},
+    blocks=_blocks,
+    summary=_summary,
+    summary_position=900,
+    notes=lambda data: sentences(data.tables["not_made"]),
 )

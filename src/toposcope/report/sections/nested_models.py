@@ -210,12 +210,12 @@ def _elsewhere(models: pl.DataFrame) -> str:
 
 
 def _methods(data: StudyData) -> Iterable[Block | None]:
-    if len(data.tables["nested_models"]):
-        return (paragraph(RULE),)
+    return (paragraph(RULE),) if len(data.tables["nested_models"]) else ()
+
+
+def _shortfall(data: StudyData) -> str:
     n = len(_population(data).runs)
-    return (
-        paragraph(f"Nested models: not fitted; {counted(n, 'run')} can be compared, and it takes {nested.MIN_RUNS}."),
-    )
+    return f"{nested.MIN_RUNS} runs to compare; {counted(n, 'run')} can be" if n < nested.MIN_RUNS else ""
 
 
 def _summary(data: StudyData) -> list[str]:
@@ -246,4 +246,5 @@ SECTION = ReportSection(
     summary=_summary,
     summary_position=4,
     methods=_methods,
+    needs=dict.fromkeys(("nested_models", "nested_draws", "nested_verdicts"), (_shortfall,)),
 )

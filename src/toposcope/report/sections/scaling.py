@@ -7,7 +7,8 @@ import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.matched import collapse_table, matched_table
+from toposcope.analysis.association import MIN_CHECKPOINTS
+from toposcope.analysis.matched import MIN_SIZES, collapse_table, matched_table
 from toposcope.analysis.scaling import scaling_table, sizes_of_complete
 from toposcope.analysis.trajectory import TEXT_LOSS, Trajectory
 from toposcope.charts.chart import Chart
@@ -18,6 +19,7 @@ from toposcope.report import headline as headlines
 from toposcope.report.association_tables import primary
 from toposcope.report.charts.series import run_names
 from toposcope.report.document import Block, folded, linked
+from toposcope.report.not_made import needs_checkpoints, needs_sizes
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import feature_of, headline_rows, interval_of, number_of, numbers, table, text_of
@@ -206,6 +208,14 @@ def _matched(data: StudyData) -> pl.DataFrame:
     return matched_table(data.trajectories, dict(data.runs.select("run", "n_parameters").drop_nulls().iter_rows()))
 
 
+def _ends(data: StudyData) -> str:
+    """Ask for complete runs of enough sizes."""
+    if few := needs_sizes(MIN_SIZES)(data):
+        return few
+    n = len({*sizes_of_complete(data.trajectories, data.runs).values()})
+    return "" if n >= MIN_SIZES else f"{MIN_SIZES} sizes of complete runs that are measured at their last step; {n} are"
+
+
 def _finding(data: StudyData) -> str:
     """Say how the final loss goes with size."""
     laws = {row["quantity"]: row for row in data.tables["scaling"].iter_rows(named=True)}
@@ -247,4 +257,8 @@ SECTION = ReportSection(
     finding=_finding,
     summary=_summary,
     summary_position=30,
+    needs={
+        "scaling": (_ends,),
+        **dict.fromkeys(("matched", "collapse"), (needs_sizes(2), needs_checkpoints(MIN_CHECKPOINTS))),
+    },
 )

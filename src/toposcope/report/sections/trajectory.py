@@ -16,6 +16,7 @@ from toposcope.report.charts.diagrams import diagrams_of, moved_most
 from toposcope.report.charts.series import choose_runs, in_words, runs_of, short_names, spread
 from toposcope.report.document import Block, Picture, Terms, folded, linked
 from toposcope.report.formats import plain, share
+from toposcope.report.not_made import needs_checkpoints, needs_probe
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, numbers, table, text_of
@@ -226,4 +227,5 @@ SECTION = ReportSection(
     blocks=_blocks,
     finding=lambda data: component_title([*rows.values()]) if (rows := summaries_of(data)) else "",
     methods=lambda data: [TERMS] if PROBE in data.labels.get_column("probe") else [],
+    needs=dict.fromkeys((SUMMARIES, POINTS), (needs_probe(PROBE), needs_checkpoints(3))),
 )

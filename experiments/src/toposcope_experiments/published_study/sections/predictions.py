@@ -16,6 +16,8 @@ from toposcope.extend import (
     StudyData,
     counted,
     csv_link,
+    needs_checkpoints,
+    needs_loss,
     number_of,
     paragraph,
     signed,
@@ -23,7 +25,7 @@ from toposcope.extend import (
     text_of,
     whole,
 )
-from toposcope_experiments.published_study.predictions import predictions
+from toposcope_experiments.published_study.predictions import MIN_CHECKPOINTS, predictions
 from toposcope_experiments.published_study.reading import published_of
 from toposcope_experiments.published_study.reproduction import BLEND_OF_LOSSES
 
@@ -165,6 +167,7 @@ SECTION = ReportSection(
     title="Forecasts",
     position=140,
     tables={"predictions": lambda data: predictions(data.trajectories, data.log, data.runs)},
+    needs={"predictions": (needs_loss, needs_checkpoints(MIN_CHECKPOINTS + 1))},
     charts=(prediction_charts,),
     blocks=_blocks,
     finding=_finding,

@@ -1,10 +1,11 @@
 """The published study claim by claim: what it states, what this study finds, and what was forecast."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import polars as pl
 
 from toposcope.extend import (
+    STATES,
     Block,
     Column,
     Picture,
@@ -33,7 +34,7 @@ from toposcope_experiments.published_study.charts import (
     published_state_charts,
     trace_charts,
 )
-from toposcope_experiments.published_study.claims import claims
+from toposcope_experiments.published_study.claims import NEEDED, claims, declared, with_imported_traces
 from toposcope_experiments.published_study.reading import published_of
 from toposcope_experiments.published_study.reproduction import reproduction
 
@@ -152,7 +153,28 @@ def _claims(data: StudyData) -> pl.DataFrame:
     tables = data.tables
     association, phases, changes, scaling = (tables[n] for n in ("association", "phases", "change_points", "scaling"))
     of_runs = data.trajectories, data.runs, tables["predictions"]
-    return claims(published_of(data.declaration), association, phases, changes, scaling, *of_runs)
+    published = published_of(data.declaration)
+    of_states: list[pl.DataFrame] = []
+    if published is not None and published.subject == STATES:
+        of_states = [tables["collapse"], tables["representation_phases"]]
+    return claims(published, association, phases, changes, scaling, *of_runs, *of_states)
+
+
+def _numbers(data: StudyData) -> str:
+    return "" if data.declaration.published else "published numbers, declared under [published] or imported"
+
+
+def _statement(number: int) -> Callable[[StudyData], str]:
+    """Ask for what a publication has to declare to make a claim."""
+
+    def need(data: StudyData) -> str:
+        published = published_of(data.declaration)
+        if published is None or published.subject == STATES:
+            return ""
+        made = declared(with_imported_traces(published, data.trajectories))[number]
+        return "" if made else f"that the publication declares {NEEDED[number - 1]}"
+
+    return need
 
 
 def _reproduction(data: StudyData) -> pl.DataFrame:
@@ -184,4 +206,8 @@ SECTION = ReportSection(
     summary=_summary,
     summary_position=20,
     methods=lambda m: [DIFFERENCES] if follows_publication(m.declaration) else [],
+    needs={
+        **dict.fromkeys(("claims", "reproduction"), (_numbers,)),
+        **{f"claim {number}": (_statement(number),) for number in range(1, len(NEEDED) + 1)},
+    },
 )
