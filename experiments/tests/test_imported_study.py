@@ -252,9 +252,10 @@ def test_the_published_study(published_study: Path, tmp_path: Path) -> None:
     assert study.runs().select("run", "kind", "n_parameters", "n_checkpoints").rows() == [
         ("tiny-3k", "series", 2936, 51),
         ("med-21k", "series", 20640, 51),
-        ("pythia-14m-weights", "published", None, 0),
-        ("pythia-70m", "published", None, 0),
+        ("pythia-14m-weights", "published", 14 * 10**6, 0),
+        ("pythia-70m", "published", 70 * 10**6, 0),
     ]
+    assert "pythia-70m: 70,000,000 parameters, as its name says; no file states them" in study.notes()
     claimed = published_of(study.declaration)
     assert claimed is not None
     told = json.loads((published_study / "analysis.json").read_text())["correlations"]

@@ -26,6 +26,8 @@ def not_made_table(data: StudyData, sections: Sequence[ReportSection[StudyData]]
 
 def sentences(not_made: pl.DataFrame) -> list[str]:
     """Return a line for each thing that is lacking, with the analyses that lack it."""
+    if not len(not_made):
+        return []
     groups = not_made.group_by("lacks", maintain_order=True).agg("analysis")
     return [f"not made: {', '.join(names)}: needs {lacks}" for lacks, names in groups.iter_rows()]
 
@@ -33,6 +35,11 @@ def sentences(not_made: pl.DataFrame) -> list[str]:
 def needs_loss(data: StudyData) -> str:
     """Ask for a loss at the checkpoints of a run."""
     return "" if any(t.targets for t in data.trajectories) else "a loss of a run: a training log, or a probe of a text"
+
+
+def needs_features(data: StudyData) -> str:
+    """Ask for a feature of a network."""
+    return "" if any(t.features for t in data.trajectories) else "a feature of a network: rows of a probe"
 
 
 def needs_probe(*names: str) -> Need:

@@ -91,7 +91,7 @@ def with_imported_traces(published: Published, trajectories: Sequence[Trajectory
     of_weights = published.subject == "weights" and any(published.correlations.values())
     stated = {*published.final_loss, *_correlated(published), *published.traces}
     traces = {}
-    for t in [t for t in trajectories if of_weights and t.run not in stated]:
+    for t in [t for t in trajectories if of_weights and t.run not in stated and PUBLISHED not in t.clouds]:
         released = {f.statistic: v for f, v in t.features.items() if f.probe == PUBLISHED and np.isfinite(v).all()}
         if values := {name: v.tolist() for name, v in released.items() if is_quantity(name)}:
             traces[t.run] = Trace(steps=t.steps.tolist(), values=values)

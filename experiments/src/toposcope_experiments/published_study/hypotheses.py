@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from toposcope.analysis.matched import COLLAPSE
 from toposcope.extend import BEYOND, UNDETERMINED, adjusted, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
@@ -58,8 +59,9 @@ def _differ(case: StudyEvidence, collapse: pl.DataFrame | None) -> Judgement:
             claim, f"{MIN_SIZES} sizes that the publication names; {len(set(case.sizes.values()))} known"
         )
     names = {str(_feature(case, run, quantity)) for run in case.sizes for quantity in TESTED}
-    rows = collapse.filter(pl.col("feature").is_in(names), pl.col("p_size").is_finite()) if collapse is not None else ()
-    steps = rows.filter(by="step") if len(rows) else ()
+    collapse = pl.DataFrame(schema=COLLAPSE) if collapse is None else collapse
+    rows = collapse.filter(pl.col("feature").is_in(names), pl.col("p_size").is_finite())
+    steps = rows.filter(by="step")
     if not len(steps):
         return _not_judged(claim, f"{', '.join(TESTED)} of these sizes at equal step")
     p = adjusted(steps["p_size"].to_numpy())

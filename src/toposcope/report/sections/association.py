@@ -27,7 +27,7 @@ from toposcope.report.headline import (
     headlines_of,
     named,
 )
-from toposcope.report.not_made import needs_checkpoints, needs_loss
+from toposcope.report.not_made import needs_checkpoints, needs_features, needs_loss
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import (
@@ -394,5 +394,7 @@ SECTION = ReportSection(
     finding=_finding,
     summary=association_sentences,
     summary_position=10,
-    needs=dict.fromkeys(("association", "comparisons"), (needs_loss, needs_checkpoints(MIN_CHECKPOINTS))),
+    needs=dict.fromkeys(
+        ("association", "comparisons"), (needs_loss, needs_features, needs_checkpoints(MIN_CHECKPOINTS))
+    ),
 )

@@ -15,7 +15,7 @@ from toposcope.report import formats
 from toposcope.report.charts.series import faults_of, rows_of, run_names
 from toposcope.report.document import Block, Picture, folded, linked
 from toposcope.report.headline import NP
-from toposcope.report.not_made import needs_checkpoints
+from toposcope.report.not_made import needs_checkpoints, needs_features
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Column, Spec, feature_of, headline_rows, number_of, numbers, table, text_of
@@ -132,5 +132,5 @@ SECTION = ReportSection(
     charts=(change_point_chart,),
     blocks=_blocks,
     finding=lambda data: described(points) if len(points := data.tables["change_points"]) else "",
-    needs={"phases": (needs_checkpoints(2),)},
+    needs={"phases": (needs_features, needs_checkpoints(2))},
 )

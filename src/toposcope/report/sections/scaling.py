@@ -19,7 +19,7 @@ from toposcope.report import headline as headlines
 from toposcope.report.association_tables import primary
 from toposcope.report.charts.series import run_names
 from toposcope.report.document import Block, folded, linked
-from toposcope.report.not_made import needs_checkpoints, needs_sizes
+from toposcope.report.not_made import needs_checkpoints, needs_features, needs_sizes
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import feature_of, headline_rows, interval_of, number_of, numbers, table, text_of
@@ -259,6 +259,6 @@ SECTION = ReportSection(
     summary_position=30,
     needs={
         "scaling": (_ends,),
-        **dict.fromkeys(("matched", "collapse"), (needs_sizes(2), needs_checkpoints(MIN_CHECKPOINTS))),
+        **dict.fromkeys(("matched", "collapse"), (needs_sizes(2), needs_features, needs_checkpoints(MIN_CHECKPOINTS))),
     },
 )

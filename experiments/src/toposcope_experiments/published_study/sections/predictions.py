@@ -162,12 +162,16 @@ def _finding(data: StudyData) -> str:
     return f"The published forecast with topology and without it, on {n} runs"
 
 
+def _complete(data: StudyData) -> str:
+    return "" if len(data.runs.filter(status="complete")) else "a complete run"
+
+
 SECTION = ReportSection(
     anchor="predictions",
     title="Forecasts",
     position=140,
     tables={"predictions": lambda data: predictions(data.trajectories, data.log, data.runs)},
-    needs={"predictions": (needs_loss, needs_checkpoints(MIN_CHECKPOINTS + 1))},
+    needs={"predictions": (needs_loss, _complete, needs_checkpoints(MIN_CHECKPOINTS + 1))},
     charts=(prediction_charts,),
     blocks=_blocks,
     finding=_finding,
