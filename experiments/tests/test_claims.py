@@ -487,3 +487,34 @@ def test_fisher_z_keeps_its_level() -> None:
 
     assert 0.03 < np.mean([p() < 0.05 for _ in range(1500)]) < 0.075
     assert np.isnan(fisher_p(0.5, 3.0, 0.9, 50))
+
+
+@pytest.mark.parametrize(
+    "lacking", ["association", "phases", "change_points", "scaling", "trajectories", "n_parameters", "predictions"]
+)
+def test_a_claim_that_lacks_something_is_judged_or_says_what_it_needs(lacking: str) -> None:
+    study = [] if lacking == "trajectories" else a_study("information")
+    tables = {
+        "association": associations(tuple(a_study("information"))),
+        "phases": some_phases([400, 800, 1500, 1600, 1800]),
+        "change_points": some_change_points(explained=False),
+        "scaling": some_scaling(),
+        "predictions": some_predictions(0.03, 20)[0],
+    }
+    association, phases, points, scaling, predictions = (t.clear() if n == lacking else t for n, t in tables.items())
+    runs = some_runs({} if lacking == "n_parameters" else SIZES)
+    found = claims(PUBLISHED, association, phases, points, scaling, study, runs, predictions)
+    assert found["number"].to_list() == list(range(1, 10))
+    unjudged = {n: why for n, v, why in found.select("number", "verdict", "why").iter_rows() if v == UNDETERMINED}
+    lacks = {"association": [1, 2, 3, 4], "phases": [6], "scaling": [7, 8], "n_parameters": [2, 3, 4, 6]}
+    for number in lacks.get(lacking, []):
+        assert any(word in unjudged[number] for word in ("It takes", "takes 3", "not measured", "fewer than"))
+
+
+def test_features_imported_without_a_correlation_are_a_trace() -> None:
+    large = by_feature({"published H0.total": np.arange(7.0) + 1})
+    run = Trajectory("released", np.arange(7), large, {}, {})
+    without = Published(correlations=PUBLISHED.correlations)
+    assert judge([*a_study("clock"), run], without)[9] == (EXPLAINED, judge([*a_study("clock"), run], without)[9][1])
+    assert judge(a_study("clock"), without).keys() == {1, 2, 3, 4}
+    assert judge([run], Published(final_loss={"a": 1.0})).keys() == set()

@@ -354,7 +354,7 @@ def test_an_unknown_option_of_a_probe_is_bad_use_with_the_known_ones(series: Pat
 
 
 def test_a_list_of_values_of_a_probe(trained: Path, text: Path) -> None:
-    probe = "hidden_states:layers=[0,0.5],texts=2,length=10,scales=[0.5,1],points=tokens"
+    probe = "hidden_states:layers=[0,1],texts=2,length=10,scales=[0.5,1],points=tokens"
     words = ("measure", trained, "--probe", probe, "--text", text, "--steps", "0", "--workers", "1", "--json")
     frame = json.loads(succeed(*words))
     assert {"H0.betti@0.5", "H0.betti@1"} <= {row["statistic"] for row in frame}

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.matched import COLLAPSE
 from toposcope.extend import BEYOND, UNDETERMINED, adjusted, sign_flip
 from toposcope_experiments.published_study.case import (
     EXPLAINED,
@@ -59,10 +58,10 @@ def _differ(case: StudyEvidence, collapse: pl.DataFrame | None) -> Judgement:
             claim, f"{MIN_SIZES} sizes that the publication names; {len(set(case.sizes.values()))} known"
         )
     names = {str(_feature(case, run, quantity)) for run in case.sizes for quantity in TESTED}
-    collapse = pl.DataFrame(schema=COLLAPSE) if collapse is None else collapse
-    rows = collapse.filter(pl.col("feature").is_in(names), pl.col("p_size").is_finite())
-    steps = rows.filter(by="step")
-    if not len(steps):
+    rows = pl.DataFrame() if collapse is None else collapse
+    if len(rows):
+        rows = rows.filter(pl.col("feature").is_in(names), pl.col("p_size").is_finite())
+    if not len(steps := rows.filter(by="step") if len(rows) else rows):
         return _not_judged(claim, f"{', '.join(TESTED)} of these sizes at equal step")
     p = adjusted(steps["p_size"].to_numpy())
     each = [f"{f} {signed(rho)}" for f, rho in steps.select("feature", "rho_size").iter_rows()]
