@@ -363,7 +363,7 @@ def test_a_list_of_values_of_a_probe(trained: Path, text: Path) -> None:
     (made,) = make_probes([{"name": "hidden_states", **parse_options(probe.partition(":")[2], "")}])
     name, _, options = made.label().partition(":")
     assert make_probes([{"name": name, **parse_options(options, "")}]) == [made]
-    assert options == "layers=[0.0,0.5],texts=2,length=10,scales=[0.5,1.0]"
+    assert options == "layers=[0.0,1.0],texts=2,length=10,scales=[0.5,1.0]"
 
 
 @pytest.mark.parametrize(
