@@ -1,7 +1,6 @@
 """One checkpoint: its tensors and layers with names and roles, none of them read before it is needed."""
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,11 +21,10 @@ from toposcope.checkpoints.sources.source import CheckpointError, Files, Source,
 from toposcope.checkpoints.weights import Weights, weights_of
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.extras import require
+from toposcope.untrusted import bytes_of, json_value
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-MAX_CONFIG_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, init=False)
@@ -274,10 +272,10 @@ class Checkpoint:
         refuse_pointers({name: file})
         refuse_linked(file)
         try:
-            content = json.loads(file.read(0, min(file.size, MAX_CONFIG_BYTES)).tobytes())
+            content = json_value(bytes_of(file))
             if not isinstance(content, dict):
                 raise ValueError("not an object")
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             raise ToposcopeError(
                 f"{file.location}: not a model configuration ({message_of(error)}); fetch it again, or remove it"
             ) from error

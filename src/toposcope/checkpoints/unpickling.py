@@ -31,7 +31,6 @@ MAX_KEY_PARTS = 64  # of a key and the tuples in it: hashing and comparing them 
 MAX_KEY_TEXT_BYTES = 1 << 17  # of a key: equal texts are compared byte by byte
 MAX_KEY_INTEGER_BYTES = 9  # as of 64 bits; many longer ones can have one hash
 NUMBER_PARTS = 24  # that a float or a long integer counts for: with three in a key, many keys can have one hash
-MAX_NESTED = 50_000  # lists and dictionaries within one another
 MAX_OTHER_NAMES = 1 << 14  # distinct names of other classes in one pickle, each of which becomes a class
 MAX_UNKNOWN = 32  # of them that are recorded
 MAX_DIMENSIONS = 64  # of a tensor, as in torch

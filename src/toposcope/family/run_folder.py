@@ -19,6 +19,7 @@ from toposcope.checkpoints.sources.packed import file_name, read_pointer
 from toposcope.errors import ToposcopeError
 from toposcope.family.run import FamilyRun
 from toposcope.files import write_bytes
+from toposcope.untrusted import bytes_of, json_as
 from toposcope.version import __version__
 
 LOCK_SECONDS = 10.0  # how long to wait for another process that trains the same run
@@ -115,8 +116,8 @@ def claim_directory(run: FamilyRun, sha256: str, directory: Path) -> None:
 
 def _read_run_file(path: Path) -> _RunFile:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_RunFile)
-    except (OSError, msgspec.MsgspecError) as error:
+        return json_as(bytes_of(path), _RunFile)
+    except (OSError, ValueError) as error:
         raise ToposcopeError(
             f"{path}: not a run's declaration ({error}); delete {path.parent} to train it again"
         ) from error

@@ -9,6 +9,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.forecasting.cooldown import CoolDown, Decay, Merged
+from toposcope.untrusted import bytes_of, json_as
 
 _Steps = Annotated[int, msgspec.Meta(gt=0)]
 
@@ -42,8 +43,8 @@ def read_cool_downs(path: str | Path) -> tuple[CoolDown, ...]:
         If the file cannot be read, is no such file, or holds no answer; with what it says in its place.
     """
     try:
-        stored = msgspec.json.decode(Path(path).read_bytes(), type=_Stored)
-    except (OSError, msgspec.MsgspecError) as error:
+        stored = json_as(bytes_of(Path(path)), _Stored)
+    except (OSError, ValueError) as error:
         raise ToposcopeError(
             f"{path}: not what `toposcope cooldown SERIES --json` writes ({message_of(error)})"
         ) from error

@@ -10,10 +10,10 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.sources import LocalSource, StoredFile
 from toposcope.errors import ToposcopeError
 from toposcope.files import extended, write_bytes
+from toposcope.untrusted import bytes_of, json_as
 
 FILE = "toposcope.manifest.json"  # name of the manifest in a checkpoint that is a folder
 SUFFIX = ".manifest.json"  # suffix of the manifest of a checkpoint that is a file, next to it
-MAX_BYTES = 100_000_000
 ABSENT = "absent"
 ADDED = "added"
 CHANGED = "has other values"
@@ -76,11 +76,9 @@ def manifest_of(checkpoint: Checkpoint) -> Manifest | None:
     file = _file(checkpoint)
     if file is None:
         return None
-    if file.size > MAX_BYTES:
-        raise ToposcopeError(f"{file.location}: too large for a manifest ({file.size:,} bytes); remove it")
     try:
-        return msgspec.json.decode(file.read(0, file.size).tobytes(), type=Manifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return json_as(bytes_of(file), Manifest)
+    except ValueError as error:
         reason = " ".join(str(error).split())
         raise ToposcopeError(f"{file.location}: not a valid manifest ({reason}); remove or restore it") from error
 

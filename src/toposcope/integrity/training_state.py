@@ -10,7 +10,7 @@ import numpy as np
 
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import torch_file
-from toposcope.checkpoints.formats.contents import fields_of, repeats, shape_of
+from toposcope.checkpoints.formats.contents import can_be_searched, fields_of, shape_of
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.pickles import Opened, StoredArray
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other, of_weights
@@ -71,7 +71,7 @@ def training_state(checkpoint: Checkpoint, *, deep: bool) -> TrainingState:
 def _read(file: StoredFile, state: TrainingState, *, deep: bool) -> None:
     saved = torch_file.open_file(file)
     content = saved.content
-    if repeats(content):
+    if not can_be_searched(content):
         return
     for fields in _dictionaries(content):
         if "param_groups" in fields:

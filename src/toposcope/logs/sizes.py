@@ -1,6 +1,5 @@
 """Parameters and tokens of a run, from the checkpoints and configurations next to its log."""
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from toposcope.errors import ToposcopeError, message_of
 from toposcope.logs.columns import COLUMN_NAMES
 from toposcope.logs.raw import size_of
 from toposcope.logs.run import Run
+from toposcope.untrusted import bytes_of, json_value
 from toposcope.wording import short
 
 CONFIGS = ("trainer_state.json", "hparams.yaml", "config.yaml", "args.json", "training_args.json", "config.json")
@@ -27,8 +27,7 @@ ACCUMULATION = tuple(
     "gradient_accumulation grad_accum".split()
 )
 DEVICES = ("world_size", "ddp_world_size", "num_devices", "n_devices", "devices", "num_gpus", "n_gpus")
-MAX_BYTES = 10**8  # of a configuration
-_PLAIN = re.compile(r"^\s*[\"']?([\w-]+)[\"']?\s*:\s*([\w.+-]+)\s*(?:#.*)?$", re.MULTILINE)
+_PLAIN = re.compile(r"^[ \t]*[\"']?([\w-]+)[\"']?[ \t]*:[ \t]*([\w.+-]+)[ \t\r]*(?:#.*)?$", re.MULTILINE)
 """A plain value of YAML."""
 
 Settings = Mapping[str, Any]
@@ -97,11 +96,9 @@ def _weights(folder: Path, remarks: list[str]) -> tuple[_Weights | None, dict[st
 def _read(file: Path, remarks: list[str]) -> Settings:
     """Return the plain values of a configuration, of all depths; nothing of one that cannot be read."""
     try:
-        if file.stat().st_size > MAX_BYTES:
-            raise ValueError(f"more than {MAX_BYTES // 10**6} MB")
-        text = file.read_text(encoding="utf-8")
-        return _flat(json.loads(text)) if file.suffix == ".json" else dict(_PLAIN.findall(text))
-    except (OSError, ValueError, RecursionError) as error:
+        text = bytes_of(file).decode()
+        return _flat(json_value(text)) if file.suffix == ".json" else dict(_PLAIN.findall(text))
+    except (OSError, ValueError) as error:
         remarks.append(f"{file.name} cannot be read: {message_of(error)}")
         return {}
 

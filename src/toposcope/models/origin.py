@@ -1,6 +1,5 @@
 """The files that belong to a checkpoint: its configuration, its tokenizer, the declaration of its run."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 from toposcope.checkpoints import Access, Checkpoint
 from toposcope.checkpoints.sources import Source, StoredFile, refuse_linked
 from toposcope.errors import ToposcopeError, message_of
-
-MAX_FILE_BYTES = 200_000_000  # of a configuration or tokenizer
+from toposcope.untrusted import bytes_of, json_value
 
 
 @dataclass(frozen=True)
@@ -51,16 +49,17 @@ class Origin:
 def content_of(file: StoredFile) -> bytes:
     """Read a configuration or a tokenizer."""
     refuse_linked(file)
-    if file.size > MAX_FILE_BYTES:
-        raise ToposcopeError(f"{file.location}: {file.size // 10**6} MB, too large for a file of this name; remove it")
-    return file.read(0, file.size).tobytes()
+    try:
+        return bytes_of(file)
+    except ValueError as error:
+        raise ToposcopeError(f"{file.location}: too long for a file of this name ({error}); remove it") from error
 
 
 def read_object(file: StoredFile) -> dict[str, Any]:
     """Read a JSON file that holds an object."""
     try:
-        content = json.loads(content_of(file))
-    except (ValueError, RecursionError) as error:
+        content = json_value(content_of(file))
+    except ValueError as error:
         raise ToposcopeError(f"{file.location}: not JSON ({message_of(error)}); save or fetch it again") from error
     if not isinstance(content, dict):
         raise ToposcopeError(f"{file.location}: not a JSON object; save or fetch it again")

@@ -3,7 +3,6 @@
 import hashlib
 import math
 import re
-import tomllib
 from collections import Counter
 from functools import cached_property
 from importlib import resources
@@ -27,11 +26,10 @@ from toposcope.probes import Probe, declarations, make_probes
 from toposcope.probes.needs import needs_of
 from toposcope.study.declared_runs import DeclaredRun, Population, expanded, is_pattern, readable
 from toposcope.study.publication import needed_reader, reader
+from toposcope.untrusted import toml_value
 from toposcope.version import __version__
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-MAX_FILE_BYTES = 20_000_000  # of a declaration; with published numbers of many runs it has less
-MAX_DEPTH = 20  # tables and lists within each other
 MAX_NAME_BYTES = 200  # of a run, a series or a study; most file systems allow 255
 MAX_WHOLE_NUMBER = (1 << 63) - 1
 
@@ -217,17 +215,12 @@ def load_declaration(path: str | Path) -> Declaration:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ToposcopeError(f"{path}: more than {MAX_FILE_BYTES // 10**6} MB; not the declaration of a study")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = toml_value(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ToposcopeError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except RecursionError as error:
-        raise ToposcopeError(f"{path}: not valid TOML: nested too deeply") from error
     except ValueError as error:  # also an integer of more digits than Python reads
         raise ToposcopeError(f"{path}: not valid TOML: {' '.join(str(error).split())[:200]}") from error
     try:
-        _check_depth(content)
         _check_numbers({name: value for name, value in content.items() if name not in ("probes", "published")})
         _refuse_credentials(content)
         if isinstance(content.get("probes"), str | dict | list):
@@ -301,15 +294,6 @@ def _check_length(name: str) -> None:
         raise ToposcopeError(
             f"the name {name[:40]!r}... has {len(name)} characters and cannot name a folder; give a shorter one"
         )
-
-
-def _check_depth(content: Any, depth: int = MAX_DEPTH) -> None:
-    """Refuse content nested more deeply than any declaration is."""
-    inner = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    if inner and not depth:
-        raise ToposcopeError(f"tables or lists more than {MAX_DEPTH} deep; no field of a study is")
-    for value in inner:
-        _check_depth(value, depth - 1)
 
 
 def _check_numbers(content: Any, place: str = "") -> None:

@@ -9,8 +9,9 @@ from typing import Any
 from toposcope.checkpoints.formats.entry import Unread
 from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.formats.weight_names import is_other
-from toposcope.checkpoints.unpickling import MAX_NESTED, OtherTensor, Placeholder, StoredStorage, StoredTensor, name_of
+from toposcope.checkpoints.unpickling import OtherTensor, Placeholder, StoredStorage, StoredTensor, name_of
 from toposcope.errors import ToposcopeError, choices
+from toposcope.untrusted import is_bounded
 
 Key = tuple[str | int, ...]
 Stored = StoredTensor | StoredArray
@@ -20,9 +21,6 @@ WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state
 MAX_NESTING = 4  # usual keys within usual keys; a pickled dictionary can hold itself
 MAX_DEPTH = 32  # dictionaries within dictionaries of one model
 MAX_LIST = 1 << 15  # parts of a list that may be a model; a longer one is data
-MAX_VALUES = 1 << 18  # dictionaries, lists and objects of a file
-MAX_REPEATED = 1 << 16
-"""Values that a file may have if those in several places are counted several times, or eight times its own."""
 _STATES = re.compile(
     "opt|opt_?states?|optState|grads?|gradients|momentum|_?(optimizer|rng|random_state)", re.IGNORECASE
 )
@@ -195,31 +193,14 @@ def is_state(name: str | int, value: Any) -> bool:
     return bool(is_other(text) or _STATES.fullmatch(text) or "param_groups" in (items_of(value) or ()))
 
 
-def repeats(content: Any) -> bool:
-    """Return whether looking at all values of a file would take far longer than that of a model, or go too deep."""
-    sizes: dict[int, int] = {}
-    stack: list[tuple[Any, bool]] = [(content, False)]
-    total = depth = 0
-    while stack:
-        value, is_done = stack.pop()
-        parts = _parts(value)
-        depth += -1 if is_done else id(value) not in sizes
-        if depth > MAX_NESTED or len(sizes) > MAX_VALUES:
-            return True
-        if is_done:
-            size = len(parts) + 1 + sum(sizes.get(id(part), 0) for part in parts)
-            sizes[id(value)] = min(size, 1 << 60)
-            total += len(parts) + 1
-        elif id(value) not in sizes:
-            sizes[id(value)] = 0  # of a value inside itself, which is not followed
-            stack.append((value, True))
-            stack += [(part, False) for part in parts if isinstance(part, dict | list | tuple)]
-    return sizes[id(content)] > max(MAX_REPEATED, 8 * total)
+def can_be_searched(content: Any) -> bool:
+    """Return whether looking at all values of a file takes no longer than that of a model; what holds itself is cut."""
+    return is_bounded(content, _parts)
 
 
 def _parts(value: Any) -> list[Any]:
     if isinstance(value, Placeholder):
-        return [*value.values(), *value.state.values(), *value.arguments]
+        return [*value.values(), value.state, value.arguments]  # many objects can share a state
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, list | tuple) else []

@@ -28,8 +28,8 @@ from toposcope.checkpoints.formats.weight_names import (
     refuse_pointers,
 )
 from toposcope.checkpoints.sources.source import CheckpointError, Files, StoredFile, incomplete, malformed
+from toposcope.untrusted import bytes_of, json_as
 
-MAX_INDEX_BYTES = 100_000_000
 _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGNORECASE)
 
 
@@ -161,10 +161,8 @@ def disagreement(files: Files, stored: Sequence[Entry]) -> str:
 def _index(index: StoredFile, files: Files) -> _ShardIndex:
     """Read which shard holds each tensor; an index may only name files of its folder."""
     try:
-        if index.size > MAX_INDEX_BYTES:
-            raise ValueError("too long")
-        content = msgspec.json.decode(index.read(0, index.size).tobytes(), type=_ShardIndex)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        content = json_as(bytes_of(index), _ShardIndex)
+    except ValueError as error:
         refuse_pointers({index.location: index})
         raise malformed(index, "not a shard index (no weight_map of names); fetch it again") from error
     for name in sorted(set(content.weight_map.values())):

@@ -14,6 +14,7 @@ from toposcope.checkpoints.steps import COUNTERS
 from toposcope.checkpoints.tuning import READ_AHEAD
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 from toposcope.errors import message_of
+from toposcope.untrusted import MAX_BYTES, refuse_values
 
 DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64", "BOOL": "bool"},
@@ -22,7 +23,6 @@ DTYPES = {
     **{"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu", "F4": "float4_e2m1fn_x2"},
     **{"F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz"},
 }
-MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -73,7 +73,7 @@ def _content(file: StoredFile) -> tuple[int, int, list[_Tensor], dict[str, Any]]
 def _header(file: StoredFile) -> bytes:
     first = file.read(0, min(READ_AHEAD, file.size)).data
     length = int.from_bytes(first[:8], "little")
-    if length > MAX_HEADER_BYTES:
+    if length > MAX_BYTES:
         raise damaged(file, f"it does not begin as a safetensors file does, its header would be {length} bytes long")
     if len(first) < 8 or length > file.size - 8:
         raise truncated(file, f"its header does not fit into its {file.size} bytes")
@@ -85,10 +85,11 @@ def _header(file: StoredFile) -> bytes:
 def _described(header: bytes) -> tuple[int, list[_Tensor], dict[str, Any]]:
     """Return how many bytes of data a header declares, its tensors and metadata; a series has few headers."""
     try:
+        refuse_values(header)
         raw = _RAW.decode(header)
         metadata = _METADATA.decode(raw.pop("__metadata__", b"{}")) or {}
         described = {name: _DESCRIBED.decode(text) for name, text in raw.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(f"its header is not valid ({message_of(error)[:120]!a})") from error
     tensors = []
     for name, tensor in described.items():

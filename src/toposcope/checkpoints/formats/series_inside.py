@@ -9,6 +9,7 @@ import msgspec
 from toposcope.checkpoints.formats import contents
 from toposcope.checkpoints.sources.source import Source, StoredFile
 from toposcope.checkpoints.steps import COUNTERS, MAX_STEP, step_of
+from toposcope.untrusted import bytes_of, json_as
 
 Reader = Callable[[contents.Stored], Any]  # returns the numbers of a small tensor as a nested list
 MAX_COUNTERS = 1 << 16  # of steps listed next to a series
@@ -25,7 +26,6 @@ _PLANS = re.compile(r"decay|warm_?up|eval|milestone|max|min|total|n_|num_|every|
 _STATES = ("train_state", "trainer_state", "training_state", "extra_state", "progress", "meta", "metadata")
 TRAINER_STATE = "trainer_state.json"
 LATEST = "latest_checkpointed_iteration.txt"  # of Megatron
-MAX_BYTES = 100_000_000
 
 
 def series_at(content: Any, key: contents.Key, read: Reader) -> contents.InnerSeries | None:
@@ -157,9 +157,8 @@ class _TrainerState(msgspec.Struct):
 def trainer_counters(state: StoredFile | None) -> dict[str, int]:
     """Return the counters in a ``trainer_state.json`` of the Hugging Face Trainer, nothing if it is none."""
     try:
-        content = b"" if state is None else state.read(0, min(state.size, MAX_BYTES)).tobytes()
-        step = msgspec.json.decode(content, type=_TrainerState).global_step
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        step = json_as(b"" if state is None else bytes_of(state), _TrainerState).global_step
+    except ValueError:
         return {}
     return {"global_step": step} if 0 <= step <= MAX_STEP else {}
 

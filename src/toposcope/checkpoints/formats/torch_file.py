@@ -68,7 +68,7 @@ def opened(_spec: str, files: Files) -> tuple[StoredFile, Opened]:
 def saved_fields(files: Files) -> Mapping[Any, Any]:
     """Return what a checkpoint of one torch file saves besides its tensors; nothing of other formats."""
     found = [file for name, file in of_weights(files).items() if name.endswith(TORCH)]
-    return (contents.fields_of(open_file(found[0]).content) or {}) if len(found) == 1 else {}
+    return (contents.fields_of(_content(found[0], open_file(found[0]))) or {}) if len(found) == 1 else {}
 
 
 def listing(file: StoredFile, saved: Opened, key: contents.Key = ()) -> Listing:
@@ -143,7 +143,7 @@ def check(file: StoredFile, *, only_weights: bool) -> None:
 def _content(file: StoredFile, saved: Opened) -> Any:
     """Return the object in a file, unless it has so many values that they cannot all be looked at."""
     content = saved.content
-    if contents.repeats(content):
+    if not contents.can_be_searched(content):
         raise not_weights(file, "more values within one another, or the same again and again, than a model has")
     return content
 

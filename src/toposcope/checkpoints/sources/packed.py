@@ -23,10 +23,9 @@ from toposcope.checkpoints.sources.source import (
     truncated,
     unreachable,
 )
+from toposcope.untrusted import MAX_BYTES, bytes_of, json_as
 
 POINTER = "packed.json"
-MAX_POINTER_BYTES = 10_000_000
-MAX_HEADER_BYTES = 100_000_000  # as in the safetensors library
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
@@ -106,10 +105,8 @@ def read_pointer(folder: Path) -> PackPointer | None:
     if not path.is_file():
         return None
     try:
-        if path.stat().st_size > MAX_POINTER_BYTES:
-            raise malformed(path, "too long to name a pack; train the run again")
-        return msgspec.json.decode(path.read_bytes(), type=PackPointer)
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        return json_as(bytes_of(path), PackPointer)
+    except (OSError, ValueError) as error:
         raise malformed(path, f"does not name a pack ({' '.join(str(error).split())}); train the run again") from error
 
 
@@ -139,11 +136,11 @@ def _layout(pack: Path, size: int, _mtime: int) -> _Layout:
     """Return how a pack is laid out; read once for each state of the file."""
     with pack.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        if not 0 < length <= min(size - 8, MAX_HEADER_BYTES):
+        if not 0 < length <= min(size - 8, MAX_BYTES):
             raise truncated(pack, "no whole header", "restore the pack's folder")
         text = file.read(length)
     try:
-        described = msgspec.json.decode(text, type=dict[str, Any])
+        described = json_as(text, dict[str, Any])
         runs = msgspec.json.decode(described.pop("__metadata__")["runs"], type=list[str])
         header, rows, at = dict[str, object](__metadata__={"format": "pt"}), [], 0
         tensors = msgspec.convert(described, dict[str, _Described])

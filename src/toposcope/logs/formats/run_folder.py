@@ -1,6 +1,5 @@
 """A run trained here, or a series of checkpoints with its log next to it: ``log.csv`` or ``training_log.json``."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import polars as pl
 
 from toposcope.logs.formats import json_rows, refusing, tables
 from toposcope.logs.raw import RawLog, parse_numbers
+from toposcope.untrusted import bytes_of, json_value
 
 NAMES = ("log.csv", "training_log.json")
 
@@ -28,7 +28,7 @@ def runs(path: Path) -> list[RawLog]:
     facts: dict[str, object] = {}
     if declared.is_file():
         with refusing(declared, "what is declared of a run"):
-            facts = _facts(json.loads(declared.read_bytes()), found[0].table)
+            facts = _facts(json_value(bytes_of(declared)), found[0].table)
     return [replace(found[0], name=file.resolve().parent.name, facts=facts)]
 
 

@@ -2,7 +2,6 @@
 
 import math
 import sqlite3
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +14,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs.raw import RawLog
 from toposcope.logs.stored_nan import nan_steps
 from toposcope.logs.watched import Watched, monitor_facts, read_watched
+from toposcope.untrusted import toml_value
 
 FILES = ("study.toml", "study.db")
 
@@ -28,7 +28,7 @@ def claims(path: Path) -> bool:
 def runs(path: Path) -> list[RawLog]:
     """Return the logs of the runs that the study declares; runs trained in it are one family."""
     folder = path.parent if path.is_file() else path
-    declaration = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
+    declaration = toml_value(folder / "study.toml")
     trained = {run.get("name") or run["size"]: run for run in declaration.get("runs", [])}
     series = {one.get("name") or _last_part(one["path"]) for one in declaration.get("series", [])}
     with closing(sqlite3.connect(f"{(folder / 'study.db').resolve().as_uri()}?mode=ro", uri=True, timeout=30)) as store:
