@@ -5,11 +5,16 @@ is made of what they read. Whatever is beyond a bound is a ValueError that says 
 """
 
 import json
+import logging
+import queue
 import re
+import threading
+import time
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -32,6 +37,7 @@ MAX_SECONDS = 60.0  # without progress, after which whoever waits for a server g
 _SIGNS = "[{,"
 _TOML_PART = re.compile(r"[^,=\n\[\]{}]+")
 _Kind = TypeVar("_Kind")
+_Piece = TypeVar("_Piece")
 
 
 class _Stored(Protocol):
@@ -95,6 +101,49 @@ def _refuse_depth(content: Any, depth: int) -> None:
         raise ValueError(f"tables or lists more than {MAX_DEPTH} deep")
     for value in inner:
         _refuse_depth(value, depth - 1)
+
+
+def awaited(pieces: Iterator[_Piece], what: str) -> Iterator[_Piece]:
+    """Yield what a server sends as it comes, in a thread; a TimeoutError once nothing more has come for too long."""
+    came, is_over = queue.Queue[tuple[_Piece | None, BaseException | None]](64), threading.Event()
+
+    def fetch() -> None:
+        end: BaseException = StopIteration()
+        try:
+            for piece in pieces:
+                came.put((piece, None))
+                if is_over.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised by who waits
+            end = error
+        came.put((None, end))
+
+    # Not one of a pool, whose threads are waited for at the end of the program.
+    threading.Thread(target=fetch, daemon=True).start()
+    last, is_said = time.monotonic(), False
+    try:
+        while True:
+            waited = time.monotonic() - last
+            try:
+                piece, end = came.get(timeout=max(0.0, (MAX_SECONDS if is_said else SAID_AFTER_SECONDS) - waited))
+            except queue.Empty:
+                if is_said:
+                    raise TimeoutError from None
+                is_said = True
+                text = "%s: no answer for %g s; waiting, %g s at most"
+                logging.getLogger(__name__).warning(text, what, SAID_AFTER_SECONDS, MAX_SECONDS)
+                continue
+            if isinstance(end, StopIteration):
+                return
+            if end is not None:
+                raise end
+            yield cast(_Piece, piece)
+            last = time.monotonic()
+    finally:
+        is_over.set()
+        with suppress(queue.Empty):
+            while True:
+                came.get_nowait()
 
 
 def is_bounded(content: Any, parts_of: Callable[[Any], list[Any]]) -> bool:

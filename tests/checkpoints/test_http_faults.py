@@ -243,7 +243,8 @@ class Drip(Handler):
 def test_a_server_without_end_is_given_up(
     where: str, words: str, served: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(web, "WINDOW_SECONDS", 0.3)
+    monkeypatch.setattr(untrusted, "MAX_SECONDS", 0.5)
+    monkeypatch.setattr(untrusted, "SAID_AFTER_SECONDS", 0.3)
     monkeypatch.setattr(web, "TIMEOUT", 0.1)
     monkeypatch.setattr(web, "MAX_PAGES", 100)
     monkeypatch.setattr(remote, "MAX_CUTS", 1)

@@ -77,21 +77,31 @@ def to_page(document: "Document", vega: str) -> str:
     """Return a report as HTML; charts, their data, style and scripts are inside, and nothing is loaded."""
     charts = document.charts()
     explored = _explored(document.explorer.data if document.explorer else {})
-    return _page(document, vega, page_data(charts, document.explorer), numbers=_numbers(charts), explored=explored)
+    parts = {
+        "style": Markup(run_colours() + page_part("page.css")),
+        "script": Markup(page_script(live=False)),
+        "vega": Markup(vega),
+    }
+    data = page_data(charts, document.explorer)
+    return _page(document, data, live=False, numbers=_numbers(charts), explored=explored, **parts)
 
 
-def _page(document: Any, vega: str, data: Any, live: Any = False, **parts: Any) -> str:
-    return _rendered(
-        "page.html.j2",
-        document=document,
-        data=Markup(to_json(data)),
-        colours={"light": RUNS, "dark": RUNS_DARK},
-        style=_own("page.css"),
-        script=Markup("").join(_own(f"script/{name}.js") for name in (*SCRIPTS, *([_LIVE] if live else []), _START)),
-        vega=Markup(vega),
-        live=live,
-        **parts,
-    )
+def run_colours() -> str:
+    """Return the style of what has the colour of a run."""
+    looks = {"light": RUNS, "dark": RUNS_DARK}
+    colours = {look: " ".join(f"--run-{i}: {run};" for i, run in enumerate(runs)) for look, runs in looks.items()}
+    rules = [f":root[data-theme={look}] {{ {runs} }}\n" for look, runs in colours.items()]
+    rules += [f".runs .run-{i} {{ background: var(--run-{i}); }}\n" for i in range(len(RUNS))]
+    return "".join(rules)
+
+
+def page_script(*, live: bool) -> str:
+    """Return the script of the page, which Vega's precedes."""
+    return "".join(page_part(f"script/{name}.js") for name in (*SCRIPTS, *([_LIVE] if live else []), _START))
+
+
+def _page(document: Any, data: Any, **parts: Any) -> str:
+    return _rendered("page.html.j2", document=document, data=Markup(to_json(data)), n_colours=len(RUNS), **parts)
 
 
 def _rendered(template: str, **parts: Any) -> str:
@@ -99,9 +109,9 @@ def _rendered(template: str, **parts: Any) -> str:
 
 
 def to_live_page(
-    title: str, charts: Mapping[str, Any], vega: str, live: Mapping[str, Any], analysis: Mapping[str, Any] | None
+    title: str, charts: Mapping[str, Any], live: Mapping[str, Any], analysis: Mapping[str, Any] | None
 ) -> str:
-    """Return the page as the server sends it; its rows follow in messages."""
+    """Return the page as the server sends it, next to its style and scripts; its rows follow in messages."""
     made = analysis or {"html": "", "charts": {}, "datasets": {}, "sections": [], "explorer": {}}
     analysed = {"runs": [], "features": [], "diagrams": {}, "notes": [], "targets": "loss", **made["explorer"]}
     of_run = {run["name"]: run for run in analysed["runs"]}
@@ -125,7 +135,7 @@ def to_live_page(
     }
     sections = [{"anchor": anchor, "title": name} for anchor, name in made["sections"]]
     document = {"title": title, "sections": sections, "explorer": {"data": explorer}, "opening": None, "lead": []}
-    return _page(document, vega, data, {"html": Markup(made["html"])}, numbers={}, explored=set())
+    return _page(document, data, live={"html": Markup(made["html"])}, numbers={}, explored=set())
 
 
 def live_parts(words: Mapping[str, Any]) -> dict[str, str]:
@@ -241,5 +251,6 @@ def _titles(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _titles(part)
 
 
-def _own(name: str) -> Markup:
-    return Markup(resources.files("toposcope.report").joinpath(name).read_text(encoding="utf-8"))
+def page_part(name: str) -> str:
+    """Return a style or script of the page."""
+    return resources.files("toposcope.report").joinpath(name).read_text(encoding="utf-8")

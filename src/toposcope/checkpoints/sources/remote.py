@@ -29,6 +29,7 @@ from toposcope.checkpoints.sources.source import (
     unreachable,
 )
 from toposcope.errors import ToposcopeError
+from toposcope.untrusted import awaited
 
 BLOCK_BYTES = 1 << 17  # fetched and cached at least: a request costs as much as some 100 kB
 MAX_REMEMBERED_BYTES, MAX_REMEMBERED = 1 << 20, 256  # of a read whose blocks stay in memory, and how many blocks
@@ -192,10 +193,15 @@ class RemoteFile:
                     at = begin + len(fetched)
 
     def _fetched(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the blocks of a range as they come; where it is cut, the rest is requested."""
+        """Yield the blocks of a range as they come, unless the next takes too long."""
+        with one_line(self.location):
+            yield from awaited(self._requested(start, stop), self.location)
+
+    def _requested(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the blocks of a range; where it is cut, the rest is requested."""
         cuts, buffer = 0, bytearray()
         while start < stop:
-            with one_line(self.location), suppress(*CUT if cuts < MAX_CUTS else ()):
+            with suppress(*CUT if cuts < MAX_CUTS else ()):
                 for piece in self.source.stream(self.listed, start + len(buffer), stop):
                     buffer += piece
                     if start + len(buffer) > stop:
@@ -256,7 +262,7 @@ def looked_up(
     if access.offline:
         raise unreachable(location, "not looked up before, and this is offline; open it once online")
     with one_line(location):
-        answer = fetch()
+        (answer,) = awaited((fetch() for _ in range(1)), location)
     cache.save(place, msgspec.json.encode(answer))
     return answer
 

@@ -1,5 +1,6 @@
 """Access control of the server: host names, origins, and a token if other machines can reach it."""
 
+import asyncio
 import hmac
 import ipaddress
 import secrets
@@ -7,19 +8,25 @@ import socket
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
+import h11
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 TOKEN_BYTES = 24
+MAX_REQUEST_BYTES = 1 << 18  # of a request's headers: a page sends the positions of its runs
+MAX_CONNECTIONS = 256
+REQUEST_SECONDS = 10.0  # for a request to come whole, from its first byte or the connection on
 HEADERS = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
-    "content-security-policy": "frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 
 
@@ -36,6 +43,45 @@ def is_loopback(host: str) -> bool:
 def new_token() -> str:
     """Return a random token."""
     return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+class PatientProtocol(H11Protocol):
+    """HTTP in which a client has a while to send a whole request."""
+
+    waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # noqa: D102
+        super().connection_made(transport)
+        waiting = [each for each in self.connections if isinstance(each, PatientProtocol) and each.waiting]
+        if waiting and len(self.connections) > MAX_CONNECTIONS:  # whoever sends half a request makes room
+            min(waiting, key=lambda each: each.waiting.when() if each.waiting else 0.0).transport.abort()
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:  # noqa: D102
+        self._wait()
+        super().data_received(data)
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: D102
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: D102
+        if self.cycle and not self.cycle.response_complete:  # of a request whose body is wrong
+            self.cycle.disconnected = True
+            self.transport.abort()
+        else:
+            super().send_400_response(msg)
+
+    def _wait(self) -> None:
+        if self.waiting is None:
+            self.waiting = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
+
+    def _stop_waiting(self) -> None:
+        if self.waiting is not None:
+            self.waiting.cancel()
+            self.waiting = None
 
 
 class Guard:

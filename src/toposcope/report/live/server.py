@@ -29,9 +29,9 @@ from toposcope.report.live.assets import Assets, load_assets
 from toposcope.report.live.feed import LOGGED_CHARTS, MEASURED_CHARTS, Feed, Position, View
 from toposcope.report.live.fleet import fleet_kind
 from toposcope.report.live.mirror import LogMirror
-from toposcope.report.live.security import Guard
+from toposcope.report.live.security import MAX_CONNECTIONS, MAX_REQUEST_BYTES, Guard, PatientProtocol
 from toposcope.report.live.words import forecast_rows, loss_key, words
-from toposcope.report.page import live_parts, to_json, to_live_page
+from toposcope.report.page import live_parts, page_part, page_script, run_colours, to_json, to_live_page
 from toposcope.report.tuning import MAX_LIVE_ROWS
 
 POLL_SECONDS = 0.25
@@ -198,7 +198,7 @@ class LivePage:
         )
         sent = {"study": view.study, "most": 2 * MAX_LIVE_ROWS, "charts": [*LINES, "layer-map"], "axes": [*db.AXES]}
         live = {**message, **sent}
-        return to_live_page(title, charts, self._assets.vega, live, self.analyses.result(self.analysed(view)))
+        return to_live_page(title, charts, live, self.analyses.result(self.analysed(view)))
 
     def _analysis(self, name: str) -> str:
         if not name:
@@ -228,6 +228,9 @@ def make_app(
         view = _view(request, live)
         await live.analyses.consider(live.analysed(view))
         return HTMLResponse(await run_in_threadpool(live.page, view))
+
+    def served(content: str, kind: str) -> Callable[[Request], Response]:
+        return lambda _: Response(content, media_type=kind)
 
     async def events(request: Request) -> Response:
         view, known = _view(request, live), _position(request.headers.get("last-event-id", ""))
@@ -260,7 +263,15 @@ def make_app(
         await live.analyses.close()
         live.feed.close()
 
-    routes = [Route("/", page), Route("/events", events), Route("/detail", detail)]
+    routes = [
+        Route("/", page),
+        Route("/page.css", served(run_colours() + page_part("page.css"), "text/css")),
+        Route("/vega.css", served(page_part("vega.css"), "text/css")),
+        Route("/vega.js", served(assets.vega, "text/javascript")),
+        Route("/page.js", served(page_script(live=True), "text/javascript")),
+        Route("/events", events),
+        Route("/detail", detail),
+    ]
     guards = [Middleware(Guard, host=host, port=port, token=token), Middleware(GZipMiddleware, compresslevel=3)]
     return Starlette(routes=routes, middleware=guards, lifespan=lifespan)
 
@@ -321,11 +332,14 @@ def serve(directory: Path, bound: socket.socket, host: str, token: str, mirror: 
     app = make_app(directory, load_assets(), host, port, token, mirror)
     config = uvicorn.Config(
         app,
-        log_level="warning",
+        log_level="error",
         access_log=False,
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=STOP_SECONDS,
+        http=PatientProtocol,
+        h11_max_incomplete_event_size=MAX_REQUEST_BYTES,
+        limit_concurrency=2 * MAX_CONNECTIONS,
         lifespan="on",
         ws="none",
     )
