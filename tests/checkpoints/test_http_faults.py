@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 from range_server import Handler, RangeServer, running
 
+from toposcope import untrusted
 from toposcope.checkpoints import Access, series
 from toposcope.checkpoints.sources import CheckpointError, StoredFile, remote, roots, web
 from toposcope.errors import ToposcopeError
@@ -225,6 +226,9 @@ class Drip(Handler):
         if self.where == "silence":
             threading.Event().wait(3)
             return
+        if self.where == "later":
+            self.body(429, b"", {"Retry-After": "300"})
+            return
         self.send_response(206)
         first, last = self.headers["Range"].removeprefix("bytes=").split("-")
         headers = {"Content-Range": f"bytes {first}-{last}/5000", "Content-Length": str(int(last) - int(first) + 1)}
@@ -238,14 +242,18 @@ class Drip(Handler):
 
 @pytest.mark.parametrize(
     ("where", "words"),
-    [("body", "no answer in time"), ("silence", "no answer in time"), ("pages", "files or folders without end")],
+    [
+        *((where, "no answer in time") for where in ("body", "silence", "later")),
+        ("pages", "files or folders without end"),
+    ],
 )
 def test_a_server_without_end_is_given_up(
-    where: str, words: str, served: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, words: str, served: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(untrusted, "MAX_SECONDS", 0.5)
-    monkeypatch.setattr(untrusted, "SAID_AFTER_SECONDS", 0.3)
-    monkeypatch.setattr(web, "TIMEOUT", 0.1)
+    if where != "pages":
+        monkeypatch.setattr(untrusted, "MAX_SECONDS", 0.5)
+        monkeypatch.setattr(untrusted, "SAID_AFTER_SECONDS", 0.3)
+        monkeypatch.setattr(web, "TIMEOUT", 0.1)
     monkeypatch.setattr(web, "MAX_PAGES", 100)
     monkeypatch.setattr(remote, "MAX_CUTS", 1)
     server: Any = RangeServer(served)
@@ -253,3 +261,5 @@ def test_a_server_without_end_is_given_up(
     with running(server), pytest.raises(ToposcopeError, match=words) as caught:
         series(f"{server.url}/{'' if where == 'pages' else 'step_1.pt'}", access=Access(keep=0))[0].layers()
     assert "\n" not in str(caught.value)
+    said = [record.getMessage() for record in caplog.records if record.name == untrusted.__name__]
+    assert where == "pages" or any("no answer for 0.3 s; waiting, 0.5 s at most" in line for line in said)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from functools import partial
@@ -38,6 +40,23 @@ def test_a_task_that_kills_its_worker_stops_no_other(tmp_path: Path) -> None:
     assert isinstance(lost, TaskFailure)
     assert "killed 2 times" in lost.message
     assert found == {(tmp_path, number): number * number for number in range(8) if number != 3}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it kills all processes of its own by pkill")
+def test_whatever_process_is_killed_no_traceback_is_printed() -> None:
+    """Python's resource tracker is one of them."""
+    code = """if True:
+        import os, subprocess, time
+        from toposcope.engine import Workers
+        if __name__ == "__main__":
+            with Workers(2) as pool:
+                for number, (each, done) in enumerate(pool.run(abs, range(9))):
+                    number == 2 and subprocess.run(["pkill", "-9", "-P", str(os.getpid())])
+                    assert each == done
+            print("done")
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("done\n", "")
 
 
 def test_idle_is_called_while_no_result_is_ready(tmp_path: Path) -> None:

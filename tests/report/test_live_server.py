@@ -2,10 +2,12 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import pytest
 from commands import complaint_of
 from live_server import LiveServer, served
 from live_studies import live_study
+
+from toposcope.report.live.security import MAX_CONNECTIONS, MAX_REQUEST_BYTES, REQUEST_SECONDS
 
 MAX_MB = 150
 TOKEN = "a-token-of-the-test"
@@ -37,7 +41,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[L
         yield running
 
 
-def test_the_page_holds_the_loss_and_is_one_file(server: LiveServer) -> None:
+def test_the_page_holds_the_loss_and_no_script(server: LiveServer) -> None:
     answer = server.get()
     assert answer.status == 200
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', answer.body, re.DOTALL)
@@ -47,11 +51,13 @@ def test_the_page_holds_the_loss_and_is_one_file(server: LiveServer) -> None:
     assert loss["rows"]["step"] == list(range(1, 121))
     assert live["runs"] == ["mine"]
     assert "neural_persistence np_mean" in [each["key"] for each in live["features"]]
-    assert not re.search(r"<(link|iframe|img)\b|src=", answer.body.partition("<main")[2].partition("<script")[0])
-    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', answer.body)
-    assert "default-src 'none'" in policy
-    assert "connect-src 'self'" in policy
-    assert "unsafe-eval" not in policy
+    assert not re.search(r"<(iframe|img)\b|\bstyle=|<style|\bon\w+=", answer.body)
+    assert [tag for tag in re.findall(r"<script[^>]*>", answer.body) if "json" not in tag and "src=" not in tag] == []
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+    assert "unsafe" not in policy
+    for name in re.findall(r'(?:src|href)="(\w+\.(?:js|css))"', answer.body):
+        assert server.get(name).status == 200, name
 
 
 def test_answers_are_not_stored_framed_or_read_elsewhere(server: LiveServer) -> None:
@@ -61,6 +67,27 @@ def test_answers_are_not_stored_framed_or_read_elsewhere(server: LiveServer) -> 
     assert headers["x-content-type-options"] == "nosniff"
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert not {"access-control-allow-origin", "server"} & headers.keys()
+
+
+@pytest.mark.parametrize(
+    "begin", [b"GET / HTTP/1.1\r\nX: ", b"GET /", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx"]
+)
+def test_a_request_without_end_is_refused(server: LiveServer, begin: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as client, pytest.raises(ConnectionError):
+        client.sendall(begin + b"x" * 256 * MAX_REQUEST_BYTES)
+
+
+def test_half_a_request_ends_and_makes_room(server: LiveServer) -> None:
+    halves = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(MAX_CONNECTIONS + 20)]
+    for half in halves:
+        half.sendall(b"GET / HTTP/1.1\r\n")
+    assert server.get().status == 200
+    began = time.monotonic()
+    with suppress(ConnectionError):
+        assert halves[-1].recv(1) == b""
+    assert time.monotonic() - began < 3 * REQUEST_SECONDS
+    for half in halves:
+        half.close()
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +16,7 @@ from functools import lru_cache, partial
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_connections
 from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import SemLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from toposcope.homology.memory import free_memory
@@ -254,6 +256,7 @@ class Workers(AbstractContextManager["Workers"]):
 
     def _kill(self) -> None:
         """Kill all workers."""
+        _renew_tracker()
         for process in self._processes:
             process.kill()
             process.join()
@@ -267,6 +270,23 @@ class Workers(AbstractContextManager["Workers"]):
         # process that ends by itself takes half a second to clear away its compiled code.
         if self._executor is not None:
             self._kill()
+
+
+def _renew_tracker() -> None:
+    """Tell Python's resource tracker again of all semaphores: one that was killed, as workers are, comes back empty.
+
+    It prints a traceback for each that is cleared away and that it does not know.
+    """
+    if os.name != "posix":
+        return
+    from multiprocessing import resource_tracker, util
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it was started again
+        resource_tracker.ensure_running()
+    for finalizer in list(getattr(util, "_finalizer_registry", {}).values()):
+        if getattr(finalizer, "_callback", None) is getattr(SemLock, "_cleanup", do_nothing):
+            resource_tracker.register(finalizer._args[0], "semaphore")  # noqa: SLF001
 
 
 def _run_in_this_process(
