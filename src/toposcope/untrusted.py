@@ -86,7 +86,7 @@ def toml_value(path: Path) -> dict[str, Any]:
     text = bytes_of(path, MAX_TOML_BYTES).decode()
     # Texts count too, but for dots in a row: a path that goes up.
     if any(part[0].replace("..", "").count(".") > MAX_DEPTH for part in _TOML_PART.finditer(text)):
-        raise ValueError(f"a key of more than {MAX_DEPTH} parts, or as many dots in a text without a comma")
+        raise ValueError(f"more than {MAX_DEPTH} deep: a key of so many parts, or a text of so many dots")
     try:
         content = tomllib.loads(text)
     except RecursionError as error:
