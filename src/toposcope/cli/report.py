@@ -67,7 +67,7 @@ def write_and_print(
     out: Path | None = None,
 ) -> None:
     """Write the report of studies; print the verdict and the path, and open the page where there is a screen."""
-    from toposcope.cli.output import open_page, print_lines, print_notes
+    from toposcope.cli.output import open_page, print_lines
     from toposcope.files import write_text
     from toposcope.report import write_report
     from toposcope.report.tuning import MAX_WORKERS
@@ -85,8 +85,10 @@ def write_and_print(
     click.echo(answer.first)
     click.echo(answer.second)
     print_lines(in_two_columns(answer.findings[:MAX_FINDINGS]))
+    print_lines(answer.notes[:MAX_FINDINGS])
+    if len(answer.notes) > MAX_FINDINGS:
+        click.echo(f"not made: {len(answer.notes) - MAX_FINDINGS} more: {page.parent / 'tables' / 'not_made.csv'}")
     click.echo(f"report: {page.resolve()}")
-    print_notes(answer.notes)
     open_page(page)
 
 

@@ -11,7 +11,7 @@ import click
 
 from toposcope.cli import options
 from toposcope.cli.group import Commands
-from toposcope.cli.output import print_errors, print_notes, print_table
+from toposcope.cli.output import print_errors, print_lines, print_notes, print_table
 from toposcope.cli.progress_bars import progress_bars
 from toposcope.plugins import collect
 
@@ -193,8 +193,7 @@ def status(directory: Path, as_json: bool) -> None:
         for error in errors.iter_rows(named=True):
             place = error["run"] if error["step"] < 0 else f"{error['run']} step {error['step']}"
             click.echo(f"Error: {place}: {error['probe']}: {error['message']}")
-        print_notes(
-            [*opened.notes(), *(f"not made: {row['analysis']}: needs {row['lacks']}" for row in not_made(opened))]
-        )
+        print_lines(f"note: {note}" for note in opened.notes())
+        print_lines(f"not made: {row['analysis']}: needs {row['lacks']}" for row in not_made(opened))
     if len(errors):
         raise click.exceptions.Exit(1)

@@ -11,6 +11,7 @@ from toposcope.wording import counted, examples
 Need = Callable[[StudyData], str]
 """Returns what an analysis lacks in a study; empty if it is there."""
 SCHEMA = {"analysis": pl.String, "lacks": pl.String}
+UNDECLARED = ", which is not declared"
 NO_ROW = "something else: its inputs are here, but give no row"
 
 
@@ -21,6 +22,7 @@ def not_made_table(data: StudyData, sections: Sequence[ReportSection[StudyData]]
         lacks = "; ".join(filter(None, (need(data) for need in needs)))
         if not len(data.tables[name]) if name in data.tables else lacks:
             rows.append((name, lacks or NO_ROW))
+    rows.sort(key=lambda row: row[1].endswith(UNDECLARED))  # what was not asked for comes last
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -47,7 +49,7 @@ def needs_probe(*names: str) -> Need:
 
     def need(data: StudyData) -> str:
         measured = {feature.probe for t in data.trajectories for feature in t.features} | {*data.frame["probe"]}
-        declared = "" if {*names} & {*data.labels["probe"]} else ", which is not declared"
+        declared = "" if {*names} & {*data.labels["probe"]} else UNDECLARED
         return "" if {*names} & measured else f"rows of the probe {' or '.join(names)}{declared}"
 
     return need
