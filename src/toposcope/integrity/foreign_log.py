@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,7 @@ from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Severity, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.logs.table import ByStep
 from toposcope.typing import Steps, Vector
 
 if TYPE_CHECKING:
@@ -42,10 +44,54 @@ def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | None")
     items = [item for item in summaries if not item.error]
     if log is None or not len(log.steps) or len(items) < tuning.MIN_LOGGED:
         return
-    yield from _beyond_the_log([item.step for item in items], log)
-    yield from _rates(items, log)
-    yield from _losses(items, log)
-    yield from _norms(items, log)
+    steps, last = [item.step for item in items], int(log.steps[-1])
+    found = [*_values_compared(items, log), *_norms(items, log)]
+    foreign = any(finding.check == "log" and finding.severity == "fault" for finding in found)
+    beyond = [*_beyond_the_log(steps, log)]
+    if (foreign or beyond) and (times := _times(steps, log)):
+        words = f"the series ends at {steps[-1]:,}, its log at {last:,}: one of them may count the other's steps by "
+        yield _finding(
+            (), f"{words}{times:,}, such as tokens, samples or parts of a batch; they are not compared", "note"
+        )
+    elif foreign and (start := _restart(items, log)):
+        words = f"the log begins again after step {start:,}, as after a resume, and counts from there"
+        yield _finding([step for step in steps if step <= start], words, "note")
+    else:
+        yield from (*beyond, *found)
+
+
+def _values_compared(items: Sequence[CheckpointSummary], log: "LogTable") -> list[Finding]:
+    return [*_rates(items, log), *_losses(items, log)]
+
+
+def _times(steps: Sequence[int], log: "LogTable") -> int:
+    """Return how many steps of the one are a step of the other, by where names and log end; 0 if they count alike.
+
+    Names with digits too many are no samples or tokens: batches of 10, 100 or 1,000 are rare. A log of epochs is short.
+    """
+    last = int(log.steps[-1])
+    if not last or not steps[-1]:
+        return 0
+    ratio = max(steps[-1] / last, last / steps[-1])
+    times = round(ratio)
+    renamed = times in _DIGITS and len(log.steps) > len(steps)
+    whole = times > 1 and abs(ratio - times) <= tuning.MAX_OFF_TIMES * ratio
+    return times if whole and (steps[-1] < last or (math.gcd(*steps) % times == 0 and not renamed)) else 0
+
+
+_DIGITS = (10, 100, 1000)
+
+
+def _restart(items: Sequence[CheckpointSummary], log: "LogTable") -> int:
+    """Return the step from which on the log fits the series if it counts from there; 0 if there is none."""
+    steps, last = [item.step for item in items], int(log.steps[-1])
+    for start in steps:
+        rest = [item for item in items if item.step > start]
+        if start and len(rest) >= tuning.MIN_LOGGED and 0 <= last - (steps[-1] - start) < steps[-1] - steps[-2]:
+            moved = replace(log, steps=log.steps + start)
+            if not any(finding.severity == "fault" for finding in _values_compared(rest, moved)):
+                return start
+    return 0
 
 
 def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
@@ -59,11 +105,11 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
     decayed = len(rates) > tuning.MIN_LOGGED and rates[-1] < tuning.DECAYED_RATE * rates.max()
     times = steps[-1] / last
     words = f"{steps_text(beyond)}: beyond the end of the log, step {last:,}"
-    if 2 * len(beyond) >= len(steps) and (times > tuning.MIN_TIMES or (decayed and times > 1 + tuning.LOG_TOLERANCE)):
+    if 2 * len(beyond) >= len(steps) and times > tuning.MIN_TIMES and (decayed or round(times) in _DIGITS):
         fix = f"the series ends {times:.3g} times later: its names count something else, or the log is another run's"
         yield _finding(beyond, f"{words}; {fix}")
     else:
-        yield _finding(beyond, f"{words}, which was cut short or not written any more", "note")
+        yield _finding(beyond, f"{words}, which was cut short, or not written any more", "note")
 
 
 def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool = True) -> _Pairs:
@@ -75,7 +121,7 @@ def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool 
     rows = []
     for step, value in held.items():
         place = int(np.searchsorted(at, step))
-        near = np.arange(max(0, place - 1), min(len(at), place + 2))
+        near = np.arange(max(0, place - 1 - exact), min(len(at), place + 2 + exact))
         if not len(near) or not math.isfinite(value):
             continue
         nearest = near[np.abs(at[near] - step).argmin()]
@@ -106,9 +152,10 @@ def _half_a_digit(values: Vector) -> Vector:
 
 
 def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
-    # A scheduler may have set the next step's; of the last row that is not known.
-    before_last = [item for item in items if item.step < log.steps[-1]]
-    held = {item.step: item.state.rates for item in before_last if item.state and item.state.rates}
+    # A scheduler may have set the next step's; of the last rows that is not known.
+    stated = {step: [rate] for step, rate in _held(items, "learning_rate").items()}
+    held = stated | {item.step: item.state.rates for item in items if item.state and item.state.rates}
+    held = {step: rates for step, rates in held.items() if step < log.steps[-1] - 1}
     groups = max(map(len, held.values()), default=0)
     every = [
         _pairs({step: rates[min(k, len(rates) - 1)] for step, rates in held.items()}, log, "learning_rate")
@@ -120,56 +167,123 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = pairs.held / pairs.logged
     ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
-    unit = 10.0 ** round(math.log10(float(np.median(ratio)))) if len(ratio) else 1.0  # such as millionths
+    power = round(math.log10(float(np.median(ratio)))) if len(ratio) else 0
+    unit = 10.0**power if abs(power) >= tuning.MIN_UNIT else 1.0
     fits = max((_fits_any(every, 1.0), _fits_any(every, unit)), key=np.count_nonzero)
     if fits.all():
         return
-    words, wrong = pairs.words(int(np.flatnonzero(~fits)[-1]), "the optimizer holds"), pairs.where(~fits)
+    words, wrong = pairs.words(int(np.flatnonzero(~fits)[-1]), "the checkpoint holds"), pairs.where(~fits)
     if 2 * fits.sum() >= len(fits):
         yield _finding(wrong, f"{steps_text(wrong)}: not the learning rate of the log; {words}")
         return
     kept = len(ratio) > 0 and float(np.ptp(np.log(ratio))) < 10 * tuning.LOG_TOLERANCE
     several = len({p.held[-1] for p in every}) > 1
-    automatic = bool((pairs.held == 1).all())  # as Prodigy and its kin have it
-    words = f"the learning rates of the log are not those of the optimizer: {words}; the log may be another run's"
-    yield _finding(wrong, words, "note" if automatic or (kept and several) else "fault")
+    # As Prodigy and its kin have it, or the factor of a schedule.
+    factor = bool((pairs.held == 1).all()) or abs(np.nanmax(log.values["learning_rate"]) - 1) < 0.02
+    words = f"the learning rates of the log are not those of the checkpoints: {words}; the log may be another run's"
+    yield _finding(wrong, words, "note" if factor or (kept and several) else "fault")
 
 
 def _fits_any(every: Sequence[_Pairs], unit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return where the learning rate of any group is the log's, in some unit."""
-    room = 10 * tuning.LOG_TOLERANCE * unit * np.abs(every[0].high) + 1e-12
+    room = tuning.LOG_TOLERANCE * unit * (10 * np.abs(every[0].high) + np.abs(every[0].high).max()) + 1e-12
     within = [(p.held >= unit * p.low - room) & (p.held <= unit * p.high + room) for p in every]
     return np.asarray(np.any(within, axis=0))
 
 
 def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
-    for column in ("loss", "validation_loss"):
-        held = {item.step: item.state.losses[column] for item in items if item.state and column in item.state.losses}
-        pairs = _pairs(held, log, column)
-        if len(pairs.steps) < tuning.MIN_LOGGED:
-            continue
-        off = np.abs(pairs.held - pairs.logged)
-        within = (pairs.held >= pairs.low - 1e-9) & (pairs.held <= pairs.high + 1e-9)
-        exact = off <= tuning.LOG_TOLERANCE * np.abs(pairs.logged)
-        far = ~within & (off > 20 * tuning.LOG_TOLERANCE * np.abs(pairs.logged))
-        words = pairs.words(int(np.argmax(off)), "the checkpoint holds")
-        if 2 * exact.sum() >= len(exact):
-            if wrong := pairs.where(far & ~exact):
+    """Compare the losses that checkpoints hold with every loss of the log; one that is there shows whose log it is."""
+    names = ("loss", "validation_loss", *log.further_targets)
+    columns = {name: ByStep(log.steps, log.values.get(name, np.full(len(log.steps), np.nan))) for name in names}
+    lowest = ByStep(log.steps, np.fmin.accumulate(columns["validation_loss"].values))
+    odds, unlike = 0.0, ""
+    for name in ("loss", "validation_loss"):
+        held = _held(items, name)
+        steps, own = np.array([*held], np.int64), np.array([*held.values()])
+        logged, exact = max(
+            (_compared(own, column, steps) for column in (*columns.values(), lowest)),
+            key=lambda pair: int(pair[1].sum()),
+        )
+        if exact.sum() >= max(tuning.MIN_LOGGED - 1, np.isfinite(logged).sum() / 2):
+            far = ~exact & (np.abs(own - logged) > 20 * tuning.LOG_TOLERANCE * np.abs(logged))
+            if far.any():
+                wrong = [int(step) for step in steps[far]]
+                words = f"at step {wrong[0]} the checkpoint holds {own[far][0]:.4g}, the log {logged[far][0]:.4g}"
                 yield _finding(wrong, f"{steps_text(wrong)}: not the loss of the log; {words}")
-            continue
-        values = log.values[column][np.isfinite(log.values[column])]
-        noise = float(np.median(np.abs(np.diff(values)))) if len(values) > 1 else 0.0
-        if (
-            _rank_correlation(pairs.held, pairs.logged) < 0.5
-            and float(np.median(off)) > tuning.MIN_LOSS_EXCESS * noise + 0.02
-        ):
-            where = f"not those saved in the checkpoints: {words}; the log may be another run's"
-            yield _finding(pairs.where(far), f"the losses of the log are {where}")
+            return
+        logged = columns[name].at(steps)
+        known = np.isfinite(logged)
+        if known.sum() >= tuning.MIN_LOGGED:
+            more, correlation = _relation(steps[known], own[known], columns[name])
+            odds += more
+            if correlation < tuning.MIN_RELATED:
+                unlike = unlike or f"at step {steps[known][0]} {own[known][0]:.4g}, not {logged[known][0]:.4g}"
+    if unlike:
+        foreign = odds > tuning.MIN_LOSS_ODDS
+        cause = "the log may be another run's" if foreign else "they may be smoothed, of other data, or another run's"
+        words = f"the losses of the log are not those of the checkpoints, {unlike}; {cause}"
+        yield _finding((), words, "fault" if foreign else "note")
 
 
-def _rank_correlation(a: Vector, b: Vector) -> float:
-    ranks = np.stack([np.argsort(np.argsort(x)) for x in (a, b)]).astype(np.float64)
-    return float(np.asarray(np.corrcoef(ranks))[0, 1])
+_LAGS = (0, -1, 1, -2, 2)
+"""Steps by which a trainer may count a loss earlier or later than a checkpoint."""
+
+
+def _held(items: Sequence[CheckpointSummary], name: str) -> dict[int, float]:
+    """Return what checkpoints hold or say to have logged, by its step; of the lowest loss so far what is new."""
+    held, lowest = {}, math.inf
+    for state, step in ((item.state, item.step) for item in items if item.state):
+        if name in state.losses:
+            held[step] = state.losses[name]
+        elif name in state.logged:
+            held |= {step - back: value for back, value in state.logged[name] if back <= step}
+        elif name == "validation_loss" and "lowest" in state.losses:
+            if state.losses["lowest"] < lowest:
+                held[step] = state.losses["lowest"]
+            lowest = state.losses["lowest"]
+    return dict(sorted(held.items()))
+
+
+def _compared(own: Vector, column: ByStep, steps: Steps) -> tuple[Vector, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    """Return what was logged at the steps, and where what checkpoints hold was logged about then, to the last digit."""
+    exact = np.zeros(len(own), np.bool_)
+    for lag in _LAGS:
+        logged = column.at(steps + lag)
+        known = np.isfinite(logged)
+        room = tuning.LOG_TOLERANCE * np.abs(logged[known]) + _half_a_digit(logged[known])
+        exact[known] |= np.abs(own - logged)[known] <= room
+    return column.at(steps), exact
+
+
+def _relation(steps: Steps, own: Vector, column: ByStep) -> tuple[float, float]:
+    """Return the log-odds that losses are two runs', not of the same batches, and the correlation.
+
+    Of what differs from the rows nearby, the noisier is once or more times the other plus noise of its own if the one
+    is a part, a mean or a multiple of the other. In two runs of one kind both are as noisy, and independent.
+    """
+    known = np.isfinite(column.values)
+    at, logged = column.steps[known], column.values[known]
+    places = np.searchsorted(at, steps).tolist()
+    most = 5 if len(at) > 10 * len(steps) else 2  # rows on either side; of few, the losses fall from one to the next
+    widths = [min(place, len(at) - 1 - place, most) for place in places]
+    both = []
+    for place, width, value in zip(places, widths, own, strict=True):
+        if width:
+            around = (logged[place - width : place + width + 1].sum() - logged[place]) / (2 * width)
+            both.append((value - around, logged[place] - around))
+    if len(both) < tuning.MIN_LOSSES:
+        return 0.0, 0.0
+    centred = np.array(both) - np.mean(both, axis=0)
+    smooth, noisy = sorted(centred.T, key=lambda x: float(x @ x))
+    if not (smooth @ smooth and abs(float(np.median(own)) / float(np.median(logged)) - 1) < tuning.MAX_OTHER_LEVEL):
+        return 0.0, 0.0
+    if noisy @ noisy > tuning.MAX_NOISE_RATIO * smooth @ smooth:
+        return 0.0, 0.0
+    slope = float(smooth @ noisy / (smooth @ smooth))
+    rest = noisy - max(slope, 1.0) * smooth
+    two = float(smooth @ smooth + noisy @ noisy) / 2
+    odds = len(both) / 2 * math.log(max(float(smooth @ smooth) * float(rest @ rest), 1e-300) / two**2)
+    return odds, slope * math.sqrt(float(smooth @ smooth) / float(noisy @ noisy))
 
 
 _SETS: dict[str, Callable[[str, TensorSummary], bool]] = {

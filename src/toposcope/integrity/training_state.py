@@ -13,6 +13,7 @@ from toposcope.checkpoints.formats import torch_file
 from toposcope.checkpoints.formats.contents import can_be_searched, fields_of, shape_of
 from toposcope.checkpoints.formats.entry import flattened
 from toposcope.checkpoints.formats.pickles import Opened, StoredArray
+from toposcope.checkpoints.formats.series_inside import TRAINER_STATE, trainer_log
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other, of_weights
 from toposcope.checkpoints.sources import CheckpointError, StoredFile
 from toposcope.checkpoints.steps import EPOCH_COUNTERS, STEP_COUNTERS
@@ -27,6 +28,7 @@ _SQUARES = re.compile(r"(exp_avg_sq\w*|max_exp_avg_sq|square_avg|sum|exp_inf|acc
 _LOSSES = {
     **dict.fromkeys(("loss", "train_loss", "training_loss"), "loss"),
     **dict.fromkeys(("val_loss", "valid_loss", "validation_loss", "eval_loss"), "validation_loss"),
+    **dict.fromkeys(("best_val_loss", "best_valid_loss", "best_validation_loss", "best_eval_loss"), "lowest"),
 }
 
 
@@ -37,7 +39,9 @@ class TrainingState(msgspec.Struct):
     # and the steps of optimizer and scheduler
     counters: dict[str, int] = {}
     rates: list[float] = []  # learning rates, of each group of parameters
-    losses: dict[str, float] = {}  # ``loss`` and ``validation_loss``, if they are saved
+    losses: dict[str, float] = {}  # ``loss``, ``validation_loss`` and the ``lowest`` of these, if they are saved
+    # what a trainer says to have logged last: how many steps before, and the values
+    logged: dict[str, list[tuple[int, float]]] = {}
     moments: dict[str, tuple[int, ...]] = {}  # shapes of the moments, by parameter and moment
     wrong: list[str] = []  # values that no optimizer has
     error: str = ""  # why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could
@@ -53,6 +57,8 @@ def training_state(checkpoint: Checkpoint, *, deep: bool) -> TrainingState:
             state.counters[name] = checkpoint.stated[name]
     if checkpoint.key:
         return state  # what lies next to one of several models is of the last of them
+    if TRAINER_STATE in checkpoint.files:
+        state.logged = trainer_log(checkpoint.files[TRAINER_STATE])
     weights = of_weights(checkpoint.files)
     for name, file in sorted(checkpoint.files.items()):
         of_state = is_other(name) and _STATES.search(name) is not None
@@ -73,6 +79,7 @@ def _read(file: StoredFile, state: TrainingState, *, deep: bool) -> None:
     content = saved.content
     if not can_be_searched(content):
         return
+    scheduled = []
     for fields in _dictionaries(content):
         if "param_groups" in fields:
             _of_optimizer(saved, fields, state, deep=deep)
@@ -80,6 +87,10 @@ def _read(file: StoredFile, state: TrainingState, *, deep: bool) -> None:
             steps = _number(saved, fields["last_epoch"])
             if steps is not None and steps >= 0:
                 state.counters[SCHEDULER] = int(steps)
+            last = fields.get("_last_lr")
+            numbers = [_number(saved, rate) for rate in last] if isinstance(last, list | tuple) else []
+            scheduled = [rate for rate in numbers if rate is not None]
+    state.rates = state.rates or scheduled
     for name, value in (fields_of(content) or {}).items():
         loss = _number(saved, value) if isinstance(name, str) and name in _LOSSES else None
         if loss is not None:

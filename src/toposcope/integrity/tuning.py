@@ -26,7 +26,13 @@ MAX_AVERAGED = 0.25  # how much smaller the norm of averaged weights may be
 MAX_LAST_OF_AVERAGED = 0.7  # how much smaller at the end, in units of the most: there weights move less
 MAX_OTHER_NORM = 0.5  # relative difference of norms that may still be of the same tensors
 MIN_OTHER_SCALE = 0.05  # relative difference of a norm of another kind, which keeps its ratio to the log's
-MIN_LOSS_EXCESS = 4.0  # distance of a saved loss from the logged one, in median changes of the log
+MAX_OFF_TIMES = 0.02  # relative, of the ends of series and log from a multiple: one may count the other's parts
+MIN_UNIT = 3  # power of ten of a unit of rates, such as thousandths; ten times a rate is another rate
+MIN_RELATED = 0.5  # correlation of losses that are surely of one run
+MIN_LOSSES = 12  # losses held and logged at the same steps that can show another run
+MIN_LOSS_ODDS = 1.0  # log-odds; reached by 1 in 20 logs of a part of the same batches, by most of another run
+MAX_NOISE_RATIO = 3.0  # of variances; of two runs of one kind it is 1, and of 10 losses below 3 in 19 of 20
+MAX_OTHER_LEVEL = 0.25  # relative difference of the median losses of two runs of one kind
 
 # Tensors that are the same at two steps
 MIN_VECTOR_SHARE = 0.9  # share of a float32 vector's values that change in every interval between its equals

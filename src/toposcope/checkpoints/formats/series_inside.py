@@ -154,6 +154,14 @@ class _TrainerState(msgspec.Struct):
     global_step: int
 
 
+class _TrainerLog(_TrainerState):
+    log_history: list[dict[str, Any]] = []
+
+
+MAX_LOGGED = 8  # rows of each: every checkpoint has all since the first
+_LOGGED = {"learning_rate": "learning_rate", "loss": "loss", "eval_loss": "validation_loss"}
+
+
 def trainer_counters(state: StoredFile | None) -> dict[str, int]:
     """Return the counters in a ``trainer_state.json`` of the Hugging Face Trainer, nothing if it is none."""
     try:
@@ -161,6 +169,21 @@ def trainer_counters(state: StoredFile | None) -> dict[str, int]:
     except ValueError:
         return {}
     return {"global_step": step} if 0 <= step <= MAX_STEP else {}
+
+
+def trainer_log(state: StoredFile) -> dict[str, list[tuple[int, float]]]:
+    """Return the last rates and losses in a ``trainer_state.json``: how many steps before its own, and the value."""
+    try:
+        read = msgspec.json.decode(state.read(0, min(state.size, MAX_BYTES)).tobytes(), type=_TrainerLog)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return {}
+    found: dict[str, list[tuple[int, float]]] = {}
+    for row in reversed(read.log_history):
+        step = row.get("step")
+        for name, new in _LOGGED.items() if type(step) is int and 0 <= step <= read.global_step else ():
+            if isinstance(row.get(name), int | float) and len(found.setdefault(new, [])) < MAX_LOGGED:
+                found[new].append((read.global_step - step, float(row[name])))
+    return found
 
 
 def counters_in_folder(place: Source) -> dict[str, int]:
