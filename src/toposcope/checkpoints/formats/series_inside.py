@@ -174,8 +174,8 @@ def trainer_counters(state: StoredFile | None) -> dict[str, int]:
 def trainer_log(state: StoredFile) -> dict[str, list[tuple[int, float]]]:
     """Return the last rates and losses in a ``trainer_state.json``: how many steps before its own, and the value."""
     try:
-        read = msgspec.json.decode(state.read(0, min(state.size, MAX_BYTES)).tobytes(), type=_TrainerLog)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        read = json_as(bytes_of(state), _TrainerLog)
+    except ValueError:
         return {}
     found: dict[str, list[tuple[int, float]]] = {}
     for row in reversed(read.log_history):
