@@ -20,10 +20,11 @@ from toposcope.integrity import (
     foreign_log,
     initialisation,
     order,
+    rows,
     step_grid,
     values,
 )
-from toposcope.integrity.finding import Finding, steps_text
+from toposcope.integrity.finding import Finding, merged, merged_remarks, steps_text
 from toposcope.integrity.layouts import Plan, layouts, unlike_manifest
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary, summarise
@@ -128,7 +129,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     return Diagnosis(
         *(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings),
         coverage=coverage.sentence() if (coverage := coverage_of(summaries)) else "",
-        remarks=list(dict.fromkeys([*opened.notes, *beside, *remarks_of(summaries)])),
+        remarks=merged_remarks([*opened.notes, *beside, *remarks_of(summaries)]),
     )
 
 
@@ -255,7 +256,8 @@ def diagnose(
         *layouts(plan),
         *values.not_finite(summaries),
         *dead,
-        *values.dead_parts(plan),
+        *rows.dead_parts(plan),
+        *rows.exchanged_lines(plan),
         *unlike_manifest(summaries),
         *values.outlier_findings(outliers, summaries),
         *values.rounded(summaries),
@@ -268,7 +270,7 @@ def diagnose(
         findings += initialisation.initialisation(summaries, excluded | final | wrong)
     findings = _without_what_pruning_does(findings)
     findings = _with_changes_of_plan(findings, plan)
-    return sorted(findings, key=lambda f: (f.severity, f.steps, f.check, f.layer))
+    return sorted(merged(findings), key=lambda f: (f.severity, f.steps, f.check, f.layer))
 
 
 def _largest(findings: Sequence[Finding]) -> list[Finding]:
@@ -281,9 +283,14 @@ def _largest(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _without_what_pruning_does(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out leaps and shrinking weights at a step at which parts of most matrices become zero on purpose."""
-    pruned = {step for f in findings if f.message.endswith(values.AS_BY_PRUNING) for step in f.steps}
-    return [f for f in findings if f.check not in ("leap", "break", "scaled") or not pruned.issuperset(f.steps)]
+    """Leave out leaps and shrinking weights at a step at which parts of these matrices become zero on purpose."""
+    pruned = [f for f in findings if f.message.endswith(rows.AS_BY_PRUNING)]
+    return [
+        f
+        for f in findings
+        if f.check not in ("leap", "break", "scaled")
+        or not any(set(f.steps) <= set(p.steps) and (not p.layer or p.layer == f.layer) for p in pruned)
+    ]
 
 
 def _with_changes_of_plan(findings: Sequence[Finding], plan: Plan) -> list[Finding]:

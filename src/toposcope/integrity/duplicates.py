@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 EMBEDDINGS = ("embed", "pos_embed", "head")
 
+MIN_OWN_MOVES = 3  # other intervals, in each of which a vector moves
+
 Runs = list[list[CheckpointSummary]]  # unbroken stretches of checkpoints, each a list
 
 
@@ -71,12 +73,42 @@ def stale_findings(stale: Mapping[str, Mapping[int, int]], n_tensors: int) -> It
     yield from findings_of_layers("still", stale.items(), n_tensors, words)
 
 
-def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> bool:
-    """Return whether a tensor is the same from some step on, or up to one, together with the rest of its layer."""
+def stuck_steps(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> list[int]:
+    """Return the steps at which a vector stays as it is, though it moves otherwise, and others of its kind move then.
+
+    All of its layer must move too: biases, norms and statistics are frozen together.
+    """
     held = [item for item in summaries if name in item.tensors]
-    if len(group) < tuning.MIN_FROZEN or len(stretches(group, held)) > 1:
-        return False
-    if group[0] is not held[0] and group[-1] is not held[-1]:
+    layer, _, kind = name.rpartition(".")
+    first = group[0].tensors
+    rest = [other for other in first if other != name and other.startswith(f"{layer}.")]
+    kin = [n for n, t in first.items() if n != name and not t.is_matrix and n.rpartition(".")[2] == kind]
+    steps: set[int] = set()
+    for run in stretches(group, held):
+        members = {item.step for item in run}
+        own = [
+            _changed(a.tensors[name], b.tensors[name], unknown=0.0)
+            for a, b in pairwise(held)
+            if not members.issuperset((a.step, b.step))
+        ]
+        moves_before = run[0] is not held[0] and run[0] is not held[1]
+        if len(run) < 2 or not moves_before or len(own) < MIN_OWN_MOVES or not _must_move(first[name], min(own)):
+            continue
+
+        def moved(names: Sequence[str], a: CheckpointSummary, b: CheckpointSummary) -> int:
+            shares = [_changed(a.tensors[n], b.tensors[n], 0.0) for n in names if n in a.tensors and n in b.tensors]
+            return sum(share >= tuning.MIN_VECTOR_SHARE for share in shares)
+
+        if kin and all(moved(rest, a, b) == len(rest) and 2 * moved(kin, a, b) > len(kin) for a, b in pairwise(run)):
+            steps |= members
+    return sorted(steps)
+
+
+def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> bool:
+    """Return whether a tensor is the same for a while, one checkpoint more in between, with the rest of its layer."""
+    held = [item for item in summaries if name in item.tensors]
+    at_an_end = group[0] is held[0] or group[-1] is held[-1]
+    if len(group) < tuning.MIN_FROZEN + (not at_an_end) or len(stretches(group, held)) > 1:
         return False
     layer = name.rpartition(".")[0]
     while layer:
@@ -96,7 +128,11 @@ def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> 
     members = {item.step for run in runs for item in run}
     begin, end = runs[0][0].step, runs[-1][-1].step
     between = [item.tensors[name] for item in held if begin < item.step < end and item.step not in members]
-    share = min((_changed(tensor, other, unknown=0.0) for other in between), default=0.0)
+    return _must_move(tensor, min((_changed(tensor, other, unknown=0.0) for other in between), default=0.0))
+
+
+def _must_move(tensor: TensorSummary, share: float) -> bool:
+    """Return whether a vector of which at least a share of the values always changes cannot stay by chance."""
     count = int(np.prod(tensor.shape))
     if tensor.dtype in ("float32", "float64"):
         return count >= tuning.MIN_VECTOR_VALUES and share >= tuning.MIN_VECTOR_SHARE
@@ -217,7 +253,10 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
                 stood = late
             if len(stood) > 1 and is_frozen(name, group, readable):
                 unchanged.frozen_for.append((name, tuple(item.step for item in group)))
-            elif len(stood) > 1:
+                continue
+            if not group[0].tensors[name].is_matrix and not group[0].tensors[name].is_zero:
+                stood = stuck_steps(name, group, readable)
+            if len(stood) > 1:
                 unchanged.still.append((name, tuple(stood)))
     # Vectors may stay the same for long, but not where the matrices next to them are the final ones.
     final = {step for steps in unchanged.final.values() for step in steps}

@@ -1,5 +1,6 @@
 """A finding of the doctor, and the words for its steps and layers."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -11,6 +12,7 @@ Severity = Literal["fault", "note"]
 Incidents = Iterable[tuple[str, Iterable[int]]]
 """Tensors, and the steps at which something is wrong with each."""
 MAX_LISTED_STEPS = 6  # a longer list is shortened
+MAX_ALIKE = 3  # faults that say the same and are still listed one by one
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -64,6 +66,46 @@ def findings_of_layers(
     for steps, names in by_steps(incidents):
         reason = words.format(steps_text(steps)) if isinstance(words, str) else words(steps, names)
         yield Finding(check, severity, steps, single(names), f"{layers_text(names, n_layers)}: {reason}")
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """Return notes, and more than a few faults, that say the same of several tensors and steps as one."""
+    groups: dict[tuple[str, Severity, str], list[Finding]] = {}
+    for finding in findings:
+        words = skeleton(finding.message.replace(finding.layer or "\0", "#"))
+        groups.setdefault((finding.check, finding.severity, words), []).append(finding)
+    together: list[Finding] = []
+    for alike in groups.values():
+        first, *others = alike
+        if not others or (first.severity == "fault" and len(alike) <= MAX_ALIKE):
+            together += alike
+            continue
+        steps = tuple(sorted({step for finding in alike for step in finding.steps}))
+        layers = list(dict.fromkeys(finding.layer for finding in others if finding.layer not in ("", first.layer)))
+        which = f" ({examples(layers)})" if layers else ""
+        message = f"{first.message}; the same {len(others)} times more{which}, in all at {steps_text(steps)}"
+        together.append(Finding(first.check, first.severity, steps, "" if layers else first.layer, message))
+    return together
+
+
+def merged_remarks(remarks: Iterable[str]) -> list[str]:
+    """Return remarks of which those that say the same of several tensors, steps or files are one."""
+    groups: dict[str, list[str]] = {}
+    for remark in dict.fromkeys(remarks):
+        groups.setdefault(skeleton(remark), []).append(remark)
+    together = []
+    for first, *others in groups.values():
+        words = first.split()
+        other = [" ".join(w for k, w in enumerate(text.split()) if words[k : k + 1] != [w]) for text in others]
+        together.append(f"{first} (and so: {examples([text.strip('.,:; ') for text in other])})" if others else first)
+    return together
+
+
+def skeleton(message: str) -> str:
+    """Return the words of a message without the names of tensors and files, steps and other numbers."""
+    words = re.sub(r"\d+ of \d+ \w+ \([^)]*\)", "#", message)
+    words = re.sub(r"steps? \d[\d, .]*(\(\d+ of them\))?", "#", words)
+    return re.sub(r"\S*[\d._/#]\S*", "#", words)
 
 
 def by_steps(incidents: Incidents) -> list[tuple[tuple[int, ...], list[str]]]:

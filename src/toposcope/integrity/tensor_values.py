@@ -58,6 +58,13 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
 
 
 MAX_LISTED = 64  # rows, columns or copies that are listed; the rest are counted
+MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
+N_DIRECTIONS, MAX_APART = 4, 0.01  # random directions in which rows that hardly differ lie this near; by chance 1e-6
+N_LINES, LINE_LENGTH, MAX_SAMPLE = 16, 256, 4096  # rows and columns in which equal values are counted, and values
+MIN_SAME = 6  # equal values: of float32, 0.05 in all
+N_DIGITS = 64
+MAX_INNER = 0.1  # share of the pairs that lie between the extremes, of signs; and of zeros that count as a value
+MAX_LEVELS, MAX_NARROW_LEVELS = 4096, 64  # that are few; of 16 bits bfloat16 itself leaves about 600
 
 _Mask = NDArray[np.bool_]
 _Keys = NDArray[np.uint64]
@@ -70,8 +77,8 @@ class Lines(msgspec.Struct, frozen=True):
     zero_columns: tuple[int, ...] = ()
     copies: tuple[tuple[int, int], ...] = ()  # rows that are not zero, each with the first row that is the same
     counts: tuple[int, int, int] = (0, 0, 0)  # how many there are of each of the three
-    # whether all values are multiples of a 127th, or a 7th, of the largest of their row, as after int8 or int4
-    is_quantised: bool = False
+    near: int = 0  # rows that are the same as another, zero ones too, or nearly
+    levels: int = 0  # about how many different values a row or a column has, 2 of signs; 0 for many, -1 unclear
 
 
 NONE = Lines()
@@ -84,30 +91,31 @@ class LinesFound:
         self._width = math.prod(shape[1:]) if len(shape) > 1 else 0
         self._keys: list[_Keys] = []
         self._rows: list[_Mask] = []
+        self._places: list[NDArray[Any]] = []
         self._columns: _Mask = np.ones((n_tensors, self._width), np.bool_)
-        self._quantised = np.full(n_tensors, self._width >= tuning.MIN_QUANTISED_WIDTH)
+        self._levels = Levels(shape[0], self._width) if self._width >= MIN_WIDTH else None
 
     def add(self, numbers: NDArray[Any], values: NDArray[Any]) -> None:
         """Add the next rows of each, flattened: as stored, and as floats, shape (n, k)."""
-        if self._width < tuning.MIN_WIDTH:
+        if self._levels is None:
             return
         numbers, values = (block.reshape(len(block), -1, self._width) for block in (numbers, values))
         self._keys.append(_keys(numbers))
         rows, columns = _zero(values)
         self._rows.append(rows)
         self._columns &= columns
-        if self._quantised.any():
-            self._quantised &= _quantised(values)
+        with np.errstate(all="ignore"):  # of values that are not finite
+            self._places.append(values @ _directions(self._width).astype(values.dtype, copy=False))
+        self._levels.add(values, is_narrow=numbers.dtype.itemsize < 4)
 
     def result(self) -> list[Lines]:
         """Return what was found in each."""
-        if not self._keys:
+        if self._levels is None or not self._keys:
             return [NONE] * len(self._columns)
-        keys, rows = np.concatenate(self._keys, axis=1), np.concatenate(self._rows, axis=1)
-        ordered = np.sort(keys, axis=1)
-        some = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1) | rows.any(axis=1) | self._columns.any(axis=1)
-        each = zip(some | self._quantised, keys, rows, self._columns, self._quantised.tolist(), strict=True)
-        return [_lines(*found) if stands_out else NONE for stands_out, *found in each]
+        keys, rows, places = (np.concatenate(parts, axis=1) for parts in (self._keys, self._rows, self._places))
+        near = _near(places)
+        each = zip(keys, rows, self._columns, near, self._levels.result(near), strict=True)
+        return [_lines(*found) for found in each]
 
 
 @lru_cache(maxsize=8)
@@ -134,34 +142,94 @@ def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:
     return rows, columns
 
 
-def _quantised(values: NDArray[Any]) -> _Mask:
-    """Return which matrices have rows of many different multiples of a 127th, or a 7th, of their largest value."""
-    rows = values[:, :: max(1, values.shape[1] // tuning.N_QUANTISED_ROWS)].astype(np.float64)
-    top = np.abs(rows).max(axis=-1, keepdims=True)
-    found = np.zeros(len(values), np.bool_)
-    for levels in (127, 7):
-        scaled = levels * np.divide(rows, top, out=np.zeros_like(rows), where=np.isfinite(top) & (top > 0))
-        on_level = (np.abs(scaled - np.rint(scaled)) < tuning.MAX_OFF_LEVEL).all(axis=(1, 2))
-        found |= on_level & ((np.rint(scaled) % levels != 0).mean(axis=(1, 2)) > 0.5)
-    return found
+@lru_cache(maxsize=8)
+def _directions(width: int) -> NDArray[np.float32]:
+    return np.random.default_rng(1).standard_normal((width, N_DIRECTIONS)).astype(np.float32)
 
 
-def _lines(keys: _Keys, rows: _Mask, columns: _Mask, is_quantised: bool) -> Lines:
+def _near(places: NDArray[Any]) -> list[int]:
+    """Count the rows of each matrix that lie next to another in all of a few random directions."""
+    order = np.argsort(places[..., 0], axis=1)
+    ordered = np.take_along_axis(places, order[..., None], axis=1)
+    with np.errstate(invalid="ignore"):
+        apart, size = np.abs(np.diff(ordered, axis=1)).max(axis=-1), np.abs(ordered[:, 1:]).max(axis=-1)
+    return [int(n) for n in (apart <= MAX_APART * size).sum(axis=1)]
+
+
+def _lines(keys: _Keys, rows: _Mask, columns: _Mask, near: int, levels: int) -> Lines:
     if rows.all():
         return NONE  # the whole matrix is
+    if not (near or levels or columns.any() or rows.any()):
+        return NONE
     _, first, place, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     copies = np.flatnonzero((counts[place] > 1) & (first[place] != np.arange(len(keys))) & ~rows)
     zero_rows, zero_columns = np.flatnonzero(rows), np.flatnonzero(columns)
-    if not (len(copies) or len(zero_rows) or len(zero_columns) or is_quantised):
-        return NONE
-    pairs = tuple((int(k), int(first[place[k]])) for k in copies[:MAX_LISTED])
     return Lines(
         tuple(zero_rows[:MAX_LISTED].tolist()),
         tuple(zero_columns[:MAX_LISTED].tolist()),
-        pairs,
+        tuple((int(k), int(first[place[k]])) for k in copies[:MAX_LISTED]),
         (len(zero_rows), len(zero_columns), len(copies)),
-        is_quantised,
+        near,
+        levels,
     )
+
+
+class Levels:
+    """Counts equal values in some rows and columns of matrices of one shape, a few whole rows at a time.
+
+    Of n values that are drawn from L levels about n (n - 1) / 2L pairs are equal, whatever the code: by tensor, row,
+    column or group, with or without a zero point, on an even or an uneven grid. Values of full precision lie 64 times
+    more often within 64 of their last digits of each other than they are equal; of a grid none does.
+    """
+
+    def __init__(self, n_rows: int, width: int) -> None:
+        self._lines = _spread_out(n_rows, max(N_LINES, MAX_SAMPLE // width))
+        self._across = _spread_out(n_rows, LINE_LENGTH)
+        self._down = _spread_out(width, max(N_LINES, MAX_SAMPLE // n_rows))
+        self._samples: tuple[list[NDArray[Any]], list[NDArray[Any]]] = [], []
+        self._seen, self._is_narrow = 0, False
+
+    def add(self, values: NDArray[Any], *, is_narrow: bool) -> None:
+        """Add the next rows of each, shape (n, rows, width)."""
+        end, self._is_narrow = self._seen + values.shape[1], is_narrow
+        lines, across = (at[(at >= self._seen) & (at < end)] - self._seen for at in (self._lines, self._across))
+        self._samples[0].append(values[:, lines, :LINE_LENGTH])
+        self._samples[1].append(values[:, across][:, :, self._down].swapaxes(1, 2))
+        self._seen = end
+
+    def result(self, near: Sequence[int]) -> list[int]:
+        """Return about how many different values each matrix has, by rows or, where none is a copy, by columns."""
+        rows, columns = np.concatenate(self._samples[0], axis=1), np.concatenate(self._samples[1], axis=2)
+        each = zip(self._counted(rows), self._counted(columns), near, strict=True)
+        return [across or (0 if copies else down) for across, down, copies in each]
+
+    def _counted(self, lines: NDArray[Any]) -> list[int]:
+        ordered = np.sort(lines, axis=-1)
+        # Zeros are what pruning leaves, and the extremes what clipping does.
+        inner = (ordered != 0) & (ordered > ordered[..., :1]) & (ordered < ordered[..., -1:])
+        gaps = np.diff(ordered, axis=-1)
+        with np.errstate(all="ignore"):
+            digit = np.spacing(np.abs(ordered[..., 1:]))
+        same = (gaps == 0) & inner[..., 1:]
+        close = (gaps > 0) & (gaps <= N_DIGITS * digit) & inner[..., 1:]
+        n_same, n_close = same.sum(axis=(1, 2)), close.sum(axis=(1, 2))
+        # Of a run of equal values the k-th makes k - 1 pairs.
+        place = np.arange(same.shape[-1])
+        before = np.maximum.accumulate(np.where(same, -1, place), axis=-1)
+        n_equal = np.where(same, place - before, 0).sum(axis=(1, 2))
+        n_pairs, n_all = (np.sum(n * (n - 1) // 2, axis=1) for n in (inner.sum(axis=-1), (ordered != 0).sum(axis=-1)))
+        levels = np.ceil(n_pairs / np.maximum(n_equal, 1)).astype(int)
+        most = MAX_NARROW_LEVELS if self._is_narrow else MAX_LEVELS
+        few, unclear = (n_same >= MIN_SAME) & (levels <= most), n_same <= n_close
+        # Of signs there are two, or three with zero.
+        signs = np.where(n_pairs < MAX_INNER * n_all, 2 + ((ordered == 0).mean(axis=(1, 2)) > MAX_INNER), 0).tolist()
+        each = zip(levels.tolist(), few, unclear, signs, strict=True)
+        return [few or ((-1 if or_not else count) if is_few else 0) for count, is_few, or_not, few in each]
+
+
+def _spread_out(count: int, most: int) -> NDArray[np.int64]:
+    """Return at most `most` of `count` places, evenly spread."""
+    return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)
 
 
 def new_lines(now: Sequence[Any], before: Sequence[Any]) -> list[Any]:

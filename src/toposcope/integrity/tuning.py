@@ -46,22 +46,16 @@ MIN_STAY = 2  # checkpoints for which a layout lasts on either side of a change 
 MIN_NOT_ZERO = 1024  # magnitude of a tensor not rounded to zero, in units of its dtype's smallest number
 MIN_CONSTANT_VALUES = 4  # of a vector that is said to be one number
 MAX_CONSTANT_SPREAD = 0.5  # range of its values, in units of the smallest
-ROUNDED_BITS = 12  # zeros at the end of every mantissa of a rounded matrix: float16 leaves 13, bfloat16 16
-MIN_ROUNDED_VALUES = 16  # different values of a sketch; of full precision, one in 4,000 each looks rounded
-MIN_ROUNDED_SHARE = 0.5  # share of the matrices that are rounded at a checkpoint
+MIN_ROUNDED_VALUES = 16  # different values of a sketch; of full precision, one in 4,096 each looks rounded to float16
 MIN_ZERO_SHARE, MIN_ZEROS = 0.1, 4  # of a sketch that become zero where no row or column does
-MAX_OCCASIONS = 2  # steps at which rows of an embedding become copies; more often, unused rows grow alike
 MIN_SIZE = 64.0  # root mean square of a matrix not rounded to zero, in units of its dtype's smallest number
-MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
-MIN_QUANTISED_WIDTH, N_QUANTISED_ROWS = 16, 8  # values of a row, and rows of a block, that show int8 or int4
-MAX_OFF_LEVEL = 1e-3  # of a multiple from a whole number; other values are as near by a chance of 0.002 each
 
 # One value that stands alone; in real trainings the ratio reaches 1.5 and the movement 2
 MIN_OUTLIER_RATIO = 2.0  # to the second largest of its tensor, and to the largest before and after
 MIN_OUTLIER_MOVEMENT = 6.0  # beyond those, in units of the furthest movement of any other value of the sketch
 MIN_OUTLIER_RATIO_ONE_SIDED = 5.0  # at the last checkpoint, and where the value stays
 MIN_OUTLIER_MOVEMENT_ONE_SIDED = 20.0
-MIN_OUTLIER_VALUES, MIN_OUTLIER_RATIO_OF_FEW = 4, 100.0  # tensors of fewer values may change by any factor
+MIN_OUTLIER_RATIO_OF_FEW = 20.0  # to all other checkpoints, of a tensor of few values; its square at the last
 REACHED_QUANTILE = 0.9  # of the second largest magnitudes over the series: what training reaches is no outlier
 
 # Step 0

@@ -4,20 +4,24 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile
 from typing import NamedTuple
 
 import numpy as np
 
 from toposcope.integrity import tuning
-from toposcope.integrity.duplicates import EMBEDDINGS
-from toposcope.integrity.finding import Finding, findings_of_layers, layers_text, single, steps_text
+from toposcope.integrity.finding import Finding, findings_of_layers, steps_text
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors, sketch_positions
-from toposcope.integrity.tensor_values import NONE, Lines, new_lines
+from toposcope.integrity.tensor_values import NONE
 from toposcope.typing import Indices, Vector
 
 NORM_WEIGHT = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|gamma|g)$", re.IGNORECASE)
 """Names of the weights of norms."""
+MAX_LEVELS = 256  # of values that are called quantised where they have 16 bits too
+MIN_REST = 8  # values of a tensor of which one can stand alone; gates and temperatures have fewer
+MAX_FIRST_MOVE = 0.25  # of a norm's weight after its first checkpoint; one that is trained from zero moves on
+MIN_MOVED = 3  # different values, but zero, that a tensor of fewer has at the other checkpoints
 SMALLEST = {"float16": 2.0**-24, "float8_e4m3fn": 2.0**-9, "float8_e5m2": 2.0**-16}
 """Smallest positive numbers of the dtypes that round weights to zero."""
 
@@ -63,7 +67,7 @@ def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
             beginning[name] += [step for step in zero if step < begun]
             incidents[name] += [step for step in zero if step >= begun]
         else:
-            begins_otherwise = (moved and _is_nearly_constant(moved[1])) or _is_an_odd_norm(name, known)
+            begins_otherwise = _begins_as_constant(known) or _is_an_odd_norm(name, known)
             incidents[name] += [step for step in zero if begins_otherwise or (moved and step > moved[0])]
     n_tensors = most_tensors(summaries)
     yield from findings_of_layers("dead layer", incidents.items(), n_tensors, "all zero at {}; fetch or save it again")
@@ -77,14 +81,16 @@ def _is_clearly_not_zero(tensor: TensorSummary) -> bool:
     return largest > tuning.MIN_NOT_ZERO * SMALLEST.get(tensor.dtype, 0.0)
 
 
-def _is_nearly_constant(tensor: TensorSummary) -> bool:
-    """Return whether a vector is about one number throughout; one that was trained from zero is not."""
-    values = tensor.values()
-    low, high = float(values.min()), float(values.max())
+def _begins_as_constant(known: Sequence[tuple[CheckpointSummary, TensorSummary]]) -> bool:
+    """Return whether a vector is about one number throughout once it is not zero, and hardly moves away from it."""
+    moved = [tensor for _, tensor in known if _is_clearly_not_zero(tensor)][:2]
+    if len(moved) < 2 or moved[0].shape != moved[1].shape:
+        return False
+    values = np.abs(moved[0].values())
     return (
         len(values) >= tuning.MIN_CONSTANT_VALUES
-        and high - low < tuning.MAX_CONSTANT_SPREAD * min(abs(low), abs(high))
-        and low * high > 0
+        and float(np.ptp(moved[0].values())) < tuning.MAX_CONSTANT_SPREAD * float(values.min())
+        and float(np.median(np.abs(moved[1].values() - moved[0].values()))) < MAX_FIRST_MOVE * float(values.min())
     )
 
 
@@ -102,158 +108,79 @@ def _place(name: str) -> str:
 
 
 def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find checkpoints in float32 whose values have 16 bits, or 8, while most others, or those before, have all."""
+    """Find tensors that have 16 bits, or few different values, at some checkpoints and not from their beginning on."""
     of_name: dict[str, dict[int, TensorSummary]] = defaultdict(dict)
     for item in summaries:
-        for name, tensor in item.matrices.items():
-            if tensor.dtype == "float32":
+        for name, tensor in item.tensors.items():
+            if tensor.largest:
                 of_name[name][item.step] = tensor
     n_tensors = most_tensors(summaries)
-    yield from _rounded_findings({name: _are_rounded(of_step) for name, of_step in of_name.items()}, 16, n_tensors)
-    quantised = {
-        name: {step: t.lines is not None and t.lines.is_quantised for step, t in of_step.items() if t.largest}
-        for name, of_step in of_name.items()
-    }
-    yield from _rounded_findings(quantised, 8, n_tensors)
-
-
-def _rounded_findings(is_rounded: Mapping[str, Mapping[int, bool]], bits: int, n_tensors: int) -> Iterator[Finding]:
-    odd: dict[str, list[int]] = {
-        name: [step for step, value in of_step.items() if value]
-        for name, of_step in is_rounded.items()
-        # Who trains in 16 bits may begin so at some step; nobody trains in 8.
-        if 2 * sum(of_step.values()) < len(of_step) or (bits == 8 and not any(list(of_step.values())[:2]))
-    }
+    n_matrices = sum(next(iter(of_step.values())).is_matrix for of_step in of_name.values())
     incidents: dict[str, list[int]] = defaultdict(list)
-    for step in sorted({step for of_name in odd.values() for step in of_name}):
-        names = [name for name, of_name in odd.items() if step in of_name]
-        if len(names) >= tuning.MIN_ROUNDED_SHARE * sum(step in of_step for of_step in is_rounded.values()):
-            for name in names:
-                incidents[name].append(step)
-    words = f"rounded to {bits} bits at {{}}, while others have full precision; save them as they were trained"
+    kept: dict[str, list[int]] = defaultdict(list)
+    coarse: dict[str, list[int]] = defaultdict(list)
+    first: dict[str, int] = {}
+    for name, of_step in of_name.items():
+        bits = _bits(of_step)
+        levels = {step: tensor.lines.levels if tensor.lines else 0 for step, tensor in of_step.items()}
+        few = {step: n < 32 or levels[step] > 0 for step, n in bits.items() if n < 32 or levels[step] >= 0}
+        odd, lasting = _odd(of_step, few)
+        for step in odd + lasting:
+            is_coarse = bits[step] == 32 or 0 < levels[step] <= MAX_LEVELS
+            may_be_meant = step in lasting and bits[step] == 16
+            (coarse if is_coarse else kept if may_be_meant else incidents)[name].append(step)
+        if [n < 32 for n in bits.values()][:2] == [True, False] and of_step[next(iter(bits))].is_matrix:
+            first[name] = next(iter(bits))
+    for name in first if 2 * len(first) >= n_matrices else ():  # one tensor may begin with 16 bits, as a table does
+        incidents[name].append(first[name])
+    begun = {name for name, lasting in kept.items() if of_name[name][lasting[0]].is_matrix}
+    for name in () if 2 * len(begun) >= n_matrices else list(kept):
+        incidents[name] += kept.pop(name)
+    words = "rounded to 16 bits at {}, while others have full precision; save them as they were trained"
     yield from findings_of_layers("rounded", incidents.items(), n_tensors, words)
+    words = "rounded to bfloat16 at {}, to the end: as where a training goes on in it"
+    yield from findings_of_layers("rounded", kept.items(), n_tensors, words, "note")
+
+    def counted(steps: tuple[int, ...], names: list[str]) -> str:
+        lines = [of_name[name][step].lines or NONE for name in names for step in steps]
+        count = max(line.levels for line in lines)
+        return (
+            f"only about {count} different values in each row or column at {steps_text(steps)}, as quantised to "
+            f"{math.ceil(math.log2(count))} bits, unlike elsewhere; save them as they were trained"
+        )
+
+    yield from findings_of_layers("rounded", coarse.items(), n_tensors, counted)
 
 
-def _are_rounded(of_step: Mapping[int, TensorSummary]) -> dict[int, bool]:
-    """Return by step whether a tensor's values have the digits of 16 bits only, where it has enough different ones."""
-    judged: dict[int, bool] = {}
-    alike: dict[int, list[int]] = defaultdict(list)
+def _odd(of_step: Mapping[int, TensorSummary], is_short: Mapping[int, bool]) -> tuple[list[int], list[int]]:
+    """Return the steps at which a tensor has too few digits or values, and those from which on it has.
+
+    A tensor may have few from its beginning on: signs, tables, 16 bits until its first update or to the end. And it may
+    from the step on at which it is frozen.
+    """
+    short = list(dropwhile(lambda item: item[1], is_short.items()))
+    full = [k for k, (_, few) in enumerate(short) if not few]
+    if not full:
+        return [], []
+    lasting = [step for step, _ in short[full[-1] + 1 :]]
+    tensors = [of_step[step] for step in lasting]
+    frozen = len(tensors) > 1 and len({tensor.content_hash for tensor in tensors}) == 1
+    if frozen or any(tensor.lines and tensor.lines.levels == 2 for tensor in tensors):  # or clipped, or turned to signs
+        lasting = []
+    return [step for step, few in short[: full[-1]] if few], lasting
+
+
+def _bits(of_step: Mapping[int, TensorSummary]) -> dict[int, int]:
+    """Return by step how many bits a tensor's values need: 16 as bfloat16, 20 as float16, if enough differ, or 32."""
+    bits: dict[int, int] = {}
     for step, tensor in of_step.items():
-        alike[len(tensor.sketch)].append(step)
-    for steps in alike.values():
-        values = np.sort(np.stack([of_step[step].values() for step in steps]), axis=1)
-        usable = np.isfinite(values) & (values != 0)
-        n_different = usable.sum(axis=1) - ((values[:, 1:] == values[:, :-1]) & usable[:, 1:]).sum(axis=1)
-        has_more = ((values.view(np.uint32) & np.uint32((1 << tuning.ROUNDED_BITS) - 1)) > 0) & usable
-        enough = n_different >= tuning.MIN_ROUNDED_VALUES
-        judged |= {
-            step: not more for step, more, e in zip(steps, has_more.any(axis=1).tolist(), enough, strict=True) if e
-        }
-    return judged
-
-
-AS_BY_PRUNING = "parts of most matrices become zero, as by pruning"
-KINDS = ("rows", "columns", "values", "copies")
-
-
-class _Change(NamedTuple):
-    """What becomes of a matrix at a step, and the steps over which it lasts; none if to the end."""
-
-    kind: str
-    name: str
-    steps: tuple[int, ...]
-    lasts: bool
-    what: str
-
-
-def dead_parts(plan: Plan) -> Iterator[Finding]:
-    """Find parts that become zero, and rows that become copies; in most matrices it is pruning, a note."""
-    changes: list[_Change] = []
-    n_matrices = sparse = 0
-    for name, shape in ((name, next(iter(plan.shapes(name)), ())) for name in plan.expected):
-        held = [(step, tensor) for step, tensor in plan.read(name, shape) if not tensor.is_zero]
-        if len(shape) > 1 and held:
-            n_matrices += 1
-            found = _part_changes(name, held) if len(held) > 1 else []
-            sparse += len(held) > 1 and (any(change.kind != "copies" for change in found) or _becomes_sparse(held))
-            changes += found
-    zeros = [change for change in changes if change.kind != "copies"]
-    if sparse > 1 and 2 * sparse >= n_matrices:
-        steps = tuple(sorted({step for change in zeros for step in change.steps}))
-        words = f"{steps_text(steps)}: {AS_BY_PRUNING}"
-        yield from [Finding("dead layer", "note", steps, "", words)] if steps else []
-        zeros = []
-    copies = [change for change in changes if change.kind == "copies"]
-    for check, some in (("dead layer", zeros), ("copied rows", copies)):
-        together: dict[tuple[int, ...], list[_Change]] = defaultdict(list)
-        for change in some:
-            together[change.steps].append(change)
-        for alike in together.values():
-            yield _part_finding(check, alike, len(plan.expected))
-
-
-def _part_finding(check: str, found: Sequence[_Change], n_tensors: int) -> Finding:
-    first, names = found[0], list(dict.fromkeys(change.name for change in found))
-    when = f"from step {first.steps[0]} on" if first.lasts else f"at {steps_text(first.steps)}"
-    words = f"{layers_text(names, n_tensors)}: {when} {first.what}; fetch or save it again"
-    return Finding(check, "fault", first.steps, single(names), words)
-
-
-def _zero_shares(tensors: Sequence[TensorSummary]) -> Vector:
-    return np.array([float((tensor.values() == 0).mean()) for tensor in tensors])
-
-
-def _becomes_sparse(held: Sequence[tuple[int, TensorSummary]]) -> bool:
-    shares = _zero_shares([tensor for _, tensor in held])
-    return bool(shares[-1] > max(tuning.MIN_ZERO_SHARE / 2, shares[0]))
-
-
-def _part_changes(name: str, held: Sequence[tuple[int, TensorSummary]]) -> list[_Change]:
-    steps, tensors = [step for step, _ in held], [tensor for _, tensor in held]
-    if tensors[0].dtype in SMALLEST:
-        size = min(tensor.norm / np.sqrt(np.prod(tensor.shape)) for tensor in tensors)
-        if size < tuning.MIN_SIZE * SMALLEST[tensors[0].dtype]:
-            return []
-    lines = [tensor.lines or NONE for tensor in tensors]
-    n_values, shares = len(tensors[0].values()), _zero_shares(tensors)
-    counts = np.column_stack([[line.counts for line in lines], np.rint(n_values * shares)])[:, [0, 1, 3, 2]]
-    least = [1, 1, max(tuning.MIN_ZEROS, int(tuning.MIN_ZERO_SHARE * n_values)), 1]
-    found: list[_Change] = []
-    for kind, column, needed in zip(KINDS, counts.T, least, strict=True):
-        occasions = [k for k in range(1, len(column)) if column[k] - column[k - 1] >= needed]
-        # A checkpoint that lacks the zeros of its neighbours is another matter.
-        occasions = [k for k in occasions if column[k] > column[:k].max()]
-        if kind != "values":
-            # Lines of a matrix that is sparse already may lose their last value.
-            before = int(kind != "copies")
-            occasions = [k for k in occasions if shares[k - before] < tuning.MIN_ZERO_SHARE]
-        if kind == "copies" and len(occasions) > tuning.MAX_OCCASIONS and tensors[0].role in EMBEDDINGS:
-            continue
-        for k in occasions:
-            end = next((j for j in range(k + 1, len(column)) if column[j] - column[k - 1] < needed), len(column))
-            lasts = end == len(column) and end > k + 1
-            at = tuple(steps[k : k + 1] if lasts else steps[k:end])
-            if kind != "values" or not any(change.steps[0] == at[0] for change in found):
-                found.append(_Change(kind, name, at, lasts, _what(kind, lines[k], lines[k - 1], tensors[k])))
-    return found
-
-
-def _what(kind: str, now: Lines, before: Lines, tensor: TensorSummary) -> str:
-    if kind == "values":
-        return f"{float((tensor.values() == 0).mean()):.0%} of its values are zero"
-    if kind == "copies":
-        new = new_lines(now.copies, before.copies)
-        row, other = new[0] if new else now.copies[0]
-        count = now.counts[2] - before.counts[2]
-        more = f", and {count - 1:,} more rows are copies" if count > 1 else ""
-        return f"row {row} is a copy of row {other}{more}"
-    place = KINDS.index(kind)
-    new = new_lines(
-        now.zero_rows if kind == "rows" else now.zero_columns, (before.zero_rows, before.zero_columns)[place]
-    )
-    count = now.counts[place] - before.counts[place]
-    listed = ", ".join(map(str, new[:4])) + (" ..." if count > 4 else "")
-    return f"{kind[:-1]} {listed} is all zero" if count == 1 else f"{count:,} {kind} ({listed}) are all zero"
+        used = int(np.bitwise_or.reduce(tensor.values().view(np.uint32)))
+        short = [n for n in (16, 20) if not used & ((1 << (32 - n)) - 1)]
+        if not short or tensor.dtype not in ("float32", "float64"):
+            bits[step] = 32
+        elif len(np.unique(tensor.values())) > tuning.MIN_ROUNDED_VALUES or (tensor.lines and tensor.lines.levels):
+            bits[step] = short[0]
+    return bits
 
 
 class OutlyingValue(NamedTuple):
@@ -273,21 +200,32 @@ def outlying_values(plan: Plan) -> list[OutlyingValue]:
         history = plan.read(name, shape)
         if len(history) < 2:  # there is nothing to compare with
             continue
-        positions = sketch_positions(math.prod(shape))
         tensors = [tensor for _, tensor in history]
         # Of a shape, all have as many.
         largest = np.abs(np.frombuffer(b"".join(t.largest for t in tensors)).reshape(len(tensors), -1))
-        runners_up = largest[:, 1] if largest.shape[1] > 1 else np.zeros(len(tensors))
-        reached = float(np.quantile(runners_up, tuning.REACHED_QUANTILE))
-        few = math.prod(shape) < tuning.MIN_OUTLIER_VALUES
-        beyond = largest[:, 0] > tuning.MIN_OUTLIER_RATIO * np.maximum(reached, 0.0 if few else runners_up)
-        for k in np.flatnonzero(beyond).tolist():
+        if math.prod(shape) < MIN_REST:
+            usual = _usual_of_few(largest[:, 0])
+        else:
+            reached = float(np.quantile(largest[:, 1], tuning.REACHED_QUANTILE))
+            beyond = np.flatnonzero(largest[:, 0] > tuning.MIN_OUTLIER_RATIO * np.maximum(reached, largest[:, 1]))
+            usual = {k: _usual(k, tensors, sketch_positions(math.prod(shape))) for k in beyond.tolist()}
+        for k, size in usual.items():
             step, tensor = history[k]
-            usual = _usual(k, tensors, positions)
-            if usual is not None:
+            if size is not None:
                 at = tuple(int(i) for i in np.unravel_index(int(tensor.largest_positions()[0]), shape)) if shape else ()
-                outlying.append(OutlyingValue(name, step, float(tensor.largest_values()[0]), at, usual))
+                outlying.append(OutlyingValue(name, step, float(tensor.largest_values()[0]), at, size))
     return outlying
+
+
+def _usual_of_few(largest: Vector) -> dict[int, float | None]:
+    """Compare a tensor of few values, which has no rest, with itself elsewhere: it moves, and returns."""
+    usual: dict[int, float | None] = {}
+    for k in range(1, len(largest)):
+        rest = np.delete(largest, k)
+        ratio = tuning.MIN_OUTLIER_RATIO_OF_FEW ** (1 if k < len(largest) - 1 else 2)
+        if len(np.unique(rest[rest > 0])) >= MIN_MOVED and largest[k] > ratio * rest.max():
+            usual[k] = float(rest.max())
+    return usual
 
 
 def outlier_findings(outlying: Sequence[OutlyingValue], summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -307,29 +245,20 @@ def outlier_findings(outlying: Sequence[OutlyingValue], summaries: Sequence[Chec
 def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> float | None:
     """Return the largest magnitude that an outlier is compared with; None if the largest value is no outlier."""
     tensor = history[k]
-    largest = np.abs(tensor.largest_values())
-    few = math.prod(tensor.shape) < tuning.MIN_OUTLIER_VALUES
-    own = 0.0 if few or len(largest) < 2 else float(largest[1])
-    at = int(tensor.largest_positions()[0])
+    largest, at = np.abs(tensor.largest_values()), int(tensor.largest_positions()[0])
     before, after = (history[j] if 0 <= j < len(history) else None for j in (k - 1, k + 1))
-    stays = after is not None and at in after.largest_positions()[:1]
+    size = largest[0] / tuning.MIN_OUTLIER_RATIO
+    stays = after is not None and at == after.largest_positions()[0] and abs(after.largest_values()[0]) > size
     neighbours = [other for other in (before, None if stays else after) if other is not None]
-    if not neighbours:
-        return None
-    usual = max(own, *(float(np.abs(other.largest_values()[0])) for other in neighbours))
     one_sided = stays or after is None
-    ratio = (
-        tuning.MIN_OUTLIER_RATIO_OF_FEW
-        if few
-        else tuning.MIN_OUTLIER_RATIO_ONE_SIDED
-        if one_sided
-        else tuning.MIN_OUTLIER_RATIO
-    )
-    movement = tuning.MIN_OUTLIER_MOVEMENT_ONE_SIDED if one_sided else tuning.MIN_OUTLIER_MOVEMENT
+    if not neighbours or (one_sided and neighbours[0].is_zero):  # from zero a value grows by any factor
+        return None
+    usual = max(float(largest[1]), *(float(np.abs(other.largest_values()[0])) for other in neighbours))
     rest = positions != at
-    moved = max(
-        (float(np.abs(tensor.values()[rest] - other.values()[rest]).max()) for other in neighbours if rest.any()),
-        default=0,
-    )
-    alone = largest[0] > ratio * usual and largest[0] - usual > movement * moved
+    moves = [np.abs(tensor.values()[rest] - other.values()[rest]).max(initial=0) for other in neighbours]
+    if stays and after is not None:  # one that grows goes on to grow
+        moves.append(np.abs(tensor.largest_values()[0] - after.largest_values()[0]))
+    ratio = tuning.MIN_OUTLIER_RATIO_ONE_SIDED if one_sided else tuning.MIN_OUTLIER_RATIO
+    movement = tuning.MIN_OUTLIER_MOVEMENT_ONE_SIDED if one_sided else tuning.MIN_OUTLIER_MOVEMENT
+    alone = largest[0] > ratio * usual and largest[0] - usual > movement * float(max(moves))
     return usual if alone else None
