@@ -48,7 +48,7 @@ CHECKS = {
     ),
     "copied rows": Check("rows of a matrix that became copies of others", deep=True),
     "outlier": Check("one value far larger than all others", deep=True),
-    "rounded": Check("checkpoints in float32 with values of 16 bits, or of 8", deep=True),
+    "rounded": Check("tensors with values of 16 bits, or few different ones, as after quantisation", deep=True),
     "off path": Check("checkpoints that are off the path of training", deep=True),
     "scaled": Check("tensors that are a multiple of their neighbours", deep=True),
     "order": Check("checkpoints that are swapped", deep=True),

@@ -126,7 +126,7 @@ def test_five_in_reverse_order_are_one_finding(stated: bool, tmp_path: Path) -> 
 
 
 def _half(weight: torch.Tensor) -> None:
-    weight[: len(weight) // 2] = 0
+    weight[len(weight) // 2 :] = 0
 
 
 def _row(weight: torch.Tensor) -> None:

@@ -101,11 +101,13 @@ def _part_changes(name: str, held: Sequence[tuple[int, TensorSummary]], plan: Pl
         if kind in n_lines:
             lines_of_zeros = column / n_lines[kind]
             occasions = [k for k in occasions if shares[k] < 2 * lines_of_zeros[k] + tuning.MIN_ZERO_SHARE]
-        if kind == "copies":  # rows that nobody uses are equal from the start, or grow alike before they are
+        if kind == "copies":  # rows that nobody uses are equal from the start, or nearly before they are
+            near = np.array([line.near for line in lines]) - rows
             occasions = [
                 k
                 for k in occasions
-                if column[k] > max(lines[k - 1].near, column[k - 1] + rows[k] - rows[k - 1])
+                if near[k] > near[k - 1]
+                and column[k] - rows[k] > column[k - 1] - rows[k - 1]
                 and steps[k] not in plan.changes
                 and (k > 1 or column[k:].min() < column[k])
             ]

@@ -59,7 +59,7 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
 
 MAX_LISTED = 64  # rows, columns or copies that are listed; the rest are counted
 MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
-N_DIRECTIONS, MAX_APART = 4, 0.01  # random directions in which rows that hardly differ lie this near; by chance 1e-6
+N_DIRECTIONS, MAX_APART = 5, 0.02  # random directions in which rows that hardly differ lie this near; by chance 1e-7
 N_LINES, LINE_LENGTH, MAX_SAMPLE = 16, 256, 4096  # rows and columns in which equal values are counted, and values
 MIN_SAME = 6  # equal values: of float32, 0.05 in all
 N_DIGITS = 64
@@ -207,9 +207,8 @@ class Levels:
         ordered = np.sort(lines, axis=-1)
         # Zeros are what pruning leaves, and the extremes what clipping does.
         inner = (ordered != 0) & (ordered > ordered[..., :1]) & (ordered < ordered[..., -1:])
-        gaps = np.diff(ordered, axis=-1)
-        with np.errstate(all="ignore"):
-            digit = np.spacing(np.abs(ordered[..., 1:]))
+        with np.errstate(all="ignore"):  # of values that are not finite
+            gaps, digit = np.diff(ordered, axis=-1), np.spacing(np.abs(ordered[..., 1:]))
         same = (gaps == 0) & inner[..., 1:]
         close = (gaps > 0) & (gaps <= N_DIGITS * digit) & inner[..., 1:]
         n_same, n_close = same.sum(axis=(1, 2)), close.sum(axis=(1, 2))
