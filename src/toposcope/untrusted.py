@@ -9,12 +9,10 @@ import logging
 import queue
 import re
 import threading
-import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -27,6 +25,7 @@ Python makes the most of the fewest bytes, then take 0.3 GB."""
 MAX_TOML_BYTES = 4_000_000  # Python's reader takes up to a hundred times as much memory
 MAX_DEPTH = 20
 """Tables and lists of TOML within one another; and parts of a key, by whose square its reader takes memory."""
+MAX_RUNS = 1 << 12  # of one log, each of which takes some milliseconds
 MAX_CONTAINERS = 1 << 18  # dictionaries, lists and objects of a pickle
 MAX_NESTED = 50_000  # of them within one another
 MAX_REPEATED = 1 << 16
@@ -105,45 +104,42 @@ def _refuse_depth(content: Any, depth: int) -> None:
 
 def awaited(pieces: Iterator[_Piece], what: str) -> Iterator[_Piece]:
     """Yield what a server sends as it comes, in a thread; a TimeoutError once nothing more has come for too long."""
-    came, is_over = queue.Queue[tuple[_Piece | None, BaseException | None]](64), threading.Event()
+    came = queue.Queue[_Piece | BaseException](64)
+    is_over = threading.Event()
 
     def fetch() -> None:
-        end: BaseException = StopIteration()
         try:
             for piece in pieces:
-                came.put((piece, None))
+                came.put(piece)
                 if is_over.is_set():
                     return
+            came.put(StopIteration())
         except BaseException as error:  # noqa: BLE001 - raised by who waits
-            end = error
-        came.put((None, end))
+            came.put(error)
 
     # Not one of a pool, whose threads are waited for at the end of the program.
     threading.Thread(target=fetch, daemon=True).start()
-    last, is_said = time.monotonic(), False
     try:
-        while True:
-            waited = time.monotonic() - last
-            try:
-                piece, end = came.get(timeout=max(0.0, (MAX_SECONDS if is_said else SAID_AFTER_SECONDS) - waited))
-            except queue.Empty:
-                if is_said:
-                    raise TimeoutError from None
-                is_said = True
-                text = "%s: no answer for %g s; waiting, %g s at most"
-                logging.getLogger(__name__).warning(text, what, SAID_AFTER_SECONDS, MAX_SECONDS)
-                continue
-            if isinstance(end, StopIteration):
-                return
-            if end is not None:
-                raise end
-            yield cast(_Piece, piece)
-            last = time.monotonic()
+        while not isinstance(piece := _next(came, what), StopIteration):
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
     finally:
         is_over.set()
-        with suppress(queue.Empty):
-            while True:
-                came.get_nowait()
+        while not came.empty():
+            came.get_nowait()
+
+
+def _next(came: "queue.Queue[_Piece | BaseException]", what: str) -> _Piece | BaseException:
+    try:
+        return came.get(timeout=SAID_AFTER_SECONDS)
+    except queue.Empty:
+        text = "%s: no answer for %g s; waiting, %g s at most"
+        logging.getLogger(__name__).warning(text, what, SAID_AFTER_SECONDS, MAX_SECONDS)
+    try:
+        return came.get(timeout=MAX_SECONDS - SAID_AFTER_SECONDS)
+    except queue.Empty:
+        raise TimeoutError from None
 
 
 def is_bounded(content: Any, parts_of: Callable[[Any], list[Any]]) -> bool:

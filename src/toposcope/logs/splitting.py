@@ -15,6 +15,7 @@ from toposcope.logs.raw import Numbers, RawLog, join_names, plural
 from toposcope.logs.run_labels import name_blocks, name_runs, one_row_per_epoch, with_parts
 from toposcope.logs.steps import appended_runs, begins_with_every_epoch
 from toposcope.typing import Vector
+from toposcope.untrusted import MAX_RUNS
 
 STATE_COLUMNS = frozenset({"state", "status", "run_state", "run_status"})
 STATES = frozenset(
@@ -126,6 +127,8 @@ def split_runs(raw: RawLog, columns: Mapping[str, str]) -> list[RawLog]:
     raw = replace(raw, table=table, remarks=(*raw.remarks, *remarks))
     run = run or next(iter(raw.columns.named.get("run", [])), None)
     parts = _by_run(raw, run) if run in raw.table.columns else [raw]
+    if len(parts) > MAX_RUNS:
+        raise ToposcopeError(f"{len(parts):,} runs in one file, of at most {MAX_RUNS:,}; is {run!r} their column?")
     if "run" not in columns:
         parts = [labelled for part in parts for labelled in _by_labels(part, columns, key)]
     if remarks:
