@@ -130,7 +130,6 @@ def measure(
         if not as_json and (coverage := study.coverage()):
             click.echo(f"{coverage}.")
         _print_landmark_note(frame)
-        _print_doubt_note(frame)
         print_notes(study.notes())
     finally:
         if out is None:
@@ -165,18 +164,6 @@ def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -
         click.echo(f"{len(frame)} rows in {out}" if out else f"{len(frame)} rows; see them with --out or --json")
         return
     print_table(wide.columns, wide.iter_rows(), "Over the network" + (f"; all rows in {out}" if out else ""))
-
-
-def _print_doubt_note(frame: pl.DataFrame) -> None:
-    """Print which probes have no estimate, or one in doubt, with the first reason."""
-    import polars as pl
-
-    doubtful = frame.filter(pl.col("flag").str.contains("no estimate|not converged|no minimum|finite differences"))
-    for (probe,), rows in doubtful.group_by("probe", maintain_order=True):
-        n = rows.select("run", "step").n_unique()
-        of = frame.filter(probe=probe).select("run", "step").n_unique()
-        run, step, flag = rows.select("run", "step", "flag").row(0)
-        click.echo(f"note: {probe}: flagged at {n} of {of} checkpoints; {run} step {step}: {flag}", err=True)
 
 
 def _print_landmark_note(frame: pl.DataFrame) -> None:

@@ -1,6 +1,7 @@
 """The content of a study's directory, as frames."""
 
 import hashlib
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -29,7 +30,6 @@ from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_s
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.tuning import MAX_MEASUREMENTS, ROWS_READ
 from toposcope.version import __version__
-from toposcope.wording import examples
 
 Schema = dict[str, type[pl.DataType] | pl.DataType]
 _TYPES: Schema = {
@@ -48,6 +48,8 @@ def _categorical(names: str) -> Schema:
     return {name: pl.Categorical() if kind == pl.String else kind for name, kind in _schema(names).items()}
 
 
+DOUBTS = re.compile(f"{LOWERED}|no estimate|not converged|no minimum|finite differences")
+"""In a flag: what it is of is in doubt, or less than was asked for."""
 FRAME_SCHEMA = _schema("run, step, layer, role, probe, options, statistic, kind, value, flag")
 ALERT_SCHEMA = _schema("run, check, step, since, place, message, evidence")
 TIME_SCHEMA = _schema("run, step, seconds")
@@ -265,7 +267,7 @@ class Study:
             named = self.declaration.named_series()
             notes += [f"{name}: {remark}" for name in named for remark in self.meta(f"{kind} {name}").splitlines()]
         notes += [f"{run}: {note}" for run in self.run_names() for note in self.meta(f"changes {run}").splitlines()]
-        notes += [f"{probe}: {less} ({examples(runs)})" for (probe, less), runs in self._lowered().items()]
+        notes += self._flagged()
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
         for probe in self.declaration.resolved_probes() if reached else []:
             lacking = [need.name for need in needs_of(probe) if need.trained_here]
@@ -275,16 +277,20 @@ class Study:
                 )
         return notes
 
-    def _lowered(self) -> dict[tuple[str, str], list[str]]:
-        """Return the runs in which a count is less than asked for, by the probe's label and the flag that says so."""
-        query = "SELECT DISTINCT run, probe, options, flag FROM measurements WHERE flag LIKE ? ORDER BY run, flag"
-        labels = {(probe.name(), probe.options()): probe.label() for probe in self.declaration.resolved_probes()}
-        found: dict[tuple[str, str], list[str]] = {}
-        for run, probe, options, flags in self._read(query, (f"%{LOWERED}%",)):
-            for less in [flag for flag in flags.split(", ") if flag.startswith(LOWERED)]:
-                runs = found.setdefault((labels.get((probe, options), ""), less), [])
-                runs += [run] if run in self.run_names() and run not in runs else []
-        return {place: runs for place, runs in found.items() if place[0] and runs}
+    def _flagged(self) -> Iterator[str]:
+        """Yield what is flagged as doubtful or less than asked for: of each probe how often, and the first time."""
+        declared, runs = {(p.name(), p.options()) for p in self.declaration.resolved_probes()}, set(self.run_names())
+        rows = self._read("SELECT DISTINCT probe, options, run, step, flag FROM measurements WHERE flag <> ''")
+        found: dict[str, dict[tuple[str, int], str]] = {}  # the flag by probe, then by checkpoint
+        for probe, options, run, step, flag in sorted(rows):
+            if run in runs and (probe, options) in declared and DOUBTS.search(flag):
+                found.setdefault(probe, {}).setdefault((run, step), flag)
+        for probe, flags in found.items():
+            (run, step), flag = next(iter(flags.items()))
+            total = self._read(
+                "SELECT COUNT(*) FROM (SELECT DISTINCT run, step FROM measurements WHERE probe = ?)", (probe,)
+            )
+            yield f"{probe}: flagged at {len(flags)} of {total[0][0]} checkpoints; {run} step {step}: {flag}"
 
     def coverage(self) -> str:
         """Return which share of the parameters was measured, of the run where it is least; empty if none was read."""
