@@ -85,9 +85,12 @@ def write_and_print(
     click.echo(answer.first)
     click.echo(answer.second)
     print_lines(in_two_columns(answer.findings[:MAX_FINDINGS]))
-    print_lines(answer.notes[:MAX_FINDINGS])
-    if len(answer.notes) > MAX_FINDINGS:
-        click.echo(f"not made: {len(answer.notes) - MAX_FINDINGS} more: {page.parent / 'tables' / 'not_made.csv'}")
+    n = MAX_FINDINGS if len(study.run_names()) > 1 or study.declaration.published else 0  # few concern one's own run
+    print_lines(answer.notes[:n])
+    if len(answer.notes) > n:
+        click.echo(
+            f"not made: {len(answer.notes) - n} more, with what they need: {page.parent / 'tables' / 'not_made.csv'}"
+        )
     click.echo(f"report: {page.resolve()}")
     open_page(page)
 
