@@ -82,11 +82,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progress = silent) -> Diagnosis:
     """Find out whether a series of checkpoints is what it claims to be.
 
-    Looks for checkpoints and tensors that are the same under two steps, final weights under early steps, missing and
-    extra steps, files that are missing, truncated, unsafe or disagree with their index, and tensors that change shape
-    or dtype. A deep look also finds values that are not finite or absurd, tensors of zeros, ``.pt`` files that do not
-    match their checksums, tensors that are replaced, scaled or stale, checkpoints that are off the path of training,
-    and a step 0 that is no initialisation. The rules are in ``docs/doctor.md``.
+    The rules are in ``docs/doctor.md``.
 
     Parameters
     ----------
@@ -238,12 +234,12 @@ def diagnose(
         *order.backwards(summaries, trained_at_first=0 in suspicious),
     ]
     # Where counters, or the log, show that checkpoints lie in each other's place, that explains all but their values.
-    moved_to = _largest([f for f in stated if f.check == "order"])
+    moved_to: list[Finding] = []
+    for finding in sorted((f for f in stated if f.check == "order"), key=lambda f: -len(f.steps)):
+        if not any(_is_mostly_of(finding, set(other.steps)) for other in moved_to):
+            moved_to.append(finding)
     moved = {step for f in moved_to for step in f.steps}
-    stated = [
-        *moved_to,
-        *(f for f in stated if f.check != "order" and 2 * len(moved.intersection(f.steps)) <= len(f.steps)),
-    ]
+    stated = [*moved_to, *(f for f in stated if f.check != "order" and not _is_mostly_of(f, moved))]
     misplaced = [f for f in misplaced if not moved.issuperset(f.steps)]
     dead = [f for f in values.dead(summaries) if not moved.issuperset(f.steps)]
     whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
@@ -268,39 +264,22 @@ def diagnose(
     if 0 not in final | moved:
         wrong = {step for f in misplaced if f.check in ("off path", "scaled") for step in f.steps}
         findings += initialisation.initialisation(summaries, excluded | final | wrong)
-    findings = _without_what_pruning_does(findings)
-    findings = _with_changes_of_plan(findings, plan)
+    # Leaps and weights that shrink where parts of the same matrices become zero on purpose.
+    pruned = [f for f in findings if f.message.endswith(rows.AS_BY_PRUNING)]
+    shrinking = [f for f in findings if f.check in ("leap", "break", "scaled")]
+    by_pruning = [
+        f for f in shrinking for p in pruned if set(f.steps) <= set(p.steps) and (not p.layer or p.layer == f.layer)
+    ]
+    findings = [f for f in findings if f not in by_pruning]
+    for step in plan.changes:  # what else begins with a change of plan belongs to it
+        absorbed = plan.absorbed(step, findings)
+        findings = [f for f in findings if f not in absorbed]
+        findings.append(plan.finding(step, [f.message for f in absorbed]))
     return sorted(merged(findings), key=lambda f: (f.severity, f.steps, f.check, f.layer))
 
 
-def _largest(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings whose steps are not mostly those of another."""
-    kept: list[Finding] = []
-    for finding in sorted(findings, key=lambda f: -len(f.steps)):
-        if not any(2 * len(set(finding.steps) & set(other.steps)) > len(finding.steps) for other in kept):
-            kept.append(finding)
-    return kept
-
-
-def _without_what_pruning_does(findings: Sequence[Finding]) -> list[Finding]:
-    """Leave out leaps and shrinking weights at a step at which parts of these matrices become zero on purpose."""
-    pruned = [f for f in findings if f.message.endswith(rows.AS_BY_PRUNING)]
-    return [
-        f
-        for f in findings
-        if f.check not in ("leap", "break", "scaled")
-        or not any(set(f.steps) <= set(p.steps) and (not p.layer or p.layer == f.layer) for p in pruned)
-    ]
-
-
-def _with_changes_of_plan(findings: Sequence[Finding], plan: Plan) -> list[Finding]:
-    """Add the changes of plan; what else begins with the same step belongs to them."""
-    rest, notes = list(findings), []
-    for step in plan.changes:
-        absorbed = plan.absorbed(step, rest)
-        rest = [finding for finding in rest if finding not in absorbed]
-        notes.append(plan.finding(step, [finding.message for finding in absorbed]))
-    return rest + notes
+def _is_mostly_of(finding: Finding, steps: set[int]) -> bool:
+    return 2 * len(steps.intersection(finding.steps)) > len(finding.steps)
 
 
 def _steps_with_foreign_weights(summaries: Sequence[CheckpointSummary], whole: Iterable[Finding]) -> set[int]:

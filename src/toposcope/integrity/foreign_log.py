@@ -100,12 +100,9 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
     beyond = [step for step in steps if step > last + 2 * spacing]
     if not beyond or last <= 0:
         return
-    rates = log.values.get("learning_rate", np.empty(0))
-    rates = rates[np.isfinite(rates)]
-    decayed = len(rates) > tuning.MIN_LOGGED and rates[-1] < tuning.DECAYED_RATE * rates.max()
     times = steps[-1] / last
     words = f"{steps_text(beyond)}: beyond the end of the log, step {last:,}"
-    if 2 * len(beyond) >= len(steps) and times > tuning.MIN_TIMES and (decayed or round(times) in _DIGITS):
+    if 2 * len(beyond) >= len(steps) and times > tuning.MIN_TIMES:
         fix = f"the series ends {times:.3g} times later: its names count something else, or the log is another run's"
         yield _finding(beyond, f"{words}; {fix}")
     else:
@@ -153,7 +150,8 @@ def _half_a_digit(values: Vector) -> Vector:
 
 def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
     # A scheduler may have set the next step's; of the last rows that is not known.
-    stated = {step: [rate] for step, rate in _held(items, "learning_rate").items()}
+    logged, of = _held(items, "learning_rate")
+    stated = {step: [rate] for step, rate in logged.items()}
     held = stated | {item.step: item.state.rates for item in items if item.state and item.state.rates}
     held = {step: rates for step, rates in held.items() if step < log.steps[-1] - 1}
     groups = max(map(len, held.values()), default=0)
@@ -172,7 +170,8 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
     fits = max((_fits_any(every, 1.0), _fits_any(every, unit)), key=np.count_nonzero)
     if fits.all():
         return
-    words, wrong = pairs.words(int(np.flatnonzero(~fits)[-1]), "the checkpoint holds"), pairs.where(~fits)
+    words = pairs.words(int(np.flatnonzero(~fits)[-1]), "the checkpoint holds")
+    wrong = sorted({of.get(step, step) for step in pairs.where(~fits)})
     if 2 * fits.sum() >= len(fits):
         yield _finding(wrong, f"{steps_text(wrong)}: not the learning rate of the log; {words}")
         return
@@ -198,7 +197,7 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
     lowest = ByStep(log.steps, np.fmin.accumulate(columns["validation_loss"].values))
     odds, unlike = 0.0, ""
     for name in ("loss", "validation_loss"):
-        held = _held(items, name)
+        held, of = _held(items, name)
         steps, own = np.array([*held], np.int64), np.array([*held.values()])
         logged, exact = max(
             (_compared(own, column, steps) for column in (*columns.values(), lowest)),
@@ -207,8 +206,8 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
         if exact.sum() >= max(tuning.MIN_LOGGED - 1, np.isfinite(logged).sum() / 2):
             far = ~exact & (np.abs(own - logged) > 20 * tuning.LOG_TOLERANCE * np.abs(logged))
             if far.any():
-                wrong = [int(step) for step in steps[far]]
-                words = f"at step {wrong[0]} the checkpoint holds {own[far][0]:.4g}, the log {logged[far][0]:.4g}"
+                wrong = sorted({of[int(step)] for step in steps[far]})
+                words = f"at step {steps[far][0]} the checkpoint holds {own[far][0]:.4g}, the log {logged[far][0]:.4g}"
                 yield _finding(wrong, f"{steps_text(wrong)}: not the loss of the log; {words}")
             return
         logged = columns[name].at(steps)
@@ -229,19 +228,20 @@ _LAGS = (0, -1, 1, -2, 2)
 """Steps by which a trainer may count a loss earlier or later than a checkpoint."""
 
 
-def _held(items: Sequence[CheckpointSummary], name: str) -> dict[int, float]:
-    """Return what checkpoints hold or say to have logged, by its step; of the lowest loss so far what is new."""
-    held, lowest = {}, math.inf
+def _held(items: Sequence[CheckpointSummary], name: str) -> tuple[dict[int, float], dict[int, int]]:
+    """Return what checkpoints hold or say to have logged, by its step, and the checkpoint that it is from."""
+    held: dict[int, float] = {}
+    of: dict[int, int] = {}
+    lowest = math.inf
     for state, step in ((item.state, item.step) for item in items if item.state):
+        found = {step - back: value for back, value in state.logged.get(name, ()) if back <= step}
         if name in state.losses:
-            held[step] = state.losses[name]
-        elif name in state.logged:
-            held |= {step - back: value for back, value in state.logged[name] if back <= step}
-        elif name == "validation_loss" and "lowest" in state.losses:
-            if state.losses["lowest"] < lowest:
-                held[step] = state.losses["lowest"]
-            lowest = state.losses["lowest"]
-    return dict(sorted(held.items()))
+            found = {step: state.losses[name]}
+        elif name == "validation_loss" and (low := state.losses.get("lowest", math.inf)) != lowest:
+            found, lowest = {step: low}, low  # a new one is of this step
+        held |= found
+        of |= dict.fromkeys(found, step)
+    return dict(sorted(held.items())), of
 
 
 def _compared(own: Vector, column: ByStep, steps: Steps) -> tuple[Vector, np.ndarray[tuple[int], np.dtype[np.bool_]]]:

@@ -20,7 +20,6 @@ MIN_FITTING = 0.9  # share of the moments with the shape of a weight, for the ot
 # The log next to the series
 MIN_LOGGED = 4  # checkpoints that can be compared with the log
 MIN_TIMES = 2.9  # how many times longer than its log a run is whose steps count something else
-DECAYED_RATE = 0.3  # learning rate at the end of a log of a whole run, in units of its largest
 LOG_TOLERANCE = 1e-3  # relative, of what was logged: its last digit
 MAX_AVERAGED = 0.25  # how much smaller the norm of averaged weights may be
 MAX_LAST_OF_AVERAGED = 0.7  # how much smaller at the end, in units of the most: there weights move less
