@@ -31,6 +31,15 @@ def refuse_link(path: Path, folder: Path) -> None:
         raise ToposcopeError(f"{path}: a link out of its folder, which is not followed; copy or name {path.resolve()}")
 
 
+def allow_many_files() -> None:
+    """Let this process open as many files at once as the system allows, by default often 1,024; not on Windows."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file through a temporary name, synced and renamed, so that a crash never leaves half of it."""
     _write_all({path: write})

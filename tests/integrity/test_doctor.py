@@ -322,6 +322,13 @@ def test_progress_is_reported_in_bytes(folder: Path) -> None:
     assert compared[-1][1] == compared[-1][2] > 5
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_no_tensor_of_a_series_is_kept_after_it_was_looked_at(deep: bool, folder: Path) -> None:
+    opened = series(folder)
+    doctor(opened, deep=deep)
+    assert not [name for one in opened for name in vars(one) if name not in one.__getstate__() and name != "files"]
+
+
 def test_short_series_have_few_findings(weights: dict[int, Weights]) -> None:
     for count in range(4):
         assert diagnose(seen(dict(list(weights.items())[:count]))) == []

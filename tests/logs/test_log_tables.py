@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
+from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
 from toposcope.logs import Run, read_log, read_logs
+from toposcope.logs.formats.json_rows import parse_json_rows
 
 N = 40
 STEPS = [10 * i for i in range(1, N + 1)]
@@ -220,3 +223,34 @@ def test_a_scalar_of_tensorboard_is_named_by_its_file(tmp_path: Path) -> None:
     path = tmp_path / "run-train-tag-loss.csv"
     path.write_text("Wall time,Step,Value\n" + "".join(f"{1.7e9 + t},{t},{x}\n" for t, x in pairs(TRAINING_ROWS)))
     assert (read_log(path).steps.tolist(), read_log(path).loss.tolist()) == (STEPS, TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("header", "arguments", "said"),
+    [
+        ("step,lr", [], "no column of losses"),
+        ("step,loss", ["--column", "loss=ce"], "no column 'ce'"),
+        ("step,loss", ["--column", "run=who"], "no column 'who'"),
+        ("step,loss", [], "the number of planned steps is unknown"),
+    ],
+)
+def test_what_a_large_table_lacks_is_said_before_its_last_row_is_read(
+    header: str, arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toposcope.logs.formats.tables.LARGE", 1)
+    monkeypatch.setattr("toposcope.logs.formats.tables.FIRST_BYTES", 200)
+    rows = [f"{step},{3 + 1 / step}" for step in range(1, 100)]
+    path = tmp_path / "run.csv"
+    path.write_text("\n".join([header, *rows, "100,3,more,cells", ""]))
+    result = CliRunner().invoke(toposcope, ["forecast", str(path), *arguments])
+    assert (result.exit_code, said in " ".join(result.output.split())) == (2, True), result.output
+
+
+@pytest.mark.parametrize("end", ["\n", '\n{"step": 41, "lo'])
+def test_a_long_text_of_objects_is_parsed_in_pieces(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join(json.dumps(row | {"eval_loss": 3.0} if row["step"] > 200 else row) for row in TRAINING_ROWS) + end
+    (whole,) = parse_json_rows(text.encode(), Path("log.jsonl"))
+    monkeypatch.setattr("toposcope.logs.formats.json_rows.PIECE", 300)
+    (pieces,) = parse_json_rows(text.encode(), Path("log.jsonl"))
+    assert pieces.table.equals(whole.table)
+    assert pieces.remarks == whole.remarks

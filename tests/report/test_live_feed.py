@@ -255,3 +255,15 @@ def test_labels_are_those_of_the_report() -> None:
     probe = make_probes([{"name": "rips", "pooled": True, "max_points": 50}])[0]
     assert assets().label(probe.name(), probe.options()) == probe.label()
     assert assets().label("unknown", '{"a":1}') == "unknown:a=1"
+
+
+def test_runs_that_are_not_drawn_count_and_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.report.live.feed.MAX_DRAWN", 2)
+    for name in "abc":
+        (tmp_path / name).mkdir()
+        live_study(tmp_path / name)
+    message, _ = feed_of(tmp_path).message(VIEW, {})
+    assert (len(message["statuses"]), {line["run"] for line in message["lines"]}) == (3, {"a", "b"})
+    assert "first 2 of 3 by name" in message["faults"]["drawn"]
+    alone, _ = feed_of(tmp_path).message(replace(VIEW, study="c"), {})
+    assert {line["run"] for line in alone["lines"]} == {"c"}

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -88,6 +89,12 @@ class Checkpoint:
     def files(self) -> Files:
         """Its files, as first listed."""
         return self.source.files()
+
+    def unlisted(self) -> "Checkpoint":
+        """Return it with its files as first listed, and without what is known of its tensors, to be forgotten later."""
+        other = copy(self)
+        other.__dict__.update({name: value for name, value in vars(self).items() if name == "files"})
+        return other
 
     @cached_property
     def entries(self) -> Sequence[formats.Entry]:

@@ -86,8 +86,15 @@ def forecast(
         from toposcope.forecasting.headline import standing
         from toposcope.forecasting.siblings import with_events
         from toposcope.logs import read_log
+        from toposcope.logs.reading import beginning
+        from toposcope.logs.schedules.schedule import planned
 
         nonlocal complete
+        if siblings is None and not reading["pattern"]:
+            # What its first rows show to be impossible is said before all the others are read.
+            first = beginning(log, reading["columns"], reading["unit"], reading["every"])
+            if first is not None:
+                planned(first, schedule, steps)
         read = with_events(read_log(log, run=run_name, **reading), log)
         if siblings is not None and complete is None:
             with options.bad_use():

@@ -91,6 +91,9 @@ def _summarise_all(series: Series, deep: bool, progress: Progress) -> list[Check
             left -= n_bytes
             add(n_bytes)
 
+        if local:
+            # The series would keep what is known of the tensors of each.
+            checkpoints = [checkpoint.unlisted() for checkpoint in checkpoints]
         if deep:
             summaries = summarise_batch(checkpoints, read)
         else:
@@ -140,7 +143,7 @@ def _hash_alike(series: Series, summaries: Sequence[CheckpointSummary]) -> None:
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
     for summary in summaries:
         for name, tensor in summary.tensors.items():
-            if tensor.spot:
+            if tensor.spot and not tensor.content_hash:
                 alike[name, f"{tensor.dtype}{tensor.shape}{tensor.spot}"].append(summary.step)
     to_hash: dict[int, set[str]] = defaultdict(set)
     for (name, _), steps in alike.items():
@@ -150,6 +153,6 @@ def _hash_alike(series: Series, summaries: Sequence[CheckpointSummary]) -> None:
     for checkpoint, summary in zip(series, summaries, strict=True):
         if to_hash[summary.step] and not summary.error:
             with recording_errors(summary):
-                for entry in weights_of(checkpoint):
+                for entry in weights_of(checkpoint.unlisted()):
                     if entry.name in to_hash[summary.step]:
                         summary.tensors[entry.name].content_hash = entry.content_hash()

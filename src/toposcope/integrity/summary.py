@@ -32,6 +32,7 @@ SKETCH_SIZE = 256
 """Values of a tensor that its sketch holds: enough to know distances between random vectors to about 5 %."""
 N_WINDOWS = 4  # windows of a tensor that a shallow look reads
 WINDOW_SIZE = 64  # values in each window
+MAX_READ_WHOLE = 1 << 15  # bytes of a tensor that one read takes no longer for than for its windows
 MIN_SQUARES = 1e-30  # sum of squares below which float32 may have underflowed
 PIECE_SIZE = 1 << 12  # values whose squares are added in float32; the sums are added in float64
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -215,7 +216,8 @@ def summarise(
                 (tensor,) = summarise_tensors([entry], [role], blocks, at_start=at_start, progress=progress)
             else:
                 tensor = TensorSummary(entry.shape, entry.dtype, role, entry.n_bytes)
-                tensor.spot = _window_hashes(entry) if isinstance(checkpoint.source, LocalSource) else ""
+                if isinstance(checkpoint.source, LocalSource):
+                    tensor.spot, tensor.content_hash = _window_hashes(entry)
             summary.tensors[entry.name] = tensor
         if deep:
             for name, file in files.items():
@@ -327,16 +329,24 @@ def sketch_positions(count: int) -> NDArray[np.int64]:
     return np.unique((parts * count).astype(np.int64))
 
 
-def _window_hashes(entry: Entry) -> str:
-    """Hash a few small windows, each in one row of a matrix or of consecutive values of a vector."""
+def _window_hashes(entry: Entry) -> tuple[str, str]:
+    """Hash a few windows, each in one row of a matrix or of consecutive values of a vector; and all that is read whole.
+
+    A small tensor, and one whose rows cannot be read by themselves, takes no longer as a whole.
+    """
     count = entry.shape[0] if entry.shape else 1
     length = 1 if len(entry.shape) > 1 else min(count, WINDOW_SIZE)
     starts = sorted({int((count - length) * (2 * k + 1) / (2 * N_WINDOWS)) for k in range(N_WINDOWS)})
+    whole = entry.whole() if entry.n_bytes <= MAX_READ_WHOLE or not entry.sequential_rows else None
     hashes = []
     for start in starts:
-        values = flattened(entry.read(start, start + length))[:WINDOW_SIZE]
+        rows = entry.read(start, start + length) if whole is None else whole.reshape(count, -1)[start : start + length]
+        values = flattened(rows)[:WINDOW_SIZE]
         hashes.append(hashlib.sha256(values.view(np.uint8).data).hexdigest()[:16])
-    return ".".join(hashes)
+    digest = entry.new_digest()
+    if whole is not None:
+        digest.update(flattened(whole).view(np.uint8).data)
+    return ".".join(hashes), digest.hexdigest() if whole is not None else ""
 
 
 def norms(rows: NDArray[Any]) -> list[float]:

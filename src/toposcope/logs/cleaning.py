@@ -31,7 +31,7 @@ PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 
 def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, every: int = 0) -> Run:
     """Return the log of one run; `every` is the number of steps between two rows with a loss, where that is given."""
-    identified = _identified(raw, columns)
+    identified = identified_columns(raw, columns)
     named = identified.named
     remarks = list(raw.remarks)
     evidence = dict(raw.evidence)
@@ -117,7 +117,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
     )
 
 
-def _identified(raw: RawLog, columns: Mapping[str, str]) -> Columns:
+def identified_columns(raw: RawLog, columns: Mapping[str, str]) -> Columns:
     """Return what the columns are: as the caller named them, else by their names."""
     for quantity, name in columns.items():
         if name not in raw.table.columns and quantity != "run":

@@ -10,7 +10,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError, choices
 from toposcope.files import refuse_link
-from toposcope.logs.cleaning import clean_log
+from toposcope.logs.cleaning import clean_log, identified_columns
 from toposcope.logs.columns import FIELDS, target_of
 from toposcope.logs.formats import (
     console,
@@ -29,6 +29,7 @@ from toposcope.logs.raw import RawLog, join_names, one_line
 from toposcope.logs.run import UNITS, Run
 from toposcope.logs.splitting import split_runs
 from toposcope.logs.table import LogTable, is_step, log_table, sources
+from toposcope.logs.target import require_losses
 from toposcope.logs.texts import ZERO_BYTES
 
 if TYPE_CHECKING:
@@ -105,6 +106,11 @@ def read_logs(
     ('a', [10, 30], '1 row has a loss that is NaN or infinite: ignored')
     """
     columns, path = checked_columns(columns, unit), existing(path)
+    for part in () if pattern else _first_rows(path, columns):
+        try:
+            require_losses(part, identified_columns(part, columns))
+        except ToposcopeError as error:
+            raise ToposcopeError(f"{path}: {error}") from error
     raws, errors = _raw_logs(path, pattern, columns)
     logs: list[tuple[RawLog, Run]] = []
     for raw in raws:
@@ -123,6 +129,33 @@ def read_logs(
         raise nothing_read(errors, f"{path}: holds no training log of a known format{console_hint(path)}")
     named = _with_names(path, logs)
     return Logs(tuple(named), (*(f"{LEFT_OUT}{error}" for error in errors), *_differences(named)))
+
+
+def _first_rows(path: Path, columns: Mapping[str, str]) -> list[RawLog]:
+    """Return the first rows of a large table by run, where its columns are quantities: they show what it lacks."""
+    if not path.is_file() or format_of(path, look=True) is not tables or (raw := tables.first_rows(path)) is None:
+        return []
+    names = raw.table.columns
+    if (run := columns.get("run")) is not None and run not in names:
+        raise ToposcopeError(f"{path}: no column {one_line(run)!r}; it has {join_names(names)}")
+    try:
+        return [] if {"step", "value"} <= set(names) else split_runs(raw, columns)
+    except ToposcopeError:  # all of it may be more than its first rows
+        return []
+
+
+def beginning(path: str | Path, columns: Mapping[str, str], unit: str | None = None, every: int = 0) -> Run | None:
+    """Return the first rows of a large table of one run that has no learning rates, in which an end could show later.
+
+    None of any other log.
+    """
+    parts = _first_rows(Path(path), columns)
+    if len(parts) != 1 or "learning_rate" in {*parts[0].columns.named, *columns}:
+        return None
+    try:
+        return _with_names(Path(path), [(parts[0], clean_log(parts[0], columns, unit, every))])[0]
+    except ToposcopeError:
+        return None
 
 
 def console_hint(folder: Path) -> str:

@@ -92,7 +92,7 @@ def _are_ends(raw: RawLog) -> bool:
     for name in named.get("step", []):
         steps = raw.numbers[name].values
         plan = named.get("last_step")
-        is_constant = len(set(steps)) == 1 and steps[0] > 1
+        is_constant = bool((steps == steps[0]).all()) and steps[0] > 1
         is_last = plan is not None and bool((steps == raw.numbers[plan[0]].values).all())
         if is_constant or is_last or (np.diff(steps) < 0).mean() > tuning.MAX_DESCENDING_SHARE:
             return True

@@ -34,6 +34,18 @@ class Candidate(NamedTuple):
     numbers: Numbers
 
 
+def require_losses(raw: RawLog, columns: Columns) -> None:
+    """Refuse a table without a column of losses."""
+    if columns.losses:
+        return
+    names = [name for name in raw.table.columns if AUXILIARY_WORDS.isdisjoint(name.lower().split("_"))]
+    if len(unknown := [name for name in names if "loss" in words_of(name)]) > 1:
+        raise ToposcopeError(_which(unknown, "losses, and none is known to be the model's own"))
+    if not columns.named.get("step") and names:
+        raise ToposcopeError(_unrecognised(raw, names))
+    raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
+
+
 def choose_target(
     raw: RawLog, columns: Columns, planned: float, remarks: list[str], evidence: dict[str, str]
 ) -> tuple[Target, Numbers, str | None]:
@@ -44,13 +56,7 @@ def choose_target(
     losses, steps = columns.losses, columns.named.get("step", [])
     if raw.table.is_empty():
         raise ToposcopeError("nothing was logged yet")
-    if not losses:
-        names = [name for name in raw.table.columns if AUXILIARY_WORDS.isdisjoint(name.lower().split("_"))]
-        if len(unknown := [name for name in names if "loss" in words_of(name)]) > 1:
-            raise ToposcopeError(_which(unknown, "losses, and none is known to be the model's own"))
-        if not steps and names:
-            raise ToposcopeError(_unrecognised(raw, names))
-        raise ToposcopeError(f"no column of losses; it has {join_names(names)}; name one with --column loss=NAME")
+    require_losses(raw, columns)
     candidates = [Candidate(loss, own_rows(raw, loss, losses)) for loss in losses]
     logged = [candidate for candidate in candidates if candidate.numbers.logged.any()]
     sums = [c.target.name for c in logged if _is_running_sum(c)]

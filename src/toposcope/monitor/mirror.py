@@ -15,13 +15,14 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toposcope.errors import ToposcopeError
-from toposcope.files import write_text
+from toposcope.files import allow_many_files, write_text
 from toposcope.logs import Run, read_logs
 from toposcope.logs.finding import STORE, FoundLogs, LogSource, Version, find_sources
 from toposcope.logs.formats import format_of
@@ -33,7 +34,9 @@ from toposcope.wording import counted
 if TYPE_CHECKING:
     from toposcope.monitor.mirrored_log import MirroredLog
 
-MAX_LOGS = 128  # logs of a folder that are read, the last written ones; each has a database that is open
+MAX_LOGS = 1 << 12  # logs of a folder that are read, the last written ones; each has a database that is open
+INDEX_SECONDS = 1.0  # between two indices while logs are read
+MAX_SIBLINGS = 128  # logs whose complete runs a forecast may use
 MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every ten seconds at most
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
 PRIORITY = 5  # of the process: training comes first
@@ -88,11 +91,14 @@ class Mirror:
         self._write_index()
         if self._known:
             import toposcope.monitor.mirrored_log  # noqa: F401 - it takes a second, after the first index
+        due = time.monotonic() + INDEX_SECONDS
         for read in sorted(self._known.values(), key=lambda read: read.source.is_text):
-            if self._read(read):
-                self._write_index()
-            elif read.mirrored is not None:
+            if not self._read(read) and read.mirrored is not None:
                 read.mirrored.judge()
+            if time.monotonic() > due:
+                self._write_index()
+                due = time.monotonic() + INDEX_SECONDS
+        self._write_index()
 
     def _search(self) -> None:
         """Find the logs: those that are ones for certain first, then the last written."""
@@ -153,7 +159,7 @@ class Mirror:
             self._n_made += 1
             read.mirrored = MirroredLog(self._folder / str(self._n_made), read.source.path)
         others = [r.mirrored for r in self._known.values() if r is not read and r.mirrored is not None]
-        siblings = [log for other in others for log in other.complete()]
+        siblings = [log for other in others[:MAX_SIBLINGS] for log in other.complete()]
         read.mirrored.update(logs, written, siblings)
 
     def _forget(self, read: ReadLog, *, keep: bool = False) -> None:
@@ -246,17 +252,17 @@ def _one_run(whole: ReadLog, part: ReadLog) -> Run | None:
 def run_names(root: Path, paths: Sequence[Path]) -> list[str]:
     """Return the name of each log in a folder: of the highest folder that holds no other, else its own."""
     names = []
+    n_below = Counter(place for path in paths for place in (path, *path.parents))
     for path in paths:
-        others = [other for other in paths if other != path]
         name = path
-        while name != root and not any(other.is_relative_to(name.parent) for other in others):
+        while name != root and n_below[name.parent] == 1:
             name = name.parent
         if name == root:
             names.append(root.resolve().name if root.is_dir() else root.stem)
         else:
             name = name.relative_to(root)
             names.append((name.with_suffix("") if (root / name).is_file() else name).as_posix())
-    twice = {name for name in names if names.count(name) > 1}
+    twice = {name for name, count in Counter(names).items() if count > 1}
     return [
         path.relative_to(root).as_posix() if name in twice else name for name, path in zip(names, paths, strict=True)
     ]
@@ -267,6 +273,7 @@ def main() -> None:
     target, folder = Path(sys.argv[1]), Path(sys.argv[2])
     if hasattr(os, "nice"):
         os.nice(PRIORITY)
+    allow_many_files()
     asked = threading.Event()
     asked.set()
 

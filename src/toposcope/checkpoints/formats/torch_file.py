@@ -4,7 +4,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from toposcope.checkpoints.formats import contents, rank_files
@@ -31,7 +31,7 @@ from toposcope.checkpoints.sources.source import (
     truncated,
     unsupported,
 )
-from toposcope.checkpoints.tuning import CHECKED_BYTES, MAX_READ_AHEAD
+from toposcope.checkpoints.tuning import CHECKED_BYTES, MAX_READ_AHEAD, READ_AHEAD
 from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, StoredStorage, Unknown, load, name_of
 from toposcope.wording import examples
 
@@ -195,6 +195,13 @@ def _some_unread(model: contents.Model) -> str:
     return examples([f"{name[:60]} ({value.what[:60]})" for name, value in model.unread.items()], MAX_LISTED)
 
 
+@lru_cache(maxsize=8)
+def _parsed(content: bytes) -> tuple[Any, Unknown]:
+    """Return what a pickle holds and names; the checkpoints of a series often have the same, asked for twice each."""
+    unknown: Unknown = {}
+    return load(io.BytesIO(content), "", NAMES, storage_of, unknown), unknown
+
+
 class Archive(Opened):
     """The zip archive of one ``torch.save``."""
 
@@ -219,8 +226,14 @@ class Archive(Opened):
 
     @property
     def content(self) -> Any:
-        """The saved object; parsed anew each time rather than kept in memory."""
-        return load(io.BytesIO(self.pickle), self.file.location, NAMES, storage_of, self.unknown)
+        """The saved object, not to be changed; if it is large, parsed anew each time rather than kept in memory."""
+        try:
+            parsed = _parsed if len(self.pickle) <= READ_AHEAD else _parsed.__wrapped__
+            content, unknown = parsed(self.pickle)
+        except CheckpointError:
+            return load(io.BytesIO(self.pickle), self.file.location, NAMES, storage_of)
+        self.unknown |= unknown
+        return content
 
     def _foreign(self, count: int) -> str:
         """Return why it is no archive of ``torch.save``, or an empty text."""

@@ -29,6 +29,7 @@ CONTAINERS = frozenset(
 )
 """Names around rows or columns that say nothing of what they are."""
 RUN_NAMES = ("name", "run", "run_name", "id", "run_id", "label", "experiment")
+PIECE = 1 << 26  # characters of a text of objects that are parsed at a time
 _LIST = re.compile(r"(?<=[A-Za-z])[_ -](?:history|hist|curve|list|values|log|logs)$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?:(epoch|step|iter|iteration)[^0-9A-Za-z]*)?(\d+)", re.IGNORECASE)
 NEEDED = "needed is a list of objects, one per step, of losses, or of pairs of step and loss"
@@ -63,8 +64,34 @@ def parse_json_rows(content: bytes, source: Path) -> list[RawLog]:
     if not content.strip():
         raise ToposcopeError("the file is empty")
     text, encoding = decoded(content)
+    if (rows := _in_pieces(text)) is not None:
+        return [RawLog(source, "", rows[0], remarks=(*encoding, *rows[1]))]
     document, remarks = parse_json(text)
     return [replace(raw, remarks=(*encoding, *remarks, *raw.remarks)) for raw in _runs(document, source, "")]
+
+
+def _in_pieces(text: str) -> tuple[pl.DataFrame, tuple[str, ...]] | None:
+    """Return the table of a long text of one object per line, parsed a piece at a time, and remarks on its end.
+
+    A parsed object takes ten times the memory of its text, and a hundred times that of its numbers in a table. None of
+    other documents.
+    """
+    tables: list[pl.DataFrame] = []
+    begin, remarks = 0, tuple[str, ...]()
+    while len(text) > PIECE and begin < len(text):
+        end = text.find("\n", begin + PIECE) + 1 if begin + 2 * PIECE < len(text) else len(text)
+        lines = text[begin : end or len(text)]
+        if remarks or lines.lstrip()[:1] != "{":
+            return None
+        rows, remarks = parse_json(lines)
+        if not _is_rows(rows) or _is_run_object(rows[0]):
+            return None
+        tables.append(table_of_rows(rows))
+        begin += len(lines)
+    dtypes = {(name, dtype) for table in tables for name, dtype in table.schema.items()}
+    if not tables or len(dtypes) > len({name for name, _ in dtypes}):
+        return None
+    return pl.concat(tables, how="diagonal"), remarks
 
 
 def table_of_rows(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

@@ -4,7 +4,9 @@ import csv
 import io
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ ENDINGS = (".csv", ".tsv", *PARQUET)
 SEPARATORS = (",", ";", "\t", "|")
 MAGIC = b"PAR1"  # of Parquet
 MAX_CELLS = 500_000_000  # rows times columns; a Parquet file of a few bytes can hold any number of equal ones
+LARGE, FIRST_BYTES = 1 << 26, 1 << 18  # bytes of a text whose first rows are looked at first, and of these rows
 ROWS_COMPARED = 5  # rows that have as many cells as the header
 MIN_UNNAMED_ROWS = 2  # rows by which columns without names may be recognised
 HYPERPARAMETERS = "hparams.yaml"
@@ -45,6 +48,18 @@ def runs(path: Path) -> list[RawLog]:
     facts = hyperparameters(path.parent)
     found = parse_table(path.read_bytes(), path)
     return [replace(raw, facts=facts) for raw in found] if facts else found
+
+
+def first_rows(path: Path) -> RawLog | None:
+    """Return the first rows of a large table of text, which has all columns of the rest; None of any other file."""
+    if path.stat().st_size < LARGE or path.suffix.lower() in PARQUET:
+        return None
+    with path.open("rb") as file:
+        head, newline, _ = file.read(FIRST_BYTES).rpartition(b"\n")
+    try:
+        return parse_table(head + newline, path)[0]
+    except ToposcopeError:  # reading all of it says why
+        return None
 
 
 def hyperparameters(folder: Path) -> dict[str, object]:
@@ -84,6 +99,7 @@ def parse_table(content: bytes, source: Path) -> list[RawLog]:
     if not content.strip():
         raise ToposcopeError("the file is empty")
     text, encoding = decoded(content)
+    del content  # of ten million rows, each copy takes half a gigabyte
     text = _in_lines(text)
     if text.startswith("sep="):  # a hint to Excel
         text = text.partition("\n")[2]
@@ -94,7 +110,9 @@ def parse_table(content: bytes, source: Path) -> list[RawLog]:
     _refuse_longer_rows(text, header, separator)
     remarks = (*encoding, *remarks, *header_remarks)
     try:
-        table = pl.read_csv(text.encode(), separator=separator, infer_schema=False, truncate_ragged_lines=True)
+        encoded = text.encode()
+        del text
+        table = pl.read_csv(encoded, separator=separator, infer_schema=False, truncate_ragged_lines=True)
     except pl.exceptions.PolarsError as error:
         raise ToposcopeError(f"not a table with {separator!r} between columns; a quote may not be closed") from error
     if header.count(separator) > MAX_COLUMNS:
@@ -114,12 +132,21 @@ def _refuse_longer_rows(text: str, header: str, separator: str) -> None:
     if '"' in text:
         return
     n = header.rstrip(f"\r{separator}").count(separator)
-    for number, line in enumerate(text.split("\n")):
+    for number, line in enumerate(_lines(text)):
         if line.count(separator) > n and (cells := line.rstrip(f"\r {separator}").count(separator)) > n:
             raise ToposcopeError(
                 f"row {number} has {cells + 1} cells under {n + 1} names: {one_line(line)}; a column was added, or "
                 "commas stand for both decimals and columns"
             )
+
+
+def _lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text, of which a list would take several times its memory."""
+    begin = 0
+    while (end := text.find("\n", begin)) >= 0:
+        yield text[begin:end]
+        begin = end + 1
+    yield text[begin:]
 
 
 def _in_lines(text: str) -> str:
@@ -156,10 +183,10 @@ def _separator(text: str) -> str:
 
 
 def _with_header(text: str, separator: str) -> tuple[str, tuple[str, ...]]:
-    lines = text.split("\n")
-    first = [cell.strip().strip('"') for cell in lines[0].split(separator)]
+    first = [cell.strip().strip('"') for cell in text.partition("\n")[0].split(separator)]
     if not all(_NUMBER.fullmatch(cell) for cell in first):
         return text, ()
+    lines = text.split("\n")
     if first == [str(i) for i in range(len(first))] and len(first) > 1:  # names by pandas
         lines = lines[1:]
     table = pl.read_csv("\n".join(lines).encode(), separator=separator, has_header=False, infer_schema=False)
@@ -200,17 +227,22 @@ def _whole_lines(text: str) -> tuple[str, tuple[str, ...]]:
     body, _, last = text.rpartition("\n")
     if not body or not last.strip():
         return text, ()
-    lines = body.split("\n")
-    separator = _separator(lines[0])
-    header, fields = (next(csv.reader([line], delimiter=separator), []) for line in (lines[0], last))
-    before = [line.rstrip("\r").rpartition(separator)[2].strip('"') for line in lines[1:]]
-    if len(fields) < len(header) or last.count('"') % 2 or (before and _is_cut(fields[-1], before)):
+    first = body.partition("\n")[0]
+    separator = _separator(first)
+    header, fields = (next(csv.reader([line], delimiter=separator), []) for line in (first, last))
+
+    def last_cell(line: str) -> str:
+        return line.rstrip("\r").rpartition(separator)[2].strip('"')
+
+    shortest = min((len(last_cell(line)) for line in islice(_lines(body), 1, None)), default=None)
+    is_cut = shortest is not None and _is_cut(fields[-1], last_cell(body.rpartition("\n")[2]), shortest)
+    if len(fields) < len(header) or last.count('"') % 2 or is_cut:
         return body + "\n", ("the last line was cut in the middle: ignored",)
     return text, ()
 
 
-def _is_cut(number: str, before: list[str]) -> bool:
+def _is_cut(number: str, before: str, shortest: int) -> bool:
     """Return whether a number may have lost its end, next to those above it: 3.1 of 3.1415, 3e-0 of 3e-05, 1 of 10."""
-    if before[-1].isdigit():
-        return len(number) < len(before[-1])
-    return len(number) < min(map(len, before)) or _CUT_EXPONENT.search(number) is not None
+    if before.isdigit():
+        return len(number) < len(before)
+    return len(number) < shortest or _CUT_EXPONENT.search(number) is not None

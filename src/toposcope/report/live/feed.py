@@ -32,7 +32,8 @@ SMALL_CHART_SHARE, MIN_SMALL_ROWS = 2, 40  # a small chart has the rows of a lar
 BLOCKS = "activations"  # the probe that measures blocks instead of layers
 LAST = ("training nonfinite", "training nonfinite_gradients")
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
-MAX_STUDIES = 256  # studies of a folder on one page; the page says how many more there are
+MAX_STUDIES = 1 << 12  # studies of a folder on one page; the page says how many more there are
+MAX_DRAWN = 128  # of them, those in the charts; the answer and the table are of all
 MAX_MAP_STEPS = 48  # columns of the layer map; with more steps, neighbours share a column
 MAX_TABLES = 4
 
@@ -55,7 +56,9 @@ class View:
 class Part:
     """What a message has of one study."""
 
-    version: tuple[int, ...]  # changes of the database, studies on the page, the stored cool-down, looks of the judge
+    version: tuple[
+        int, ...
+    ]  # of the database, studies on the page, whether drawn, stored cool-down, looks of the judge
     statuses: list[Status]
     catalogue: dict[str, Any]
     lines: list[dict[str, Any]]
@@ -336,9 +339,17 @@ class Feed:
         faults = {fault: fault for fault in self._mirrored.faults}
         with self._lock:
             chosen = [study for name, study in self.studies.items() if view.study in ("", name)]
-            for study in chosen:
+            if len(chosen) > MAX_DRAWN:
+                faults["drawn"] = (
+                    f"The charts show the first {MAX_DRAWN} of {len(chosen):,} by name; the table has all, and links "
+                    "to the page of each"
+                )
+            for place, study in enumerate(chosen):
                 try:
-                    parts[study.name] = self._part(study, view, known.get(study.name, {}), len(chosen))
+                    is_drawn = place < MAX_DRAWN
+                    parts[study.name] = self._part(
+                        study, view, known.get(study.name, {}), len(chosen), is_drawn=is_drawn
+                    )
                 except sqlite3.Error as error:
                     faults[study.name] = f"{study.database.path}: cannot be read at the moment ({error})"
         statuses = [status for part in parts.values() for status in part.statuses]
@@ -356,12 +367,12 @@ class Feed:
             "not_shown": "" if view.study else self._mirrored.not_shown,
         }, {name: part.position for name, part in parts.items()}
 
-    def _part(self, study: StudyFeed, view: View, known: Position, n_studies: int) -> Part:
+    def _part(self, study: StudyFeed, view: View, known: Position, n_studies: int, *, is_drawn: bool) -> Part:
         """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""
         if self.is_log(study.name) and self.is_single and self.directory.is_dir():
             study.beside = self.directory
         study.judge.look(study.database.n_changes)
-        version = study.database.n_changes, n_studies, cool_down.stamp(study.beside), study.judge.n_looks
+        version = study.database.n_changes, n_studies, is_drawn, cool_down.stamp(study.beside), study.judge.n_looks
         seen = study.seen
         if seen is not None and seen.version == version and seen.position == known:
             return replace(seen, lines=[])
@@ -369,9 +380,9 @@ class Feed:
             rows = db.runs(c)
             names = self._shown(study, [row.run for row in rows])
             found = study.catalogue(c, rows)
-            at_most = rows_a_run(len(rows) * n_studies)
+            at_most = rows_a_run(len(rows) * min(n_studies, MAX_DRAWN))
             lines, position = [], {}
-            for row in rows:
+            for row in rows if is_drawn else ():
                 new, position[row.run] = study.lines(c, row.run, names[row.run], view, known.get(row.run, {}), at_most)
                 lines += new
             statuses = [study.status(c, row, names[row.run], at_most) for row in rows]
@@ -385,9 +396,8 @@ class Feed:
         """Return the rows of a chart between two steps, for every run."""
         details = []
         with self._lock:
-            for study in self.studies.values():
-                if view.study not in ("", study.name):
-                    continue
+            chosen = [study for name, study in self.studies.items() if view.study in ("", name)]
+            for study in chosen[:MAX_DRAWN]:
                 with study.database.reading() as c:
                     rows = db.runs(c)
                     names = self._shown(study, [row.run for row in rows])

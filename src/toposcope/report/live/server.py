@@ -23,6 +23,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from toposcope.errors import ToposcopeError
+from toposcope.files import allow_many_files
 from toposcope.report.live import database as db
 from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
@@ -328,6 +329,7 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
 
 def serve(directory: Path, bound: socket.socket, host: str, token: str, mirror: LogMirror | None) -> None:
     """Serve until interrupted; who connects before the page is made waits for it."""
+    allow_many_files()
     port = bound.getsockname()[1]
     app = make_app(directory, load_assets(), host, port, token, mirror)
     config = uvicorn.Config(
