@@ -60,7 +60,7 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
 MAX_LISTED = 64  # rows, columns or copies that are listed; the rest are counted
 MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
 N_DIRECTIONS, MAX_APART = 5, 0.02  # random directions in which rows that hardly differ lie this near; by chance 1e-7
-N_LINES, LINE_LENGTH, MAX_SAMPLE = 16, 256, 4096  # rows and columns in which equal values are counted, and values
+N_LINES, LINE_LENGTH, MAX_SAMPLE = 8, 256, 1024  # rows and columns in which equal values are counted, and values
 MIN_SAME = 6  # equal values: of float32, 0.05 in all
 N_DIGITS = 64
 MAX_INNER = 0.1  # share of the pairs that lie between the extremes, of signs; and of zeros that count as a value
@@ -205,25 +205,24 @@ class Levels:
 
     def _counted(self, lines: NDArray[Any]) -> list[int]:
         ordered = np.sort(lines, axis=-1)
-        # Zeros are what pruning leaves, and the extremes what clipping does.
-        inner = (ordered != 0) & (ordered > ordered[..., :1]) & (ordered < ordered[..., -1:])
+        equal = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] != 0)  # zeros are what pruning leaves
+        some = equal.sum(axis=(1, 2)) >= MIN_SAME
+        return [self._levels_of(each) if may_be_few else 0 for each, may_be_few in zip(ordered, some, strict=True)]
+
+    def _levels_of(self, ordered: NDArray[Any]) -> int:
+        lines = [line[line != 0] for line in ordered]
+        inner = [line[(line > line[0]) & (line < line[-1])] for line in lines if len(line)]  # clipping leaves extremes
+        n_all, n_pairs = (sum(math.comb(len(line), 2) for line in some) for some in (lines, inner))
+        if n_pairs < MAX_INNER * n_all:  # of signs there are two, or three with zero
+            return 2 + int(np.mean(ordered == 0) > MAX_INNER)
+        counts = np.concatenate([np.unique(line, return_counts=True)[1] for line in inner])
+        levels = math.ceil(n_pairs / max(1, int(np.sum(counts * (counts - 1) // 2))))
         with np.errstate(all="ignore"):  # of values that are not finite
-            gaps, digit = np.diff(ordered, axis=-1), np.spacing(np.abs(ordered[..., 1:]))
-        same = (gaps == 0) & inner[..., 1:]
-        close = (gaps > 0) & (gaps <= N_DIGITS * digit) & inner[..., 1:]
-        n_same, n_close = same.sum(axis=(1, 2)), close.sum(axis=(1, 2))
-        # Of a run of equal values the k-th makes k - 1 pairs.
-        place = np.arange(same.shape[-1])
-        before = np.maximum.accumulate(np.where(same, -1, place), axis=-1)
-        n_equal = np.where(same, place - before, 0).sum(axis=(1, 2))
-        n_pairs, n_all = (np.sum(n * (n - 1) // 2, axis=1) for n in (inner.sum(axis=-1), (ordered != 0).sum(axis=-1)))
-        levels = np.ceil(n_pairs / np.maximum(n_equal, 1)).astype(int)
-        most = MAX_NARROW_LEVELS if self._is_narrow else MAX_LEVELS
-        few, unclear = (n_same >= MIN_SAME) & (levels <= most), n_same <= n_close
-        # Of signs there are two, or three with zero.
-        signs = np.where(n_pairs < MAX_INNER * n_all, 2 + ((ordered == 0).mean(axis=(1, 2)) > MAX_INNER), 0).tolist()
-        each = zip(levels.tolist(), few, unclear, signs, strict=True)
-        return [few or ((-1 if or_not else count) if is_few else 0) for count, is_few, or_not, few in each]
+            gaps = np.concatenate([np.diff(line) / np.spacing(np.abs(line[1:])) for line in inner])
+        n_same, n_close = np.count_nonzero(gaps == 0), np.count_nonzero((gaps > 0) & (gaps <= N_DIGITS))
+        if n_same < MIN_SAME or levels > (MAX_NARROW_LEVELS if self._is_narrow else MAX_LEVELS):
+            return 0
+        return levels if n_same > n_close else -1
 
 
 def _spread_out(count: int, most: int) -> NDArray[np.int64]:
