@@ -254,7 +254,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
             if len(stood) > 1 and is_frozen(name, group, readable):
                 unchanged.frozen_for.append((name, tuple(item.step for item in group)))
                 continue
-            if not group[0].tensors[name].is_matrix and not group[0].tensors[name].is_zero:
+            if not (group[0].tensors[name].is_matrix or group[0].tensors[name].is_zero or name in unchanged.stale):
                 stood = stuck_steps(name, group, readable)
             if len(stood) > 1:
                 unchanged.still.append((name, tuple(stood)))
