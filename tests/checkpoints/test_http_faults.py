@@ -243,8 +243,8 @@ class Drip(Handler):
 @pytest.mark.parametrize(
     ("where", "words"),
     [
-        *((where, "no answer in time") for where in ("body", "silence", "later")),
         ("pages", "files or folders without end"),
+        *((where, "no answer in time") for where in ("body", "silence", "later")),
     ],
 )
 def test_a_server_without_end_is_given_up(

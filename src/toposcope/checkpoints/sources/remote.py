@@ -29,7 +29,7 @@ from toposcope.checkpoints.sources.source import (
     unreachable,
 )
 from toposcope.errors import ToposcopeError
-from toposcope.untrusted import awaited
+from toposcope.untrusted import MAX_SECONDS, awaited
 
 BLOCK_BYTES = 1 << 17  # fetched and cached at least: a request costs as much as some 100 kB
 MAX_REMEMBERED_BYTES, MAX_REMEMBERED = 1 << 20, 256  # of a read whose blocks stay in memory, and how many blocks
@@ -195,7 +195,7 @@ class RemoteFile:
     def _fetched(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield the blocks of a range as they come, unless the next takes too long."""
         with one_line(self.location):
-            yield from awaited(self._requested(start, stop), self.location)
+            yield from _awaited(self._requested(start, stop), self.location)
 
     def _requested(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield the blocks of a range; where it is cut, the rest is requested."""
@@ -221,6 +221,7 @@ class RemoteFile:
 memory = dict[tuple[str, int], bytes]()
 """Blocks of small reads, which are headers and small tensors, also where nothing is kept on disk."""
 _guard = Lock()
+_given_up = dict[str, float]()  # until when
 
 
 def _remember(key: str, at: int, block: bytes) -> None:
@@ -262,9 +263,22 @@ def looked_up(
     if access.offline:
         raise unreachable(location, "not looked up before, and this is offline; open it once online")
     with one_line(location):
-        (answer,) = awaited((fetch() for _ in range(1)), location)
+        (answer,) = _awaited((fetch() for _ in range(1)), location)
     cache.save(place, msgspec.json.encode(answer))
     return answer
+
+
+def _awaited(pieces: Iterator[Answer], location: str) -> Iterator[Answer]:
+    """Wait for what a server sends; for a while, one that was given up is not waited for again for another file."""
+    host = urlsplit(location).netloc if location.startswith("http") else ""
+    if time.monotonic() < _given_up.get(host, 0.0):
+        raise TimeoutError
+    try:
+        yield from awaited(pieces, location)
+    except TimeoutError:
+        if host:
+            _given_up[host] = time.monotonic() + MAX_SECONDS
+        raise
 
 
 @contextmanager
