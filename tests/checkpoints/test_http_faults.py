@@ -227,7 +227,7 @@ class Drip(Handler):
             threading.Event().wait(3)
             return
         if self.where == "later":
-            self.body(429, b"", {"Retry-After": "300"})
+            self.body(429, b"", {"Retry-After": "3"})
             return
         self.send_response(206)
         first, last = self.headers["Range"].removeprefix("bytes=").split("-")
