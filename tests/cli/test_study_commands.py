@@ -67,14 +67,15 @@ def test_a_whole_study(tmp_path: Path, text: Path) -> None:
 
 def test_a_study_with_a_bad_checkpoint_reports_the_rest(tmp_path: Path) -> None:
     found = write_series(tmp_path / "found")
-    (found / "step_010.safetensors").write_bytes(b"broken")
+    (found / "step_020.safetensors").write_bytes(b"broken")
     declared = tmp_path / "declared.toml"
     declared.write_text('name = "mine"\n[[series]]\npath = "found"\n[[probes]]\nname = "neural_persistence"\n')
     done = called("study", "run", declared, "--out", tmp_path / "out", "--workers", "1")
     (line,) = complaints(done)
-    assert line.startswith("Error: found step 10: read: ")
+    assert line.startswith("Error: found step 20: read: ")
     assert done.code == 1
     assert any(text.startswith("report: ") for text in done.out.splitlines())
+    assert toposcope.Study.load(tmp_path / "out").runs()["n_parameters"].item() > 0  # of the last one that is whole
 
 
 def write_published(folder: Path) -> Path:

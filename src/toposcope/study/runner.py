@@ -428,8 +428,9 @@ class _Runner:
                 yield task
 
     def _put_n_parameters(self, name: str, evidence: Mapping[int, bytes]) -> None:
-        summary = msgspec.msgpack.decode(evidence[max(evidence)], type=CheckpointSummary)
-        self.store.set_n_parameters(name, n_parameters(summary))
+        read = (msgspec.msgpack.decode(evidence[s], type=CheckpointSummary) for s in sorted(evidence, reverse=True))
+        if whole := next((summary for summary in read if not summary.error), None):
+            self.store.set_n_parameters(name, n_parameters(whole))
 
     def _keep_examined(self, name: str, key: str, examined: Examined | TaskFailure) -> None:
         """Store what the doctor found in a series, with what it follows from."""
