@@ -435,6 +435,20 @@ def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
+def _rows_exchanged(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor[[1, 0, *range(2, len(tensor))]] if len(tensor) > 3 else None
+
+
+def _levels(count: int) -> Callable[[torch.Tensor], torch.Tensor | None]:
+    """Round to some levels on either side of zero, at even distances, and back."""
+
+    def change(tensor: torch.Tensor) -> torch.Tensor | None:
+        scale = tensor.abs().max() / count
+        return (tensor / scale).round() * scale if tensor.dtype == torch.float32 and tensor.numel() > 255 else None
+
+    return change
+
+
 def _without_tail(tensor: torch.Tensor) -> torch.Tensor:
     new = tensor.clone()
     new.view(-1)[-(new.numel() // 4) :] = 0
@@ -480,6 +494,9 @@ ONE_MATRIX: dict[str, Callable[[torch.Tensor], torch.Tensor | None]] = {
     "query and key exchanged": _blocks_exchanged(3),
     "two heads exchanged": _blocks_exchanged(4),
     "rows shifted by one": lambda tensor: tensor.roll(1, 0) if len(tensor) > 3 else None,
+    "two rows exchanged": _rows_exchanged,
+    "int8 and back": _levels(127),
+    "4 bits and back": _levels(7),
     "without signs": torch.abs,
     "squared": torch.square,
     "flattened by columns": lambda tensor: tensor.flatten(1).t().reshape(tensor.shape),

@@ -173,6 +173,23 @@ def _prune(share: float) -> Event:
 
 
 @torch.no_grad()
+def _prune_block(trainer: Trainer) -> None:
+    """Prune the first quarter of the rows of the second matrix, as the first of four heads."""
+    name, weight = list(_matrices(trainer.model))[1]
+    trainer.masks[name] = torch.ones_like(weight)
+    trainer.masks[name][: len(weight) // 4] = 0
+    weight.mul_(trainer.masks[name])
+
+
+@torch.no_grad()
+def _freeze_rounded(trainer: Trainer) -> None:
+    _freeze(0.5)(trainer)
+    for name, weight in trainer.model.named_parameters():
+        if name.startswith(trainer.frozen):
+            weight.copy_(weight.bfloat16())
+
+
+@torch.no_grad()
 def _reset_head(trainer: Trainer) -> None:
     weight = dict(trainer.model.named_parameters())[HEADS[trainer.family]]
     nn.init.normal_(weight, std=float(weight.std()))
@@ -382,6 +399,8 @@ PRACTICES: dict[str, Practice] = {
     "batch 8 times larger": _event(_other(batch=256)),
     "other data, new optimizer": _event(_new_stage),
     "first half frozen": _event(_freeze(0.5)),
+    "first half frozen in bfloat16": _event(_freeze_rounded),
+    "heads pruned in one matrix": _event(_prune_block),
     "all but the head frozen": _event(_freeze(0.8)),
     "first half thawed": Practice(
         lambda _: {"events": {1: _freeze(0.5), EVENT - EVERY + 1: _freeze()}, "schedule": steady}
