@@ -81,7 +81,10 @@ def stuck_steps(name: str, group: Sequence[CheckpointSummary], summaries: Sequen
     held = [item for item in summaries if name in item.tensors]
     layer, _, kind = name.rpartition(".")
     first = group[0].tensors
-    rest = [other for other in first if other != name and other.startswith(f"{layer}.")]
+    names = list(first)
+    rest = [other for other in names if other != name and other.startswith(f"{layer}.")]
+    if not rest:  # a norm without a bias is frozen with what stands next to it
+        rest = [other for other in names[max(0, names.index(name) - 1) : names.index(name) + 2] if other != name]
     kin = [n for n, t in first.items() if n != name and not t.is_matrix and n.rpartition(".")[2] == kind]
     steps: set[int] = set()
     for run in stretches(group, held):
