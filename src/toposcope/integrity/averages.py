@@ -1,15 +1,16 @@
 """Checkpoints that are made of others: means, interpolated ones, early ones with nearly the final weights."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from scipy.optimize import nnls
 
 from toposcope.integrity import tuning
-from toposcope.integrity.finding import Suspect
-from toposcope.integrity.histories import History, complete_matrices, nearby
-from toposcope.typing import Vector
+from toposcope.integrity.finding import Suspect, steps_text
+from toposcope.integrity.histories import History, complete_matrices
+from toposcope.typing import Matrix, Vector
 
 
 def averages(histories: Sequence[History]) -> list[Suspect]:
@@ -50,9 +51,33 @@ def _weights(histories: Sequence[History], k: int) -> Vector | None:
     return np.asarray(weights) if is_mean else None
 
 
-def interpolated(histories: Sequence[History]) -> list[Suspect]:
-    """Find matrices that lie on the line through both neighbours to the last digit, while nearby none does."""
-    layers: dict[tuple[int, int, int], list[str]] = defaultdict(list)
+def copied(histories: Sequence[History]) -> list[Suspect]:
+    """Find checkpoints that differ by far less than weights move in any interval nearby, though not by nothing."""
+    layers: dict[tuple[int, int], list[str]] = defaultdict(list)
+    matrices = [history for history in histories if history.is_matrix]
+    for history in matrices:
+        moves, elapsed, floor = history.squared_moves, np.diff(history.steps), history.rounding_floor()
+        for lag, distances in enumerate(history.lagged_distances(2 * tuning.NEARBY), start=1):
+            # As far as it moves in the slowest interval between or beside them, a straight way.
+            paces = np.pad(moves / elapsed**2, 1, constant_values=np.inf)
+            windows = sliding_window_view(paces, lag + 2)
+            slowest = (windows[:, ::2] if lag == 1 else windows).min(axis=1)
+            usual = slowest * np.minimum(elapsed[: len(distances)], elapsed[lag - 1 :]) ** 2
+            for k in np.flatnonzero((distances > 0) & (distances + floor[lag:] < tuning.MAX_COPY**2 * usual)).tolist():
+                layers[int(history.steps[k]), int(history.steps[k + lag])].append(history.name)
+    suspects = []
+    for steps, names in sorted(layers.items()):
+        reason = f"steps {steps[0]} and {steps[1]} differ by less than a thousandth of a move nearby: a copy with noise"
+        most = 2 * len(names) > len(matrices)
+        layers_of = [history.name for history in histories] if most else names
+        suspects.append(Suspect(steps, layers_of, "duplicate" if most else "still", reason))
+    return suspects
+
+
+def straight(histories: Sequence[History]) -> list[Suspect]:
+    """Find stretches on a line to the last digit, while nearby nothing is: interpolated, or extrapolated."""
+    layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    made: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
     for history in histories:
         if not history.is_matrix or len(history.steps) < tuning.MIN_AVERAGED:
             continue
@@ -63,13 +88,36 @@ def interpolated(histories: Sequence[History]) -> list[Suspect]:
         # Weights that only shrink or grow lie on a line, too.
         turned = squares - np.einsum("ij,ij->i", across, history.values[:-2]) ** 2 / history.squared_norms[:-2]
         floor = history.rounding_floor()[1:-1]
-        for k in np.flatnonzero((rests < floor) & (shares > 0.01) & (shares < 0.99)).tolist():
-            near = nearby(k, len(rests))
-            if (rests[k] + floor[k]) * max(squares[near]) < tuning.MAX_OFF_LINE * turned[k] * min(rests[near]):
-                before, step, after = history.steps[k : k + 3].tolist()
-                layers[before, step, after].append(history.name)
-    reason = "step {1} lies on the line from step {0} to step {2}, to the last digit: interpolated"
-    return [Suspect((k[1],), names, "off path", reason.format(*k)) for k, names in sorted(layers.items())]
+        on_line = (rests < floor) & (np.minimum(np.abs(shares), np.abs(shares - 1)) > tuning.MIN_SHARE)
+        if 2 * on_line.sum() > len(on_line):
+            continue
+        worst = (rests + floor) / np.maximum(turned, floor)
+        for begin, end in np.flatnonzero(np.diff(np.pad(on_line.astype(np.int8), 1))).reshape(-1, 2).tolist():
+            near = range(max(0, begin - tuning.NEARBY), min(len(rests), end + tuning.NEARBY))
+            off = [k for k in near if not on_line[k]]
+            if off and worst[begin:end].max() * max(squares[off]) < tuning.MAX_OFF_LINE * min(rests[off]):
+                line = tuple(history.steps[begin : end + 2].tolist())
+                layers[line].append(history.name)
+                inside = end - begin > 1 or not 0 < shares[begin] < 1
+                made[line].append(line[1:-1] if inside else (line[_extrapolated(history.values, begin)],))
+    suspects = []
+    for line, names in sorted(layers.items()):
+        steps = Counter(made[line]).most_common(1)[0][0]
+        reason = f"steps {line[0]} to {line[-1]} lie on a line, to the last digit: {steps_text(steps)} interpolated"
+        suspects.append(
+            Suspect(steps, names, "off path", reason + ("" if steps == line[1:-1] else ", or extrapolated"))
+        )
+    return suspects
+
+
+def _extrapolated(values: Matrix, begin: int) -> int:
+    """Return which of three on a line is not of the run: an end further from what is beyond it than the middle."""
+    for end, beyond in ((2, begin + 3), (0, begin - 1)):
+        if 0 <= beyond < len(values):
+            of_end, of_middle = (np.square(values[beyond] - values[begin + k]).sum() for k in (end, 1))
+            if of_end > of_middle:
+                return end
+    return 1
 
 
 def nearly_final(histories: Sequence[History], last: int) -> list[int]:

@@ -11,9 +11,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Suspect
-from toposcope.integrity.histories import History, complete_matrices, nearby
+from toposcope.integrity.histories import History, all_places, complete_matrices, convincing, nearby
 from toposcope.integrity.summary import TensorSummary
-from toposcope.typing import Indices, Vector
+from toposcope.typing import Indices, Matrix, Vector
 
 FRESH = "it has other values, which have nothing to do with those before"
 
@@ -35,7 +35,15 @@ def replaced(histories: Sequence[History]) -> list[Suspect]:
             before, step = int(history.steps[k]), int(history.steps[k + 1])
             own_move = of_interval[before, step][history.name][1]
             others = [v for name, v in of_interval[before, step].items() if name != history.name]
-            if k > 0 and own_move > 1 and _stands_out(history, loss, k) and _is_alone(float(loss[k]), others):
+            if not convincing(_evidence(history, k), all_places(matrices)):
+                continue
+            if (
+                k > 0
+                and own_move > 1
+                and loss[k] > tuning.MIN_LOSS
+                and _stands_out(history, loss, k)
+                and _is_alone(float(loss[k]), others)
+            ):
                 how = _how(history.tensors[before], history.tensors[step], history, k)
                 if how != FRESH or _keeps_its_past(history, k):
                     found[step][history.name] = how
@@ -49,6 +57,17 @@ def replaced(histories: Sequence[History]) -> list[Suspect]:
         reason = f"{since} {', '.join(sorted(set(hows.values())))}, while other matrices go on; fetch or save it again"
         suspects.append(Suspect((step,), list(hows), "off path" if step == last else "break", reason))
     return suspects
+
+
+def _evidence(history: History, k: int) -> float:
+    """Return the evidence of a matrix that it moves further in the k-th interval than it does nearby."""
+    places = range(max(0, k - tuning.NEARBY), min(len(history.steps), k + 2 + tuning.NEARBY))
+
+    def ratio(values: Matrix, floor: float) -> float:
+        squares = np.square(np.diff(values, axis=0)).sum(axis=1) + floor
+        return float(np.sqrt(squares[k - places[0]] / np.delete(squares, k - places[0]).max()))
+
+    return history.evidence(places, {k}, ratio)
 
 
 def _losses(history: History) -> Vector:

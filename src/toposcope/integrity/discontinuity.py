@@ -13,15 +13,15 @@ from itertools import pairwise
 import numpy as np
 
 from toposcope.integrity import tuning
-from toposcope.integrity.averages import averages, interpolated, nearly_final
+from toposcope.integrity.averages import averages, copied, nearly_final, straight
 from toposcope.integrity.breaks import branched, replaced, rescaled
 from toposcope.integrity.duplicates import final_weights
 from toposcope.integrity.finding import Finding, Suspect, steps_text
-from toposcope.integrity.histories import History, nearby, summed, tensor_histories
+from toposcope.integrity.histories import History, all_places, convincing, nearby, tensor_histories
 from toposcope.integrity.order import find_reversed, find_swaps
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.progress import Progress, silent
-from toposcope.typing import Steps, Vector
+from toposcope.typing import Matrix, Steps, Vector
 
 
 def discontinuities(
@@ -45,6 +45,10 @@ def discontinuities(
     if early:
         yield final_weights(early, last, "nearly those")
     histories = _long_enough([history.without({*early, *suspicious}) for history in histories])
+    counts: dict[str, dict[int, int]] = defaultdict(dict)
+    for item in whole:
+        for name, count in item.state.counters.items() if item.state else ():
+            counts[name][item.step] = count
     means = averages(histories)
     yield from (mean.finding(len(histories)) for mean in means)
     every = sorted({int(step) for history in histories for step in history.steps})
@@ -52,16 +56,25 @@ def discontinuities(
     for begin, end in pairwise(begins):
         rest = {*every[:begin], *every[end:]}
         part = [history.without(rest) if rest else history for history in histories]
-        yield from _by_rules(_long_enough(part), progress)
+        yield from _by_rules(_long_enough(part), counts, progress)
 
 
-def _by_rules(histories: Sequence[History], progress: Progress) -> Iterator[Finding]:
+def _by_rules(
+    histories: Sequence[History], counts: Mapping[str, Mapping[int, int]], progress: Progress
+) -> Iterator[Finding]:
     """Apply all rules to a stretch of a run, each to what the rules before it left."""
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
-        *(find_reversed, find_swaps, interpolated, partial(_off_path, longest=1), _off_path, _stretched),
-        *(_broken, replaced, rescaled, branched, _leapt),
+        *(
+            copied,
+            straight,
+            find_reversed,
+            partial(find_swaps, counts=counts),
+            partial(_off_path, longest=1),
+            _off_path,
+        ),
+        *(_stretched, _broken, replaced, rescaled, branched, _leapt),
     )
     for done, rule in enumerate(rules, start=1):
         progress("compare", done - 1, len(rules))
@@ -89,16 +102,13 @@ def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -
     layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
     single: dict[int, list[float]] = defaultdict(list)
-    matrices = {history.name for history in histories if history.is_matrix}
     for history in histories:
         for steps, ratio in _detours(history, longest):
             layers[steps].append(history.name)
             ratios[steps].append(ratio)
         if history.is_matrix and longest > 1:
             walking = history.two_intervals()
-            ratios_alone = _detour_ratios(
-                [summed(parts) for parts in history.lagged_distances(2)], history.rounding_floor(), 1
-            )
+            ratios_alone = _detour_ratios(history.lagged_distances(2), history.rounding_floor(), 1)
             for k, ratio in enumerate(ratios_alone, start=1):
                 far = ratio > tuning.MIN_DETOUR_OF_MOST and (
                     _is_a_detour(history, walking, k, k + 1) or _is_louder(ratios_alone, k - 1)
@@ -112,18 +122,29 @@ def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -
             layers[step,] = [history.name for history in histories]
             ratios[step,] = [median]
     suspects = []
+    known = {history.name: history for history in histories}
     for steps, names in sorted(layers.items()):
-        if (
-            len(names) >= tuning.MIN_AGREEING
-            or not matrices.isdisjoint(names)
-            or max(ratios[steps]) > tuning.MIN_DETOUR_OF_VECTOR
-        ):
+        if convincing(sum(_evidence(known[name], steps) for name in names), all_places(histories)):
             further = (
                 f"{_times(float(np.median(ratios[steps])))} further from the neighbours than these from each other"
             )
             reason = f"{steps_text(steps)} {'is' if len(steps) == 1 else 'are'} off the path: {further}"
             suspects.append(Suspect(steps, names, "off path", reason))
     return suspects
+
+
+def _evidence(history: History, steps: tuple[int, ...]) -> float:
+    """Return the evidence of one tensor that it is off its path at some steps."""
+    at = np.flatnonzero(np.isin(history.steps, steps)).tolist()
+    if not at or at[0] == 0 or at[-1] + 1 == len(history.steps):
+        return 0.0
+    places = [at[0] - 1, at[0], at[-1], at[-1] + 1]
+    return history.evidence(places, range(places[0], places[-1]), _detour_ratio)
+
+
+def _detour_ratio(values: Matrix, floor: float) -> float:
+    there, back, across = (float(np.square(values[a] - values[b]).sum()) for a, b in ((0, 1), (2, 3), (0, 3)))
+    return float(np.sqrt((min(there, back) + floor) / (across + floor)))
 
 
 def _times(ratio: float) -> str:
@@ -148,15 +169,9 @@ def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], floa
         return None
     n, floor = len(history.steps), history.rounding_floor()
     lagged, walking = history.lagged_distances(min(longest + 1, n - 1)), history.two_intervals()
-    wholes = [summed(parts) for parts in lagged]
     for length in range(1, min(len(lagged), (n + 1) // 2)):
-        ratios = _detour_ratios(wholes, floor, length)
-        far = ratios > tuning.MIN_DETOUR
-        if not far.any():
-            continue
-        quarters = _detour_ratios(lagged, floor[:, None] / tuning.QUARTERS, length).min(axis=1)
-        candidates = np.flatnonzero(far & (quarters > tuning.MIN_DETOUR_OF_QUARTER))
-        for k in sorted(candidates.tolist(), key=lambda k: -float(ratios[k])):
+        ratios = _detour_ratios(lagged, floor, length)
+        for k in sorted(np.flatnonzero(ratios > tuning.MIN_DETOUR).tolist(), key=lambda k: -float(ratios[k])):
             alone = length == 1 and history.is_matrix and _is_louder(ratios, k)
             if alone or _is_a_detour(history, walking, k + 1, k + 1 + length):
                 return tuple(history.steps[k + 1 : k + 1 + length].tolist()), float(ratios[k])
@@ -241,7 +256,7 @@ def _lasting(histories: Sequence[History], jumps: dict[int, list[tuple[str, floa
     matrices = {history.name for history in histories if history.is_matrix}
     every = sorted({int(step) for history in histories for step in history.steps})
     for step, layers in sorted(jumps.items()):
-        most = 2 * len(layers) > len(matrices)
+        most = 2 * len(layers) > max(len(matrices), 2 * tuning.MIN_AGREEING - 1)
         named = [(n, f) for n, f, purity in layers if most or purity > tuning.MIN_PURITY]
         if not named:
             continue

@@ -1,11 +1,11 @@
 """History of a tensor over training, from its sketches: distances, correlations, scale factors."""
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity import tuning
@@ -14,6 +14,7 @@ from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Matrix, Steps, Vector
 
 WINDOW = 256  # checkpoints whose inner products are taken at once
+EVIDENCE = 32  # intervals on either side whose directions are usual
 ROUNDED = 1e-12  # more than the relative rounding of an inner product of sketches
 
 
@@ -53,30 +54,23 @@ class History:
         """Return the squared distances that rounding alone can make: every value off by one unit in the last place."""
         return self.rounding**2 * self.squared_norms
 
-    def lagged_distances(self, max_lag: int) -> list[Matrix]:
-        """Return squared distances between checkpoints k and k + lag, for lags from 1 on, by quarter of the sketch."""
-        width = self.values.shape[1] // tuning.QUARTERS * tuning.QUARTERS
-        dealt = self.values[:, :width].reshape(len(self.steps), -1, tuning.QUARTERS).transpose(0, 2, 1).copy()
-        moves = (dealt[lag:] - dealt[:-lag] for lag in range(1, min(max_lag, len(self.steps) - 1) + 1))
-        return [np.asarray(np.einsum("kqi,kqi->kq", move, move)) for move in moves]
+    def lagged_distances(self, max_lag: int) -> list[Vector]:
+        """Return squared distances between checkpoints k and k + lag, for lags from 1 on."""
+        lags = range(1, min(max_lag, len(self.steps) - 1) + 1)
+        return [np.square(self.values[lag:] - self.values[:-lag]).sum(axis=1) for lag in lags]
 
-    def distances(self) -> NDArray[np.float64]:
-        """Return all squared distances, shape (n, n, `QUARTERS`), by quarter of the sketch."""
-        width = self.values.shape[1] // tuning.QUARTERS * tuning.QUARTERS
-        # Contiguous, as quick products of matrices need them.
-        dealt = self.values[:, :width].reshape(len(self.steps), -1, tuning.QUARTERS).transpose(2, 0, 1).copy()
-        squares = np.einsum("qij,qij->qi", dealt, dealt)
-        found = squares[:, :, None] + squares[:, None, :] - 2 * (dealt @ dealt.transpose(0, 2, 1))
-        return np.asarray(np.maximum(found, 0).transpose(1, 2, 0))
+    def distances(self) -> Matrix:
+        """Return all squared distances, shape (n, n)."""
+        sums = self.squared_norms[:, None] + self.squared_norms
+        return np.asarray(np.maximum(sums - 2 * (self.values @ self.values.T), 0))
 
     @cached_property
     def shortest_possible_detour(self) -> int:
         """A length below which no stretch is off the path, by distances from inner products: quick, but rounded."""
-        floor, width = self.rounding_floor(), self.values.shape[1] // tuning.QUARTERS * tuning.QUARTERS
-        steps = summed(self.lagged_distances(1)[0])
+        floor, steps = self.rounding_floor(), self.squared_moves
         shortest = tuning.MAX_STRETCH + 1
         for begin in range(0, len(floor) - 2, WINDOW):
-            values = self.values[begin : begin + WINDOW + tuning.MAX_STRETCH + 1, :width]
+            values = self.values[begin : begin + WINDOW + tuning.MAX_STRETCH + 1]
             n = len(values)
             squares = np.einsum("ij,ij->i", values, values)
             sums = squares[:, None] + squares
@@ -107,6 +101,35 @@ class History:
         product = np.einsum("ij,ij->i", centred[:-1], centred[1:])
         scale = size[:-1] * size[1:]
         return np.asarray(np.divide(product, scale, out=np.ones_like(product), where=scale > 0))
+
+    def evidence(
+        self, places: Sequence[int], touched: Collection[int], ratio: Callable[[Matrix, float], float]
+    ) -> float:
+        """Return how unlikely it is by chance that these checkpoints are so far from each other, as a logarithm.
+
+        Random moves in D directions have a ratio of distances as large as R with a probability of about R to the -D. D
+        is that of the moves nearby, but for the intervals `touched`. Where the tensor goes to and fro along a few
+        directions, what lies beyond these is looked at, too.
+        """
+        low, high = max(0, min(places) - EVIDENCE), max(places) + EVIDENCE + 1
+        moves = np.diff(self.values[low:high], axis=0)
+        moves = np.delete(moves, [k - low for k in touched], axis=0)
+        values, most = self.values[list(places)], 0.0
+        floor = self.rounding**2 * float(np.square(values).sum(axis=1).mean())
+        for _ in range(tuning.MAX_DIRECTIONS):
+            squares = np.einsum("ij,ij->i", moves, moves)
+            moves = moves[squares > 0] / np.sqrt(squares[squares > 0, None])
+            products = moves @ moves.T
+            # A pair of moves along one line more than there is, so that few moves do not seem to have many directions.
+            n_pairs = len(moves) * (len(moves) - 1) / 2
+            directions = (n_pairs + 1) / ((float(np.square(products).sum()) - len(moves)) / 2 + 1)
+            most = max(most, directions * math.log(ratio(values, floor)))
+            if not len(moves):
+                break
+            main = np.linalg.eigh(products)[1][:, -1] @ moves
+            main /= np.linalg.norm(main)
+            moves, values = moves - np.outer(moves @ main, main), values - np.outer(values @ main, main)
+        return most
 
     def scale_factors(self) -> tuple[Vector, Vector]:
         """Return by what factor each checkpoint multiplies the one before, and the relative size of the residual."""
@@ -147,17 +170,22 @@ def tensor_histories(
     return found
 
 
-def summed(parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add up squared distances over the quarters, the last axis."""
-    return np.asarray(parts.sum(axis=-1))
-
-
 def complete_matrices(histories: Sequence[History]) -> list[History]:
     """Return the matrices that are known at as many steps as any; none if they are not most of the matrices."""
     matrices = [history for history in histories if history.is_matrix]
     count = max((len(history.steps) for history in matrices), default=0)
     complete = [history for history in matrices if len(history.steps) == count]
     return complete if 2 * len(complete) > len(matrices) else []
+
+
+def convincing(evidence: float, n_looks: int) -> bool:
+    """Return whether chance gives as much evidence in one of so many looks in less than one series of a thousand."""
+    return evidence > math.log(n_looks / tuning.MAX_CHANCE)
+
+
+def all_places(histories: Sequence[History]) -> int:
+    """Count the checkpoints of all tensors."""
+    return sum(len(history.steps) for history in histories)
 
 
 def nearby(k: int, n: int) -> list[int]:

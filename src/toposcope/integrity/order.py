@@ -1,5 +1,6 @@
 """Checkpoints, or tensors of them, that are swapped, and stretches that are stored in reverse order."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,28 +11,25 @@ import numpy as np
 
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Suspect
-from toposcope.integrity.histories import History, summed
+from toposcope.integrity.histories import History, convincing
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Indices, Matrix, Vector
 
 CHUNK = 256  # checkpoints whose distances are held at once, with the `MAX_LAG` behind them
 
 
-def find_swaps(histories: Sequence[History]) -> list[Suspect]:
-    """Find pairs of checkpoints that hold each other's tensors."""
+def find_swaps(histories: Sequence[History], counts: Mapping[str, Mapping[int, int]] | None = None) -> list[Suspect]:
+    """Find pairs of checkpoints that hold each other's tensors; `counts` are those saved with them, by name."""
     suspects: list[Suspect] = []
     every = sorted({step for history in histories for step in history.steps.tolist()})
     gains = {history.name: _Gains(history) for history in histories if history.is_matrix}
-    while (swaps := _best_swaps(histories, gains, every)) and len(suspects) < len(every):
+    while (swaps := _best_swaps(histories, gains, every, counts or {})) and len(suspects) < len(every):
         moved: dict[str, set[int]] = defaultdict(set)
-        for (a, b), names, ratio in swaps:
+        for (a, b), names, reason in swaps:
             concerned = set(names)
             histories = [_swapped_back(h, a, b) if h.name in concerned else h for h in histories]
             for name in names:
                 moved[name] |= {a, b}
-            reason = (
-                f"steps {a} and {b} are swapped: in the other order the path past them is {ratio:.2g} times shorter"
-            )
             suspects.append(Suspect((a, b), names, "order", reason))
         for history in histories:
             if history.is_matrix:
@@ -48,11 +46,11 @@ class _Gains:
     """What swapping each pair of a matrix's checkpoints gains, by chunks of them: a swap changes only those near it."""
 
     def __init__(self, history: History) -> None:
-        self._chunks: dict[int, list[tuple[tuple[int, int], float, float]]] = {}
+        self._chunks: dict[int, list[tuple[tuple[int, int], float]]] = {}
         self._compute(history, range(1, len(history.steps) - 2, CHUNK))
 
-    def __iter__(self) -> Iterator[tuple[tuple[int, int], float, float]]:
-        """Yield the steps of a pair, how many times shorter the path is in all, and in the least quarter."""
+    def __iter__(self) -> Iterator[tuple[tuple[int, int], float]]:
+        """Yield the steps of a pair, and how many times shorter the path is."""
         return chain.from_iterable(self._chunks.values())
 
     def update(self, history: History, moved: Collection[int]) -> None:
@@ -69,61 +67,78 @@ class _Gains:
 
 
 def _best_swaps(
-    histories: Sequence[History], gains: Mapping[str, _Gains], every: Sequence[int]
-) -> list[tuple[tuple[int, int], list[str], float]]:
-    """Return the swaps that shorten the path the most, with the tensors that agree and the ratio."""
-    votes: dict[tuple[int, int], list[tuple[str, float]]] = defaultdict(list)
-    of_matrices: dict[tuple[int, int], list[float]] = defaultdict(list)
+    histories: Sequence[History],
+    gains: Mapping[str, _Gains],
+    every: Sequence[int],
+    counts: Mapping[str, Mapping[int, int]],
+) -> list[tuple[tuple[int, int], list[str], str]]:
+    """Return the swaps that shorten the path the most, with the tensors that agree and the reason."""
+    votes: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
     for name, of_pairs in gains.items():
-        for pair, ratio, least in of_pairs:
-            if ratio > tuning.MIN_GAIN_OF_SEVERAL and least > tuning.MIN_GAIN_OF_QUARTER:
-                votes[pair].append((name, ratio))
-            of_matrices[pair].append(ratio)
-    candidates = []
-    for pair, layers in votes.items():
-        strong = [x for x in layers if x[1] > tuning.MIN_GAIN]
-        agreeing = layers if len(layers) >= tuning.MIN_AGREEING else strong
-        if agreeing:
-            ratio = float(np.median([r for _, r in agreeing]))
-            candidates.append((sum(np.log(r) for _, r in agreeing), pair, [n for n, _ in agreeing], ratio))
-    for pair, ratios in of_matrices.items():
-        median = float(np.median(ratios))
-        if 2 * len(ratios) > max(len(gains), 2 * tuning.MIN_MATRICES - 1) and median > tuning.MIN_GAIN_OF_MOST:
-            candidates.append((len(ratios) * np.log(median), pair, [history.name for history in histories], median))
+        for pair, ratio in of_pairs:
+            votes[pair][name] = ratio
+    matrices = {history.name: history for history in histories if history.is_matrix}
     place = {step: k for k, step in enumerate(every)}
     touched = np.zeros(len(every), dtype=np.bool_)
     swaps = []
-    for _, pair, names, ratio in sorted(candidates, key=lambda c: (c[0], len(c[2])), reverse=True):
+    for pair, ratios in sorted(votes.items(), key=lambda v: (sum(map(math.log, v[1].values())), v[0]), reverse=True):
         around = slice(max(0, place[pair[0]] - 2 * tuning.NEARBY), place[pair[1]] + 2 * tuning.NEARBY)
-        if not touched[around].any():
-            swaps.append((pair, names, ratio))
-        touched[around] = True
+        if touched[around].any():
+            continue
+        moving = [name for name, history in matrices.items() if name in ratios or _moves_past(history, *pair)]
+        most = 2 * len(ratios) > len(moving)
+        in_order = any(a < b for of in counts.values() if (a := of.get(pair[0])) is not None and (b := of.get(pair[1])))
+        enough = max(tuning.MIN_AGREEING, tuning.MIN_BROKEN_SHARE * len(moving))
+        if not most and (in_order or len(ratios) < enough):
+            continue
+        evidence = sum(_evidence(matrices[name], *pair) for name in ratios)
+        # All tensors of a checkpoint change places together; fewer could be any choice of them, at any lag.
+        n_looks = len(every) * (1 if most else len(moving) * tuning.MAX_LAG)
+        if convincing(evidence - (0 if most else len(moving) * math.log(2)), n_looks):
+            touched[around] = True
+            shorter = f"in the other order the path past them is {np.median(list(ratios.values())):.2g} times shorter"
+            whose = "steps {} and {} are swapped" + (", but not the counters saved with them" if in_order else "")
+            names = list(matrices) if most else list(ratios)
+            swaps.append((pair, names, f"{whose.format(*pair)}: {shorter}"))
     return swaps
 
 
-def _swap_gains(history: History, begin: int, walking: Vector) -> Iterator[tuple[tuple[int, int], float, float]]:
+def _moves_past(history: History, *pair: int) -> bool:
+    """Return whether a matrix walks past two checkpoints, so that it should show their order."""
+    a, b = np.searchsorted(history.steps, pair).tolist()
+    return a > 0 and b < len(history.steps) - 1 and _walks(history.walking(), a, b)
+
+
+def _evidence(history: History, *pair: int) -> float:
+    """Return the evidence of one matrix that two checkpoints are swapped."""
+    a, b = np.searchsorted(history.steps, pair).tolist()
+
+    def gain(values: Matrix, floor: float) -> float:
+        d = np.square(values[:, None] - values).sum(axis=2) + floor
+        if b - a == 1:
+            return float((d[0, 1] + d[1, 2] + d[2, 3]) / (d[0, 2] + d[1, 2] + d[1, 3]))
+        now, then = d[0, 1] + d[1, 2] + d[3, 4] + d[4, 5], d[0, 4] + d[4, 2] + d[3, 1] + d[1, 5]
+        return float(now / then)
+
+    places = [a - 1, a, b, b + 1] if b - a == 1 else [a - 1, a, a + 1, b - 1, b, b + 1]
+    # The ratio of the likelihoods of a random walk in either order: half of each of its intervals counts.
+    return len({a - 1, a, b - 1, b}) / 2 * history.evidence(places, {a - 1, a, b - 1, b}, gain)
+
+
+def _swap_gains(history: History, begin: int, walking: Vector) -> Iterator[tuple[tuple[int, int], float]]:
     """Yield the gains of the pairs whose first checkpoint is in the chunk from `begin` on, but for the very ends."""
     low, high = begin - 1, min(len(history.steps), begin + CHUNK + tuning.MAX_LAG + 1)
     near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
-    parts = near.distances()
     a, b = _pairs(high - low)
     floor = near.rounding_floor()[a]
-    now, then, middle = _paths(summed(parts), a, b)
+    now, then, middle = _paths(near.distances(), a, b)
     whole = _ratio(now[0] + now[1] + middle, then[0] + then[1] + middle, floor)
     # Both checkpoints must gain: at a break of the run, only one does.
     gains = np.minimum(*(_ratio(x, y, floor) for x, y in zip(now, then, strict=True)))
-    promising = np.flatnonzero((whole > tuning.MIN_GAIN_OF_EACH) & (gains > tuning.MIN_GAIN_OF_EACH))
-    if not len(promising):
-        return
-    a, b, whole, floor = a[promising], b[promising], whole[promising], floor[promising]
-    quarters = (_paths(part, a, b) for part in np.moveaxis(parts, 2, 0))
-    least = np.min(
-        [_ratio(x + y + middle, v + w + middle, floor / tuning.QUARTERS) for (x, y), (v, w), middle in quarters], axis=0
-    )
-    for k in np.flatnonzero(least > 1):
+    for k in np.flatnonzero((whole > tuning.MIN_GAIN) & (gains > tuning.MIN_GAIN_OF_EACH)):
         pair = low + int(a[k]), low + int(b[k])
         if _walks(walking, *pair) and _fits(history, *pair):
-            yield (int(history.steps[pair[0]]), int(history.steps[pair[1]])), float(whole[k]), float(least[k])
+            yield (int(history.steps[pair[0]]), int(history.steps[pair[1]])), float(whole[k])
 
 
 @lru_cache(maxsize=8)
@@ -191,7 +206,7 @@ def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float,
     n = len(matrices[0].steps)
     low, high = max(0, begin - 2), min(n, begin + CHUNK + tuning.MAX_STRETCH + 2)
     near = [replace(h, steps=h.steps[low:high], values=h.values[low:high]) for h in matrices]
-    distances = np.stack([summed(h.distances()) + h.rounding_floor()[0] for h in near])
+    distances = np.stack([h.distances() + h.rounding_floor()[0] for h in near])
 
     def times(a: Indices, b: Indices, c: Indices, d: Indices) -> Vector:
         """Return how many times further a is from b than c from d, in the median over the matrices."""

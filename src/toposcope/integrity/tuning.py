@@ -68,24 +68,22 @@ MIN_SPREAD_LINES = 16  # rows or columns needed to estimate their spread
 # Histories of tensors
 MIN_HISTORY, MIN_SKETCH = 5, 16  # checkpoints, and values of a sketch; of fewer, a walk often comes back
 NEARBY = 4  # checkpoints on either side that something is compared with
-QUARTERS = 4  # parts of a sketch; what a single one shows is the work of a few values
 MAX_STRETCH = 64  # largest lag, in checkpoints, at which distances are compared
+MAX_CHANCE = 1e-3  # series in which chance alone makes a tensor seem off its path, or checkpoints swapped
+MAX_DIRECTIONS = 5  # main directions of a tensor's moves that are looked beyond
 MIN_AGREEING = 3  # tensors that agree where each of them shows less
 MIN_MATRICES = 6  # needed for a median over the matrices
 MIN_WALKING = 0.8  # squared distance over two intervals over the sum of both: 1 for a walk, 1/2 for noise
 
 # Off the path: distance from the neighbours over that between them; 1/2 straight on, 1/sqrt 2 for a walk, 1 for noise
 MIN_DETOUR = 2.0
-MIN_DETOUR_OF_QUARTER = 1.4  # in each quarter of the values, so that a few do not decide
 MIN_DETOUR_OF_MOST = 1.25  # of the median over the matrices, which scatters less
-MIN_DETOUR_OF_VECTOR = 4.0  # where only a vector or two show it: they have few directions and may walk in a circle
 CORRELATION_LOSS = 0.5  # share of the neighbours' correlation lost too, where a matrix does not walk
 MIN_LOUDNESS = 2.0  # or a detour relative to all but one nearby; a learning rate that is high stays so for a while
 
 # Swapped and reversed checkpoints: how many times shorter the path past them is in the other order
-MIN_GAIN = 1.5  # 5/3 for neighbours of a random walk, 3 for straight movement, at most 1 in the right order
-MIN_GAIN_OF_SEVERAL, MIN_GAIN_OF_MOST = 1.3, 1.2  # where three tensors agree; in the median over the matrices
-MIN_GAIN_OF_EACH, MIN_GAIN_OF_QUARTER = 1.1, 1.1  # at each of the two checkpoints; in each quarter of the values
+MIN_GAIN = 1.2  # 5/3 for neighbours of a random walk, 3 for straight movement, at most 1 in the right order
+MIN_GAIN_OF_EACH = 1.1  # at each of the two checkpoints
 MIN_WALK_AFTER = 0.6  # walk ratio at both checkpoints once they are swapped back
 MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
 MIN_LENGTH = 3  # checkpoints of a reversed stretch
@@ -98,6 +96,8 @@ MAX_MEAN_REST = 0.6  # distance from the mean over that from multiples of the ch
 MAX_WEIGHT = 0.8  # of one checkpoint in a mean
 MIN_MERGE_JUMP = 1.5  # movement of the median matrix where a run goes on from a mean, over that before and after
 MIN_AVERAGED = 4  # checkpoints of which a mean may be made
+MIN_SHARE = 0.01  # of the way between two checkpoints, that another on their line is from either
+MAX_COPY = 1e-3  # distance of a copy with noise, in units of the smallest move nearby; schedules reach a tenth
 MAX_OFF_LINE = 1e-4  # squared distance from the line through both neighbours, relative to that nearby
 
 # Nearly the final weights
