@@ -2,12 +2,14 @@
 
 from functools import cache
 
+import msgspec
 import numpy as np
 import pytest
 import torch
 from sick_series import PYTHIA, Series, faults, faults_of, seen, shapes
 
 from toposcope.integrity import Finding, diagnose
+from toposcope.integrity.training_state import OPTIMIZER, TrainingState
 
 EVEN = list(range(0, 10_000, 100))
 FIRST_SHARD = list(shapes())[:14]
@@ -98,3 +100,19 @@ def test_a_vector_may_walk_in_a_circle() -> None:
     for k, step in enumerate(EVEN):
         series[step][name] = torch.from_numpy(way[k]).to(torch.float32)
     assert faults_of(series) == []
+
+
+@pytest.mark.parametrize("n_directions", [1, 3])
+@pytest.mark.parametrize("counted", [False, True])
+def test_few_directions_show_no_order(n_directions: int, counted: bool) -> None:
+    """A matrix that goes to and fro along them comes back by chance; exchanged weights are still found."""
+    series = {step: dict(tensors) for step, tensors in trembling((0.001,), tuple(EVEN[:30])).items()}
+    rng = np.random.default_rng(n_directions)
+    way = np.cumsum(rng.standard_normal((30, n_directions)), axis=0) @ rng.standard_normal((n_directions, 1024))
+    for k, step in enumerate(series):
+        series[step]["gpt_neox.layers.1.attention.dense.weight"] = torch.from_numpy(0.01 * way[k]).reshape(32, 32)
+    state = {step: TrainingState({OPTIMIZER: step}) for step in series if counted}
+    for exchanged in (series, {**series, 1200: series[1600], 1600: series[1200]}):
+        summaries = [msgspec.structs.replace(item, state=state.get(item.step)) for item in seen(exchanged)]
+        found = [(finding.check, finding.steps) for finding in faults(summaries)]
+        assert found == ([] if exchanged is series else [("order", (1200, 1600))])

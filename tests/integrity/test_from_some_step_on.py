@@ -219,6 +219,32 @@ def test_an_interpolated_checkpoint(share: float, names: list[str]) -> None:
     assert "interpolated" in finding.message
 
 
+@pytest.mark.parametrize("times", [1.5, 2.0])
+def test_an_extrapolated_checkpoint(times: float) -> None:
+    first, then = plain()[BEGIN - 2 * EVERY], plain()[BEGIN - EVERY]
+    series = {**plain(), BEGIN: {n: torch.lerp(t, then[n], times) for n, t in first.items()}}
+    assert [(f.check, f.steps) for f in faults(seen(series)) if "on a line" in f.message] == [("off path", (BEGIN,))]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_an_interpolated_stretch(count: int) -> None:
+    steps = range(BEGIN, BEGIN + count * EVERY, EVERY)
+    before, after = plain()[BEGIN - EVERY], plain()[steps.stop]
+    line = {
+        s: {n: torch.lerp(t, after[n], (k + 1) / (count + 1)) for n, t in before.items()} for k, s in enumerate(steps)
+    }
+    assert [(check, at) for check, at, _ in faults_of({**plain(), **line})] == [("off path", tuple(steps))]
+
+
+@pytest.mark.parametrize("lag", [1, 3])
+@pytest.mark.parametrize("names", [[MATRIX], []], ids=["one matrix", "all tensors"])
+def test_a_copy_with_noise(lag: int, names: list[str]) -> None:
+    old, generator = plain()[BEGIN - lag * EVERY], torch.Generator().manual_seed(0)
+    copy = {n: old[n] + 1e-6 * old[n].std() * torch.randn(old[n].shape, generator=generator) for n in names or old}
+    (finding,) = faults(seen({**plain(), BEGIN: plain()[BEGIN] | copy}))
+    assert (finding.check, finding.steps) == ("still" if names else "duplicate", (BEGIN - lag * EVERY, BEGIN))
+
+
 def test_movement_along_a_line_is_not_interpolated() -> None:
     start, end = plain()[0], plain()[STEPS]
     line = {s: {n: torch.lerp(t, end[n], s / STEPS) for n, t in start.items()} for s in plain()}

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -10,7 +11,7 @@ from scipy.optimize import nnls
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Suspect, steps_text
 from toposcope.integrity.histories import History, complete_matrices
-from toposcope.typing import Matrix, Vector
+from toposcope.typing import Vector
 
 
 def averages(histories: Sequence[History]) -> list[Suspect]:
@@ -76,8 +77,7 @@ def copied(histories: Sequence[History]) -> list[Suspect]:
 
 def straight(histories: Sequence[History]) -> list[Suspect]:
     """Find stretches on a line to the last digit, while nearby nothing is: interpolated, or extrapolated."""
-    layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    made: dict[tuple[int, ...], list[tuple[int, ...]]] = defaultdict(list)
+    lines: dict[tuple[int, ...], dict[str, tuple[int, ...]]] = defaultdict(dict)
     for history in histories:
         if not history.is_matrix or len(history.steps) < tuning.MIN_AVERAGED:
             continue
@@ -97,27 +97,41 @@ def straight(histories: Sequence[History]) -> list[Suspect]:
             off = [k for k in near if not on_line[k]]
             if off and worst[begin:end].max() * max(squares[off]) < tuning.MAX_OFF_LINE * min(rests[off]):
                 line = tuple(history.steps[begin : end + 2].tolist())
-                layers[line].append(history.name)
                 inside = end - begin > 1 or not 0 < shares[begin] < 1
-                made[line].append(line[1:-1] if inside else (line[_extrapolated(history.values, begin)],))
+                lines[line][history.name] = (
+                    line[1:-1] if inside else (line[_made(history, begin, float(shares[begin]))],)
+                )
     suspects = []
-    for line, names in sorted(layers.items()):
-        steps = Counter(made[line]).most_common(1)[0][0]
+    for line, made in sorted(lines.items()):
+        steps = Counter(made.values()).most_common(1)[0][0]
         reason = f"steps {line[0]} to {line[-1]} lie on a line, to the last digit: {steps_text(steps)} interpolated"
         suspects.append(
-            Suspect(steps, names, "off path", reason + ("" if steps == line[1:-1] else ", or extrapolated"))
+            Suspect(steps, list(made), "off path", reason + ("" if steps == line[1:-1] else ", or extrapolated"))
         )
     return suspects
 
 
-def _extrapolated(values: Matrix, begin: int) -> int:
-    """Return which of three on a line is not of the run: an end further from what is beyond it than the middle."""
-    for end, beyond in ((2, begin + 3), (0, begin - 1)):
-        if 0 <= beyond < len(values):
-            of_end, of_middle = (np.square(values[beyond] - values[begin + k]).sum() for k in (end, 1))
-            if of_end > of_middle:
-                return end
-    return 1
+def _made(history: History, begin: int, share: float) -> int:
+    """Return which of three checkpoints on a line is not of the run, by its distances to the checkpoints around.
+
+    What the middle, which lies at a share of the way, and each end should be away from the next beyond follows from how
+    far checkpoints nearby are from the next, the next but one and the one after: their moves go on as they do there.
+    """
+    low, v = max(0, begin - tuning.NEARBY), history.values
+    near = replace(
+        history, values=v[low : begin + 3 + tuning.NEARBY], steps=history.steps[low : begin + 3 + tuning.NEARBY]
+    )
+    one, two, three = (float(np.median(d)) for d in near.lagged_distances(3))
+    onwards = three - two - one
+    between = [one / (one + part**2 * two + part * onwards) for part in (share, 1 - share)]
+    beyond = [(two + part**2 * one - part * onwards) / two for part in (share / (1 - share), 1 / share - 1)]
+    expected = np.array([[beyond[0], one / two], between, [one / two, beyond[1]]])
+    costs = np.zeros(3)
+    for side, (end, next_one) in enumerate(((begin, begin - 1), (begin + 2, begin + 3))):
+        if 0 <= next_one < len(v):
+            of_end, of_middle = (np.square(v[next_one] - v[k]).sum() for k in (end, begin + 1))
+            costs += np.abs(np.log(np.maximum(expected[:, side], tuning.MIN_SHARE) * of_middle / of_end))
+    return int(costs.argmin())
 
 
 def nearly_final(histories: Sequence[History], last: int) -> list[int]:

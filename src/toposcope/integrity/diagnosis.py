@@ -19,7 +19,6 @@ from toposcope.integrity import (
     duplicates,
     foreign_log,
     initialisation,
-    order,
     rows,
     step_grid,
     values,
@@ -231,7 +230,6 @@ def diagnose(
     stated = [
         *counters.counter_findings(summaries),
         *foreign_log.log_findings(summaries, log),
-        *order.backwards(summaries, trained_at_first=0 in suspicious),
     ]
     # Where counters, or the log, show that checkpoints lie in each other's place, that explains all but their values.
     moved_to: list[Finding] = []

@@ -21,7 +21,7 @@ from toposcope.integrity.histories import History, all_places, convincing, nearb
 from toposcope.integrity.order import find_reversed, find_swaps
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.progress import Progress, silent
-from toposcope.typing import Matrix, Steps, Vector
+from toposcope.typing import Matrix, Vector
 
 
 def discontinuities(
@@ -102,25 +102,20 @@ def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -
     layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
     single: dict[int, list[float]] = defaultdict(list)
+    n_matrices = sum(history.is_matrix for history in histories)
     for history in histories:
         for steps, ratio in _detours(history, longest):
             layers[steps].append(history.name)
             ratios[steps].append(ratio)
         if history.is_matrix and longest > 1:
             walking = history.two_intervals()
-            ratios_alone = _detour_ratios(history.lagged_distances(2), history.rounding_floor(), 1)
-            for k, ratio in enumerate(ratios_alone, start=1):
-                far = ratio > tuning.MIN_DETOUR_OF_MOST and (
-                    _is_a_detour(history, walking, k, k + 1) or _is_louder(ratios_alone, k - 1)
-                )
-                single[int(history.steps[k])].append(float(ratio) if far else 0.0)
+            alone = _detour_ratios(history.lagged_distances(2), history.rounding_floor(), 1)
+            for k in np.flatnonzero(alone > tuning.MIN_DETOUR_OF_MOST).tolist():
+                if _is_a_detour(history, walking, k + 1, k + 2) or _is_louder(alone, k):
+                    single[int(history.steps[k + 1])].append(float(alone[k]))
     for step, of_matrices in single.items():
-        if (
-            len(of_matrices) >= tuning.MIN_MATRICES
-            and (median := float(np.median(of_matrices))) > tuning.MIN_DETOUR_OF_MOST
-        ):
-            layers[step,] = [history.name for history in histories]
-            ratios[step,] = [median]
+        if 2 * len(of_matrices) > max(n_matrices, 2 * tuning.MIN_MATRICES - 1):
+            layers[step,], ratios[step,] = [history.name for history in histories], of_matrices
     suspects = []
     known = {history.name: history for history in histories}
     for steps, names in sorted(layers.items()):
@@ -165,8 +160,6 @@ def _detours(history: History, longest: int) -> list[tuple[tuple[int, ...], floa
 
 def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], float] | None:
     """Return, of the shortest stretches off the path, the furthest; next to it a right one may look wrong."""
-    if history.shortest_possible_detour > longest:
-        return None
     n, floor = len(history.steps), history.rounding_floor()
     lagged, walking = history.lagged_distances(min(longest + 1, n - 1)), history.two_intervals()
     for length in range(1, min(len(lagged), (n + 1) // 2)):
@@ -308,8 +301,8 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
     for history in matrices:
         distances = np.sqrt(history.squared_moves + history.rounding_floor()[1:])
         elapsed = np.diff(history.steps)
-        # The first interval is left out: at the beginning everything moves.
-        for k in (k for k in _beyond_next(distances, elapsed) if k > 0):
+        # At the beginning everything moves.
+        for k in (np.flatnonzero(distances[1:] > tuning.MIN_LEAP * np.median(distances)) + 1).tolist():
             alike = (2 * elapsed >= elapsed[k]) & (np.arange(len(distances)) != k)
             if alike.sum() > tuning.NEARBY:
                 most = np.max((distances * np.maximum(1, elapsed[k] / elapsed))[alike])
@@ -327,13 +320,6 @@ def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
                 # The weights alone do not show whether a run was kicked or a checkpoint was damaged for good.
                 reason += "; a learning rate far too high, a batch of wrong data, or noise added to the checkpoints"
                 yield Suspect((step,), layers, "leap", reason, "note")
-
-
-def _beyond_next(distances: Vector, elapsed: Steps) -> list[int]:
-    """Return the intervals in which a matrix moves much further than in the next, where that is about as long."""
-    comparable = 2 * elapsed[1:] >= elapsed[:-1]
-    further = distances[:-1] > tuning.MIN_LEAP * distances[1:]
-    return [*np.flatnonzero(further | ~comparable).tolist(), len(distances) - 1]
 
 
 def _all_if_most(names: list[str], histories: Sequence[History]) -> list[str]:

@@ -13,9 +13,7 @@ from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Matrix, Steps, Vector
 
-WINDOW = 256  # checkpoints whose inner products are taken at once
 EVIDENCE = 32  # intervals on either side whose directions are usual
-ROUNDED = 1e-12  # more than the relative rounding of an inner product of sketches
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,25 +62,6 @@ class History:
         sums = self.squared_norms[:, None] + self.squared_norms
         return np.asarray(np.maximum(sums - 2 * (self.values @ self.values.T), 0))
 
-    @cached_property
-    def shortest_possible_detour(self) -> int:
-        """A length below which no stretch is off the path, by distances from inner products: quick, but rounded."""
-        floor, steps = self.rounding_floor(), self.squared_moves
-        shortest = tuning.MAX_STRETCH + 1
-        for begin in range(0, len(floor) - 2, WINDOW):
-            values = self.values[begin : begin + WINDOW + tuning.MAX_STRETCH + 1]
-            n = len(values)
-            squares = np.einsum("ij,ij->i", values, values)
-            sums = squares[:, None] + squares
-            across = np.maximum(sums - 2 * (values @ values.T) - ROUNDED * sums, 0)
-            # Between checkpoint a and checkpoint b lies the stretch.
-            nearer = np.minimum(steps[begin : begin + n - 1][:, None], steps[begin : begin + n - 1])
-            before = floor[begin : begin + n - 2, None]
-            far = nearer[:-1, 1:] + before > (1 - ROUNDED) * tuning.MIN_DETOUR**2 * (across[:-2, 2:] + before)
-            a, b = np.nonzero(np.triu(far))
-            shortest = min(shortest, int((b - a).min(initial=tuning.MAX_STRETCH)) + 1)
-        return shortest
-
     def walking(self) -> Vector:
         """Return the squared distance over two intervals over the sum of those over each, by its first checkpoint."""
         two, both = self.two_intervals()
@@ -116,17 +95,19 @@ class History:
         moves = np.delete(moves, [k - low for k in touched], axis=0)
         values, most = self.values[list(places)], 0.0
         floor = self.rounding**2 * float(np.square(values).sum(axis=1).mean())
-        for _ in range(tuning.MAX_DIRECTIONS):
+        for removed in range(tuning.MAX_DIRECTIONS):
             squares = np.einsum("ij,ij->i", moves, moves)
-            moves = moves[squares > 0] / np.sqrt(squares[squares > 0, None])
-            products = moves @ moves.T
+            # Beyond its main directions, what is smaller than the rounding moves in all directions.
+            real = squares > (floor if removed else 0)
+            moves, units = moves[real], moves[real] / np.sqrt(squares[real, None])
+            products = units @ units.T
             # A pair of moves along one line more than there is, so that few moves do not seem to have many directions.
             n_pairs = len(moves) * (len(moves) - 1) / 2
             directions = (n_pairs + 1) / ((float(np.square(products).sum()) - len(moves)) / 2 + 1)
             most = max(most, directions * math.log(ratio(values, floor)))
             if not len(moves):
                 break
-            main = np.linalg.eigh(products)[1][:, -1] @ moves
+            main = np.linalg.eigh(products)[1][:, -1] @ units
             main /= np.linalg.norm(main)
             moves, values = moves - np.outer(moves @ main, main), values - np.outer(values @ main, main)
         return most
@@ -165,7 +146,8 @@ def tensor_histories(
         moving = sketches.any(axis=1)
         steps, values = np.array(list(known))[moving], sketches[moving].astype(np.float64)
         if len(steps) >= tuning.MIN_HISTORY and values.shape[1] >= tuning.MIN_SKETCH:
-            rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in set(dtypes))
+            # Sketches are in float32.
+            rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in {*dtypes, "float32"})
             found.append(History(name, len(shape) >= 2, steps, values, rounding, known))
     return found
 

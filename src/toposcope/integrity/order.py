@@ -2,17 +2,15 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import chain
 
 import numpy as np
 
 from toposcope.integrity import tuning
-from toposcope.integrity.finding import Finding, Suspect
+from toposcope.integrity.finding import Suspect
 from toposcope.integrity.histories import History, convincing
-from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 from toposcope.typing import Indices, Matrix, Vector
 
 CHUNK = 256  # checkpoints whose distances are held at once, with the `MAX_LAG` behind them
@@ -22,18 +20,16 @@ def find_swaps(histories: Sequence[History], counts: Mapping[str, Mapping[int, i
     """Find pairs of checkpoints that hold each other's tensors; `counts` are those saved with them, by name."""
     suspects: list[Suspect] = []
     every = sorted({step for history in histories for step in history.steps.tolist()})
-    gains = {history.name: _Gains(history) for history in histories if history.is_matrix}
-    while (swaps := _best_swaps(histories, gains, every, counts or {})) and len(suspects) < len(every):
-        moved: dict[str, set[int]] = defaultdict(set)
+    gains: dict[str, list[tuple[tuple[int, int], float]]] = {}
+    while len(suspects) < len(every):
+        gains |= {h.name: list(_swap_gains(h)) for h in histories if h.is_matrix and h.name not in gains}
+        swaps = _best_swaps(histories, gains, every, counts or {})
+        if not swaps:
+            break
         for (a, b), names, reason in swaps:
-            concerned = set(names)
-            histories = [_swapped_back(h, a, b) if h.name in concerned else h for h in histories]
-            for name in names:
-                moved[name] |= {a, b}
+            histories = [_swapped_back(h, a, b) if h.name in names else h for h in histories]
+            gains = {name: of for name, of in gains.items() if name not in names}
             suspects.append(Suspect((a, b), names, "order", reason))
-        for history in histories:
-            if history.is_matrix:
-                gains[history.name].update(history, moved[history.name])
     return suspects
 
 
@@ -42,33 +38,9 @@ def _swapped_back(history: History, a: int, b: int) -> History:
     return history.swapped(*map(int, positions)) if len(positions) == 2 else history
 
 
-class _Gains:
-    """What swapping each pair of a matrix's checkpoints gains, by chunks of them: a swap changes only those near it."""
-
-    def __init__(self, history: History) -> None:
-        self._chunks: dict[int, list[tuple[tuple[int, int], float]]] = {}
-        self._compute(history, range(1, len(history.steps) - 2, CHUNK))
-
-    def __iter__(self) -> Iterator[tuple[tuple[int, int], float]]:
-        """Yield the steps of a pair, and how many times shorter the path is."""
-        return chain.from_iterable(self._chunks.values())
-
-    def update(self, history: History, moved: Collection[int]) -> None:
-        near = tuning.MAX_LAG + 2 * tuning.NEARBY
-        at = np.flatnonzero(np.isin(history.steps, list(moved)))
-        self._compute(
-            history, [k for k in self._chunks if ((k - 2 * tuning.NEARBY <= at) & (at < k + CHUNK + near)).any()]
-        )
-
-    def _compute(self, history: History, chunks: Iterable[int]) -> None:
-        walking = history.walking()
-        for begin in chunks:
-            self._chunks[begin] = list(_swap_gains(history, begin, walking))
-
-
 def _best_swaps(
     histories: Sequence[History],
-    gains: Mapping[str, _Gains],
+    gains: Mapping[str, Sequence[tuple[tuple[int, int], float]]],
     every: Sequence[int],
     counts: Mapping[str, Mapping[int, int]],
 ) -> list[tuple[tuple[int, int], list[str], str]]:
@@ -114,31 +86,31 @@ def _evidence(history: History, *pair: int) -> float:
     a, b = np.searchsorted(history.steps, pair).tolist()
 
     def gain(values: Matrix, floor: float) -> float:
-        d = np.square(values[:, None] - values).sum(axis=2) + floor
-        if b - a == 1:
-            return float((d[0, 1] + d[1, 2] + d[2, 3]) / (d[0, 2] + d[1, 2] + d[1, 3]))
-        now, then = d[0, 1] + d[1, 2] + d[3, 4] + d[4, 5], d[0, 4] + d[4, 2] + d[3, 1] + d[1, 5]
-        return float(now / then)
+        squared = np.square(values[:, None] - values).sum(axis=2) + floor
+        now, then, middle = _paths(squared, np.array([1]), np.array([len(values) - 2]))
+        return float(((sum(now) + middle) / (sum(then) + middle))[0])
 
     places = [a - 1, a, b, b + 1] if b - a == 1 else [a - 1, a, a + 1, b - 1, b, b + 1]
     # The ratio of the likelihoods of a random walk in either order: half of each of its intervals counts.
     return len({a - 1, a, b - 1, b}) / 2 * history.evidence(places, {a - 1, a, b - 1, b}, gain)
 
 
-def _swap_gains(history: History, begin: int, walking: Vector) -> Iterator[tuple[tuple[int, int], float]]:
-    """Yield the gains of the pairs whose first checkpoint is in the chunk from `begin` on, but for the very ends."""
-    low, high = begin - 1, min(len(history.steps), begin + CHUNK + tuning.MAX_LAG + 1)
-    near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
-    a, b = _pairs(high - low)
-    floor = near.rounding_floor()[a]
-    now, then, middle = _paths(near.distances(), a, b)
-    whole = _ratio(now[0] + now[1] + middle, then[0] + then[1] + middle, floor)
-    # Both checkpoints must gain: at a break of the run, only one does.
-    gains = np.minimum(*(_ratio(x, y, floor) for x, y in zip(now, then, strict=True)))
-    for k in np.flatnonzero((whole > tuning.MIN_GAIN) & (gains > tuning.MIN_GAIN_OF_EACH)):
-        pair = low + int(a[k]), low + int(b[k])
-        if _walks(walking, *pair) and _fits(history, *pair):
-            yield (int(history.steps[pair[0]]), int(history.steps[pair[1]])), float(whole[k])
+def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float]]:
+    """Yield the steps of each pair that gains by a swap, the very ends left out, and how much shorter the path is."""
+    walking = history.walking()
+    for low in range(0, len(history.steps) - 3, CHUNK):
+        high = min(len(history.steps), low + 1 + CHUNK + tuning.MAX_LAG + 1)
+        near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
+        a, b = _pairs(high - low)
+        floor = near.rounding_floor()[a]
+        now, then, middle = _paths(near.distances(), a, b)
+        whole = _ratio(now[0] + now[1] + middle, then[0] + then[1] + middle, floor)
+        # Both checkpoints must gain: at a break of the run, only one does.
+        gains = np.minimum(*(_ratio(x, y, floor) for x, y in zip(now, then, strict=True)))
+        for k in np.flatnonzero((whole > tuning.MIN_GAIN) & (gains > tuning.MIN_GAIN_OF_EACH)):
+            pair = low + int(a[k]), low + int(b[k])
+            if _walks(walking, *pair) and _fits(history, *pair):
+                yield (int(history.steps[pair[0]]), int(history.steps[pair[1]])), float(whole[k])
 
 
 @lru_cache(maxsize=8)
@@ -225,39 +197,3 @@ def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float,
             agrees &= (times(a, a + 1, b, a + 1) <= 1) & (times(b, b - 1, a, b - 1) <= 1)
         for gain, first in zip(gains[agrees].tolist(), a[agrees].tolist(), strict=True):
             yield gain, low + first, low + first + length
-
-
-def backwards(summaries: Sequence[CheckpointSummary], *, trained_at_first: bool) -> list[Finding]:
-    """Find a series that ends where a training begins; `trained_at_first` where step 0 is no initialisation."""
-    items = [item for item in summaries if not item.error]
-    if len(items) < tuning.MIN_LENGTH:
-        return []
-    first, last = items[0].tensors, items[-1].tensors
-    vectors = [name for name, tensor in last.items() if not tensor.is_matrix and tensor.sketch and name in first]
-    turned = [name for name in vectors if _is_constant(last[name]) and not _is_constant(first[name])]
-    if len(turned) >= tuning.MIN_CONSTANT_VECTORS and 2 * len(turned) >= len(vectors):
-        why = f"at its last step {len(turned)} of {len(vectors)} vectors are one number throughout, at its first not"
-    elif trained_at_first and len(items) > tuning.MIN_LENGTH and _tails_shrink(items):
-        why = "its matrices lose their outlying values from step to step"
-    else:
-        return []
-    steps = tuple(item.step for item in items)
-    middle = steps[len(steps) // 2] if len(steps) % 2 else None
-    words = f"the series runs backwards: {why}, as where a training begins; rename all checkpoints"
-    return [Finding("order", "fault", tuple(step for step in steps if step != middle), "", words)]
-
-
-def _tails_shrink(items: Sequence[CheckpointSummary]) -> bool:
-    names = [name for name, tensor in items[0].matrices.items() if all(name in item.tensors for item in items)]
-    falls = []
-    for name in names:
-        tensors = [item.tensors[name] for item in items]
-        if all(tensor.largest and tensor.norm > 0 for tensor in tensors):
-            tails = np.array([abs(tensor.largest_values()[0]) / tensor.norm for tensor in tensors])
-            falls.append(-float(np.corrcoef(np.argsort(np.argsort(tails)), np.arange(len(tails)))[0, 1]))
-    return bool(falls) and float(np.median(falls)) > tuning.MIN_TAIL_FALL
-
-
-def _is_constant(tensor: TensorSummary) -> bool:
-    values = tensor.values()
-    return len(values) > 1 and bool((values == values[0]).all())

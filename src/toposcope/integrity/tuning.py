@@ -88,8 +88,6 @@ MIN_WALK_AFTER = 0.6  # walk ratio at both checkpoints once they are swapped bac
 MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
 MIN_LENGTH = 3  # checkpoints of a reversed stretch
 MIN_TURNED_GAIN = 1.8  # of a reversed stretch on each side: k for a walk past k checkpoints, 1/k in the right order
-MIN_TAIL_FALL = 0.8  # rank correlation with which the largest value, relative to the rest, falls in reverse
-MIN_CONSTANT_VECTORS = 2  # of one number throughout at the last checkpoint, as where a training begins
 
 # Means of checkpoints
 MAX_MEAN_REST = 0.6  # distance from the mean over that from multiples of the checkpoint before: 1 a walk, 0.7 noise
