@@ -71,6 +71,62 @@ def test_one_update_for_several_steps_is_no_fault(tmp_path: Path) -> None:
     assert found(tmp_path, states) == []
 
 
+def test_a_vocabulary_that_grows_frozen_layers_and_adafactor_are_no_fault(tmp_path: Path) -> None:
+    """The optimizer goes with the weights of its own checkpoint, before the event and after it."""
+    torch.manual_seed(0)
+    head = nn.Linear(48, 24)
+    model = nn.Sequential(nn.Linear(24, 48), nn.Tanh(), head)
+    states: dict[int, State] = {}
+    for step in range(1, 15 * EVERY + 1):
+        if step == 1:
+            optimizer: torch.optim.Optimizer = torch.optim.Adafactor(model.parameters(), lr=1e-2)
+        elif step == 4 * EVERY + 1:
+            weight = torch.cat([head.weight.detach(), torch.randn(8, 48) / 50])
+            head = nn.Linear(48, 32)
+            head.weight = nn.Parameter(weight)
+            model[2] = head
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        elif step == 9 * EVERY + 1:
+            optimizer = torch.optim.SGD(head.parameters(), lr=1e-2, momentum=0.9)
+        optimizer.zero_grad()
+        x = torch.randn(64, 24)
+        (model(x)[:, :24] - x.flip(1)).square().mean().backward()
+        optimizer.step()
+        if step % EVERY == 0:
+            states[step] = copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+    assert found(tmp_path, states) == []
+
+
+@pytest.mark.parametrize("lengths", [[30] * 7 + [50] * 4 + [10], [12, 47, 31, 60, 25, 9, 44, 38, 20, 55, 16, 29]])
+@pytest.mark.parametrize("restart", [0, 7])
+def test_epochs_of_any_length_are_no_fault(lengths: list[int], restart: int, tmp_path: Path) -> None:
+    """Epoch 0 is saved after its steps, and a new optimizer counts from 0 again."""
+    states = {k: copy.deepcopy(trained(0)[0][step]) for k, step in enumerate(STEPS[1:])}
+    for k, state in states.items():
+        state["epoch"] = k
+        state["step"] = sum(lengths[: k + 1])
+        for moments in state["optimizer"]["state"].values():
+            moments["step"] = torch.tensor(float(sum(lengths[restart * (k >= restart) : k + 1])))
+        torch.save(state, tmp_path / f"epoch_{k}.pt")
+    assert [f for f in doctor(tmp_path, deep=True).findings if f.severity == "fault"] == []
+
+
+@pytest.mark.parametrize("harm", [torch.nan, torch.inf, 0.0])
+@pytest.mark.parametrize("place", ["ema", "callbacks.average.shadow"])
+def test_every_model_in_a_file_is_examined(harm: float, place: str, tmp_path: Path) -> None:
+    states = {}
+    for step, state in trained(0)[0].items():
+        average = copy.deepcopy(state["model"])
+        average["2.weight"] *= harm if step == STEPS[7] else 1.0
+        inner: State = average
+        for key in reversed(place.split(".")):
+            inner = {key: inner}
+        states[step] = {"model": state["model"], **inner}
+    (finding,) = found(tmp_path, states)
+    assert finding.check == ("non-finite" if harm else "dead layer")
+    assert (finding.steps, finding.layer) == ((STEPS[7],), f"{place.split('.')[0]}.2.weight")
+
+
 def _not_a_number(state: State) -> None:
     state["optimizer"]["state"][2]["exp_avg"][3, 4] = torch.nan
 
@@ -92,7 +148,32 @@ def _other_step(state: State) -> None:
     state["step"] += 2 * EVERY
 
 
-@pytest.mark.parametrize("harm", [_not_a_number, _negative_square, _other_shape, _earlier_optimizer, _other_step])
+def _empty(state: State) -> None:
+    state["optimizer"]["state"] = {}
+
+
+def _zeros(state: State) -> None:
+    for moments in state["optimizer"]["state"].values():
+        moments |= {name: torch.zeros_like(m) for name, m in moments.items() if name != "step"}
+
+
+def _another_run(state: State) -> None:
+    step = state["step"]
+    state["optimizer"] = copy.deepcopy(trained(1)[0][step]["optimizer"])
+
+
+def _exchanged(state: State) -> None:
+    moments = state["optimizer"]["state"]
+    moments[0], moments[4] = moments[4], moments[0]
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        *(_not_a_number, _negative_square, _other_shape, _earlier_optimizer, _other_step),
+        *(_empty, _zeros, _another_run, _exchanged),
+    ],
+)
 @pytest.mark.parametrize("place", [4, 7, COUNT - 2])
 def test_a_state_that_contradicts_itself(harm: Callable[[State], None], place: int, tmp_path: Path) -> None:
     states = copy.deepcopy(trained(0)[0])

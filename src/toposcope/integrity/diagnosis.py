@@ -19,6 +19,7 @@ from toposcope.integrity import (
     duplicates,
     foreign_log,
     initialisation,
+    moments,
     rows,
     step_grid,
     values,
@@ -26,7 +27,7 @@ from toposcope.integrity import (
 from toposcope.integrity.finding import Finding, merged, merged_remarks, steps_text
 from toposcope.integrity.layouts import Plan, layouts, unlike_manifest
 from toposcope.integrity.series_summaries import summarise_series
-from toposcope.integrity.summary import CheckpointSummary, summarise
+from toposcope.integrity.summary import CheckpointSummary, other_models, summarise
 from toposcope.progress import Progress, silent
 from toposcope.wording import examples
 
@@ -245,10 +246,12 @@ def diagnose(
     findings = [
         *values.unreadable(summaries),
         *stated,
-        *counters.state_findings(summaries),
+        *moments.state_findings(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
         *layouts(plan),
         *values.not_finite(summaries),
+        *values.not_finite(others := other_models(summaries)),
+        *values.dead(others),
         *dead,
         *rows.dead_parts(plan),
         *rows.exchanged_lines(plan),

@@ -1,6 +1,7 @@
 """A step 0 that does not look like an initialisation."""
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
@@ -17,22 +18,30 @@ def initialisation(summaries: Sequence[CheckpointSummary], excluded: Collection[
     """Judge step 0, if there is one and it was read; steps that hold others' weights are `excluded`."""
     first = summaries[0]
     # A single checkpoint without a step in its name is called step 0.
-    if first.step != 0 or first.error or len(summaries) < 2:
+    if first.step != 0 or first.error or len(summaries) < 2 or _is_trained(first):
         return
     reasons = by_values(summaries)
     others = [item for item in summaries[1:] if not item.error and item.step not in excluded]
-    if len(others) > 1:
-        reasons += _distances(first, others[0], others[-1])
-    if reasons:
-        yield Finding(
-            "initialisation", "fault", (0,), "", f"step 0 does not look like an initialisation: {'; '.join(reasons)}"
-        )
+    later = others[1:] if reasons else others[1:][-1:]  # noise about a fixed point may be near to any of many
+    distances = list(_distances(first, [*others[:1], *later])) if later else []
+    is_fault = bool(distances) or not (reasons and others and _goes_on(first, others[0]))
+    words = f"step 0 does not look like an initialisation: {'; '.join([*reasons, *distances])}"
+    if not is_fault:
+        words += f"; step {others[0].step} goes on from it, as where a run begins with trained weights"
+    if reasons or distances:
+        yield Finding("initialisation", "fault" if is_fault else "note", (0,), "", words)
+
+
+def _is_trained(first: CheckpointSummary) -> bool:
+    """Return whether step 0 says itself that training made steps before it, as an epoch 0 that has ended does."""
+    state = first.state
+    return state is not None and (max(state.counters.values(), default=0) > 0 or len(state.shapes) > len(state.zeros))
 
 
 def by_values(summaries: Sequence[CheckpointSummary]) -> list[str]:
     """Return the reasons against step 0 as an initialisation that its own values give."""
     first = summaries[0]
-    if first.step != 0 or first.error:
+    if first.step != 0 or first.error or _is_trained(first):
         return []
     learned = {n: t for n, t in first.tensors.items() if not _is_frozen(n, t, summaries)}
     return [*_norms(learned), *_matrices(learned)]
@@ -70,15 +79,30 @@ def _is_odd(spread: Spread) -> bool:
     )
 
 
-def _distances(first: CheckpointSummary, following: CheckpointSummary, last: CheckpointSummary) -> Iterator[str]:
-    """Compare distances to the next and to the last checkpoint, in the median over the matrices."""
-    ratios = []
+def _distances(first: CheckpointSummary, others: Sequence[CheckpointSummary]) -> Iterator[str]:
+    """Compare distances to the first of some checkpoints and to the others, in the median over the matrices."""
+    ratios: dict[int, list[float]] = defaultdict(list)
     for name, tensor in first.matrices.items():
-        near, far = following.tensors.get(name), last.tensors.get(name)
-        if near and far and tensor.sketch and near.shape == tensor.shape == far.shape and near.sketch and far.sketch:
-            start, to_next, to_last = (t.values().astype(np.float64) for t in (tensor, near, far))
-            distance = float(np.linalg.norm(start - to_next))
-            if math.isfinite(distance) and distance > 0:
-                ratios.append(float(np.linalg.norm(start - to_last)) / distance)
-    if ratios and np.median(ratios) < tuning.MIN_DISTANCE_RATIO:
-        yield f"it is nearer to the last checkpoint, step {last.step}, than to step {following.step}"
+        start = tensor.values().astype(np.float64)
+        known = [(item.step, item.tensors[name].values()) for item in others if name in item.tensors]
+        distances = {step: float(np.linalg.norm(start - v)) for step, v in known if len(v) == len(start) > 0}
+        next_one = distances.pop(others[0].step, 0.0)
+        if math.isfinite(next_one) and next_one > 0:
+            for step, distance in distances.items():
+                ratios[step].append(distance / next_one)
+    medians = {step: float(np.median(of_step)) for step, of_step in ratios.items()}
+    nearest = min(medians, key=medians.__getitem__, default=0)
+    if medians and medians[nearest] < tuning.MIN_DISTANCE_RATIO:
+        yield f"it is nearer to step {nearest} than to step {others[0].step}"
+
+
+def _goes_on(first: CheckpointSummary, following: CheckpointSummary) -> bool:
+    """Return whether the next checkpoint was trained from this one: most matrices are still alike."""
+    alike = []
+    for name, tensor in first.matrices.items():
+        other = following.tensors.get(name)
+        if other and len(other.sketch) == len(tensor.sketch) > 0:
+            a, b = tensor.values().astype(np.float64), other.values().astype(np.float64)
+            size = float(np.linalg.norm(a) * np.linalg.norm(b))
+            alike.append(float(a @ b) / size if size > 0 else 1.0)
+    return bool(alike) and float(np.median(alike)) > tuning.MIN_ALIKE

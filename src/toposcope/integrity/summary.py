@@ -4,7 +4,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import Any
 
@@ -12,13 +12,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints import roles
+from toposcope.checkpoints import formats, roles
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Entry, model_folder, torch_file
+from toposcope.checkpoints.formats.contents import Contents, text_of
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
-from toposcope.checkpoints.formats.weight_names import of_weights
-from toposcope.checkpoints.kinds import named_buffer
+from toposcope.checkpoints.formats.weight_names import ENDINGS, SHARD, is_other, of_weights
+from toposcope.checkpoints.kinds import COPY, named_buffer
 from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.checkpoints.steps import disagreement
 from toposcope.checkpoints.weights import Coverage
@@ -31,29 +32,23 @@ from toposcope.kernels.magnitudes import widened
 SKETCH_SIZE = 256
 """Values of a tensor that its sketch holds: enough to know distances between random vectors to about 5 %."""
 N_WINDOWS = 4  # windows of a tensor that a shallow look reads
-WINDOW_SIZE = 64  # values in each window
 MAX_READ_WHOLE = 1 << 15  # bytes of a tensor that one read takes no longer for than for its windows
 MIN_SQUARES = 1e-30  # sum of squares below which float32 may have underflowed
 PIECE_SIZE = 1 << 12  # values whose squares are added in float32; the sums are added in float64
+MAX_OTHERS = 16  # models next to the first that are read
+MIN_SHARED = 0.5  # share of the tensors of a file whose shapes the model has too, unless it is data
+WINDOW_SIZE = 64  # values in each window
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _DIGEST = re.compile(r'(?:W/)?"?[0-9a-f]{32,}(?:-\d+)?"?')
 """A version that is a digest of the content, an MD5 or longer, and not a time."""
 
 
 class FileSummary(msgspec.Struct, frozen=True):
-    """A file of weights.
-
-    Attributes
-    ----------
-    size : int
-    version : str
-    sha256 : str
-        As the source publishes it, or empty.
-    """
+    """A file of weights."""
 
     size: int
     version: str
-    sha256: str
+    sha256: str  # as the source publishes it, or empty
 
     @property
     def identity(self) -> str:
@@ -62,46 +57,24 @@ class FileSummary(msgspec.Struct, frozen=True):
 
 
 class TensorSummary(msgspec.Struct):
-    """A floating-point tensor, as stored.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype, role : str
-    n_bytes : int
-    spot : str
-        Hashes of the windows, joined by dots; only from a shallow look at local files.
-    content_hash : str
-        As `Entry.content_hash`; like the attributes below, only known if the whole tensor was read.
-    norm : float
-        Euclidean; NaN if unknown or not finite.
-    n_not_finite : int
-    is_zero : bool
-    sketch : bytes
-        At most `SKETCH_SIZE` values at fixed positions, float32.
-    largest, largest_at : bytes
-        The `N_LARGEST` values of largest magnitude, in descending order of it, float64, and their positions in the
-        flattened tensor, int64; empty if a value is not finite.
-    spread : Spread or None
-        Only at step 0.
-    lines : Lines or None
-        Rows and columns of zeros, and copied rows; None if there are none.
-    """
+    """A floating-point tensor, as stored; from `content_hash` on only known if the whole tensor was read."""
 
     shape: tuple[int, ...]
     dtype: str
     role: str
     n_bytes: int
-    spot: str = ""
-    content_hash: str = ""
-    norm: float = math.nan
+    spot: str = ""  # hashes of the windows, joined by dots; only from a shallow look at local files
+    content_hash: str = ""  # as `Entry.content_hash`
+    norm: float = math.nan  # Euclidean; NaN if not finite
     n_not_finite: int = 0
     is_zero: bool = False
-    sketch: bytes = b""
+    sketch: bytes = b""  # at most `SKETCH_SIZE` values at fixed positions, float32
+    # the `N_LARGEST` values of largest magnitude, in descending order of it, float64, and their positions in the
+    # flattened tensor, int64; empty if a value is not finite
     largest: bytes = b""
     largest_at: bytes = b""
-    spread: Spread | None = None
-    lines: Lines | None = None
+    spread: Spread | None = None  # only at step 0
+    lines: Lines | None = None  # rows and columns of zeros, and copied rows; None if there are none
 
     @property
     def is_matrix(self) -> bool:
@@ -122,47 +95,23 @@ class TensorSummary(msgspec.Struct):
 
 
 class CheckpointSummary(msgspec.Struct):
-    """What the doctor knows of one checkpoint.
-
-    Attributes
-    ----------
-    step : int
-    location : str
-    files : dict of FileSummary
-        Of weights, by name.
-    tensors : dict of TensorSummary
-        By name; parameters, scaled ones as they act, and running statistics; no masks, fixed tables and other buffers.
-    error, kind : str
-        Why it could not be opened or read, and `CheckpointError.kind`; empty if it could.
-    doubt : str
-        A disagreement of the index that does not keep the checkpoint from being read, or empty.
-    differs : dict of str
-        How tensors differ from the checkpoint's manifest, by name.
-    manifest_error : str
-        Why that manifest could not be understood, or empty.
-    coverage : Coverage or None
-        Which share of the parameters is measured; None if it could not be opened.
-    remarks : list of str
-        What was chosen or left unread in its files.
-    stated : str
-        How the step of its name differs from the one saved in it, or empty.
-    state : TrainingState or None
-        What else is saved in it; only of local checkpoints.
-    """
+    """What the doctor knows of one checkpoint."""
 
     step: int
     location: str
-    files: dict[str, FileSummary] = {}
+    files: dict[str, FileSummary] = {}  # of weights, by name
+    # parameters by name, scaled ones as they act, and running statistics; no masks, fixed tables and other buffers
     tensors: dict[str, TensorSummary] = {}
-    error: str = ""
+    others: dict[str, TensorSummary] = {}  # of other models in its files, such as moving averages, by key and name
+    error: str = ""  # why it could not be opened or read, and `CheckpointError.kind`; empty if it could
     kind: str = ""
-    doubt: str = ""
-    differs: dict[str, str] = {}
-    manifest_error: str = ""
-    coverage: Coverage | None = None
-    remarks: list[str] = []
-    stated: str = ""
-    state: TrainingState | None = None
+    doubt: str = ""  # a disagreement of the index that does not keep the checkpoint from being read, or empty
+    differs: dict[str, str] = {}  # how tensors differ from the checkpoint's manifest, by name
+    manifest_error: str = ""  # why that manifest could not be understood, or empty
+    coverage: Coverage | None = None  # which share of the parameters is measured; None if it could not be opened
+    remarks: list[str] = []  # what was chosen or left unread in its files
+    stated: str = ""  # how the step of its name differs from the one saved in it, or empty
+    state: TrainingState | None = None  # what else is saved in it; only of local checkpoints
 
     @property
     def matrices(self) -> dict[str, TensorSummary]:
@@ -220,6 +169,9 @@ def summarise(
                     tensor.spot, tensor.content_hash = _window_hashes(entry)
             summary.tensors[entry.name] = tensor
         if deep:
+            for name, entry in _of_other_models(checkpoint, summary.remarks):
+                (tensor,) = summarise_tensors([entry], [""], (flattened(block)[None] for block in entry.blocks()))
+                summary.others[name] = tensor
             for name, file in files.items():
                 if torch_file.claims([name]):
                     # The tensors of a remote file were just read, and come from the cache; the rest would be fetched.
@@ -268,6 +220,49 @@ def most_tensors(summaries: Iterable[CheckpointSummary]) -> int:
 def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
     """Return the stored tensors that the doctor examines: parameters, and the statistics of batch norms."""
     return iter(checkpoint.weights.parameters(statistics=True))
+
+
+def _of_other_models(checkpoint: Checkpoint, remarks: list[str]) -> Iterator[tuple[str, Entry]]:
+    """Yield the weights of other models in the files of a checkpoint, such as averages and targets, by key and name."""
+    copies = {name for name, kind in checkpoint.weights.others.items() if kind == COPY}
+    yield from ((entry.name, entry) for entry in checkpoint.weights.entries if entry.is_float and entry.name in copies)
+    others = {} if checkpoint.key else _places_of_others(checkpoint)  # those next to a key are steps of the series
+    if len(others) > MAX_OTHERS:
+        remarks.append(f"of {len(others)} other models in it, the values of the first {MAX_OTHERS} are examined")
+    shapes = {entry.shape for entry in checkpoint.entries}
+    for place, other in [*others.items()][:MAX_OTHERS]:
+        with suppress(ToposcopeError):  # a model that cannot be listed is none
+            weights = [*weights_of(other)]
+            if other.key or sum(entry.shape in shapes for entry in weights) > MIN_SHARED * len(weights):
+                yield from [(f"{place}.{entry.name}", entry) for entry in weights]
+
+
+def _places_of_others(checkpoint: Checkpoint) -> dict[str, Checkpoint]:
+    """Return the other models in a file by their keys, and files of weights that are not the checkpoint's by name."""
+    spec, files, others = checkpoint.source.spec, checkpoint.files, dict[str, Checkpoint]()
+    with suppress(ToposcopeError):
+        for key in formats.inside(spec, files).models.others:
+            inner = formats.inside(spec, files, key).models if len(others) < MAX_OTHERS else Contents(key)
+            keys = [key] if inner.chosen is not None else inner.others  # of a list, each part is a model
+            others |= {text_of(k): Checkpoint(checkpoint.source, checkpoint.step, key=k) for k in keys}
+    if isinstance(checkpoint.source, LocalSource) and checkpoint.source.path.is_dir():
+        used = {entry.place[0].location for entry in checkpoint.entries if entry.place}
+        beside = [name for name, file in files.items() if name.endswith(ENDINGS) and file.location not in used]
+        paths = {name: checkpoint.source.path / name for name in beside if not is_other(name)}
+        others |= {n: Checkpoint(p, checkpoint.step) for n, p in paths.items() if not SHARD.search(p.stem)}
+    return others
+
+
+def other_models(summaries: Iterable[CheckpointSummary]) -> list[CheckpointSummary]:
+    """Return summaries of the other models in the files, of which a tensor counts from its first value on."""
+    begun: set[str] = set()
+    found = []
+    for item in summaries:
+        begun |= {name for name, tensor in item.others.items() if not tensor.is_zero}
+        if item.others and not item.error:
+            tensors = {name: tensor for name, tensor in item.others.items() if name in begun}
+            found.append(CheckpointSummary(item.step, item.location, tensors=tensors))
+    return found
 
 
 def summarise_tensors(

@@ -1,12 +1,15 @@
 """What a checkpoint saves in addition to its weights: counters, learning rates, losses, the moments of an optimizer."""
 
+import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import torch_file
@@ -22,9 +25,14 @@ from toposcope.kernels.magnitudes import widened
 
 OPTIMIZER, SCHEDULER = "the optimizer's step", "the scheduler's step"
 MAX_DEPTH = 4  # dictionaries in which the state of an optimizer may lie
-N_STEPS = 8  # parameters whose steps are read; a parameter that was frozen for a while has fewer
+N_STEPS = 16  # parameters whose steps are read; a parameter that was frozen for a while has fewer
+N_SQUARES, N_VALUES = 32, 64  # means of squares of which values are kept, and how many of each
+EXACT = ("float32", "float64")  # dtypes in which a mean of squares is not rounded away
 _STATES = re.compile(r"optim|sched|train(er|ing)?_state|training_state", re.IGNORECASE)
-_SQUARES = re.compile(r"(exp_avg_sq\w*|max_exp_avg_sq|square_avg|sum|exp_inf|acc_delta)$")
+_SQUARES = re.compile(r"(exp_avg_sq\w*|max_exp_avg_sq|square_avg|sum|exp_inf|acc_delta)\b")
+_ADAM = {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "exp_inf", "mu_product"}
+_FACTORS = ("exp_avg_sq_row", "exp_avg_sq_col", "row_var", "col_var", "variance")
+_OTHERS = {"square_avg", "acc_delta", "sum", "momentum_buffer", "grad_avg", "RMS", *_FACTORS}  # of other optimizers
 _LOSSES = {
     **dict.fromkeys(("loss", "train_loss", "training_loss"), "loss"),
     **dict.fromkeys(("val_loss", "valid_loss", "validation_loss", "eval_loss"), "validation_loss"),
@@ -42,7 +50,12 @@ class TrainingState(msgspec.Struct):
     losses: dict[str, float] = {}  # ``loss``, ``validation_loss`` and the ``lowest`` of these, if they are saved
     # what a trainer says to have logged last: how many steps before, and the values
     logged: dict[str, list[tuple[int, float]]] = {}
-    moments: dict[str, tuple[int, ...]] = {}  # shapes of the moments, by parameter and moment
+    shapes: dict[str, tuple[int, ...]] = {}  # of the moments, by moment and parameter
+    zeros: list[str] = []  # moments that are all zero
+    # some values of some means of squares, float32, each with the share of it that a step keeps at least
+    squares: dict[str, tuple[float, bytes]] = {}
+    optimizers: int = 0  # that were read
+    digest: str = ""  # of some values of all moments
     wrong: list[str] = []  # values that no optimizer has
     error: str = ""  # why a file of an optimizer could not be read, and `CheckpointError.kind`; empty if it could
     kind: str = ""
@@ -110,44 +123,121 @@ def _dictionaries(content: Any, depth: int = MAX_DEPTH) -> Iterator[Mapping[Any,
 
 
 def _of_optimizer(saved: Opened, fields: Mapping[Any, Any], state: TrainingState, *, deep: bool) -> None:
-    groups = fields["param_groups"] if isinstance(fields["param_groups"], list | tuple) else ()
-    for rate in (_number(saved, (fields_of(group) or {}).get("lr")) for group in groups):
+    groups = [fields_of(group) or {} for group in _listed(fields["param_groups"])]
+    for rate in (_number(saved, group.get("lr")) for group in groups):
         if rate is not None:
             state.rates.append(rate)
             if not (math.isfinite(rate) and rate >= 0):
                 state.wrong.append(f"a learning rate of {rate:g}")
+    parameters = {key: fields_of(value) or {} for key, value in (fields_of(fields.get("state")) or {}).items()}
     # A second optimizer, such as Muon's next to AdamW, has parameters of the same numbers.
-    first = not state.moments
-    steps: list[Any] = []
-    for key, value in (fields_of(fields.get("state")) or {}).items():
-        for name, moment in (fields_of(value) or {}).items():
-            if name == "step":
-                steps += [moment] if len(steps) < N_STEPS else []
-            elif isinstance(moment, StoredTensor) and math.prod(moment.shape) > 1:
-                place = f"{name} of parameter {key}"
-                if first:
-                    state.moments[place] = shape_of(moment)
-                if deep and moment.dtype.startswith(("float", "bfloat")) and "float8" not in moment.dtype:
-                    wrong = _wrong_values(saved, moment, is_square=_SQUARES.match(str(name)) is not None)
-                    state.wrong += [f"{place}: {wrong}"] if wrong else []
-    known = [step for step in (_number(saved, step) for step in steps) if step is not None]
+    state.optimizers += 1
+    which = "of parameter" if state.optimizers == 1 else f"of optimizer {state.optimizers}'s parameter"
+    moments = {
+        f"{name} {which} {key}": moment
+        for key, of_parameter in parameters.items()
+        for name, moment in _tensors(of_parameter)
+    }
+    state.shapes = _shared((*state.shapes.items(), *((place, shape_of(m)) for place, m in moments.items())))
+    if deep and moments:
+        digest = hashlib.sha256(state.digest.encode())
+        few = {*list(parameters)[:: max(1, len(parameters) // N_SQUARES)][:N_SQUARES]}
+        for key, of_parameter in parameters.items():
+            values = {}
+            for name, moment in _tensors(of_parameter):
+                place = f"{name} {which} {key}"
+                if moment.dtype.startswith(("float", "bfloat")) and "float8" not in moment.dtype:
+                    read = _read_moment(saved, moment, place, state)
+                    digest.update(read.tobytes())
+                    if moment.dtype in EXACT:
+                        values[name] = read
+            if key in few and values and {*of_parameter} <= _ADAM | _OTHERS:
+                step = _number(saved, of_parameter.get("step")) or 0.0
+                _keep_squares(state, f"{which} {key}", values, groups, step)
+        state.digest = digest.hexdigest()
+    keys = [key for key, of_parameter in parameters.items() if "step" in of_parameter]
+    chosen = {keys[k] for k in np.linspace(0, len(keys) - 1, N_STEPS).astype(int)} if keys else ()
+    known = [step for step in (_number(saved, parameters[key]["step"]) for key in chosen) if step is not None]
     if known and all(math.isfinite(step) and step >= 0 for step in known):
         state.counters.setdefault(OPTIMIZER, int(max(known)))
     elif known:
         state.wrong.append(f"a step of {min(known):g}")
 
 
-def _wrong_values(saved: Opened, moment: StoredTensor, *, is_square: bool) -> str:
-    """Return what is wrong with the values of a moment, or an empty text."""
-    not_finite = negative = 0
+def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _tensors(of_parameter: Mapping[Any, Any]) -> Iterator[tuple[str, StoredTensor]]:
+    """Yield the moments of a parameter, those in lists too, such as the preconditioners of Shampoo."""
+    for name, value in of_parameter.items():
+        parts = {f"{name}[{k}]": part for k, part in enumerate(_listed(value))} or {str(name): value}
+        for part, moment in parts.items():
+            if isinstance(moment, StoredTensor) and math.prod(moment.shape) > 1:
+                yield part, moment
+
+
+@lru_cache(maxsize=64)
+def _shared(shapes: tuple[tuple[str, tuple[int, ...]], ...]) -> dict[str, tuple[int, ...]]:
+    """Return shapes by place; the checkpoints of a series have the same, which are kept once."""
+    return dict(shapes)
+
+
+def is_square(place: str) -> bool:
+    """Return whether a moment is a mean of squares, by its name."""
+    return _SQUARES.match(place) is not None
+
+
+def _read_moment(saved: Opened, moment: StoredTensor, place: str, state: TrainingState) -> NDArray[np.float32]:
+    """Read a moment, note what is wrong with it, and return some of its values."""
+    count, seen, kept = math.prod(moment.shape), 0, []
+    is_finite = is_zero = True
+    is_negative = False
+    positions = np.linspace(0, count - 1, min(count, N_VALUES)).astype(np.int64)
     for block in saved.entry("moment", moment).blocks():
         values = widened(flattened(block))
-        if not (math.isfinite(float(values.min())) and math.isfinite(float(values.max()))):
-            not_finite += int(np.count_nonzero(~np.isfinite(values)))
-        negative += int(np.count_nonzero(values < 0)) if is_square else 0
-    if not_finite:
-        return f"NaN or infinite values ({not_finite})"
-    return f"negative values of a mean of squares ({negative})" if negative else ""
+        low, high = float(values.min()), float(values.max())
+        is_finite = is_finite and math.isfinite(low) and math.isfinite(high)
+        is_negative = is_negative or (low < 0 and is_square(place))
+        is_zero = is_zero and low == high == 0
+        first, last = np.searchsorted(positions, [seen, seen + len(values)])
+        kept.append(values[positions[first:last] - seen].astype(np.float32))
+        seen += len(values)
+    if not is_finite:
+        state.wrong.append(f"NaN or infinite values in {place}")
+    elif is_negative:
+        state.wrong.append(f"negative values of a mean of squares in {place}")
+    state.zeros += [place] if is_zero else []
+    return np.concatenate(kept) if kept else np.zeros(0, np.float32)
+
+
+def _keep_squares(
+    state: TrainingState,
+    where: str,
+    values: Mapping[str, NDArray[np.float32]],
+    groups: Sequence[Mapping[Any, Any]],
+    step: float,
+) -> None:
+    """Keep means of squares, which forget no faster than their betas say."""
+    betas = [pair for group in groups if len(pair := _listed(group.get("betas"))) == 2]
+    pairs = [pair for pair in betas if all(isinstance(beta, float) and 0 <= beta < 1 for beta in pair)]
+    rates = [
+        r for group in groups for r in (group.get("alpha"), group.get("rho")) if isinstance(r, float) and 0 < r < 1
+    ]
+    of_adam = min((b2 for _, b2 in pairs), default=0.0)
+    powers = [
+        p for group in groups for p in (group.get("decay_rate"), group.get("beta2_decay")) if isinstance(p, float)
+    ]
+    of_adafactor = 1 - max(step, 1.0) ** max(powers) if powers and max(powers) < 0 else 0.0
+    kept = {
+        **dict.fromkeys((*_FACTORS, *(("exp_avg_sq",) if powers else ())), of_adafactor),
+        **dict.fromkeys(("exp_inf",) if powers else ("exp_avg_sq", "exp_inf"), of_adam),
+        **dict.fromkeys(("square_avg", "acc_delta"), min(rates, default=0.0)),
+        **dict.fromkeys(("sum", "max_exp_avg_sq"), 1.0),
+    }
+    for name, numbers in values.items():
+        if kept.get(name, 0.0) > 0:
+            state.squares[f"{name} {where}"] = (kept[name], numbers.tobytes())
 
 
 def _number(saved: Opened, value: Any) -> float | None:

@@ -14,8 +14,9 @@ MAX_SPACING_CHANGES = 200  # a series whose spacing changes more often has no gr
 # Counters saved in checkpoints
 MIN_COUNTED = 3  # checkpoints that hold a counter
 COUNTER_TOLERANCE, MIN_COUNTER_TOLERANCE = 0.1, 2.0  # off its pace, relative and in all: steps that a scaler skips
-RESTART_COST, JUMP_COST = 0.5, 3.0  # of a counter that begins again, or leaps for good, in wrong checkpoints
-MIN_FITTING = 0.9  # share of the moments with the shape of a weight, for the others to be wrong
+RESTART_COST, JUMP_COST = 0.5, 3.0  # of a counter that begins again, or falls otherwise, in wrong checkpoints
+UNEVEN_COST = 0.9  # of an interval off the pace: two of them are dearer than one wrong checkpoint
+MIN_EVEN_SHARE = 0.6  # of the intervals that keep the pace, for it to be a rule
 
 # The log next to the series
 MIN_LOGGED = 4  # checkpoints that can be compared with the log
@@ -63,6 +64,7 @@ MAX_UNEVENNESS = 2.0  # deviation among rows or columns, relative to that of ind
 MAX_KURTOSIS = 4.5  # of rows: 3 for normal values, less for all other usual initialisations
 MIN_ODD_SHARE = 0.5  # share of the tensors that do not look initialised: a few may come from elsewhere
 MIN_DISTANCE_RATIO = 0.8  # distance to the last checkpoint over that to the next; 1 for noise about a fixed point
+MIN_ALIKE = 0.5  # cosine of the median matrix with the next checkpoint's where training goes on from it; 0 for others
 MIN_SPREAD_LINES = 16  # rows or columns needed to estimate their spread
 
 # Histories of tensors
