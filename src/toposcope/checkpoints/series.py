@@ -1,6 +1,7 @@
 """An ordered series of checkpoints, from the text that names it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -382,6 +383,7 @@ _ASIDE = re.compile(
     r"|rank_?\d+)(?![a-z])"
 )
 """What lies next to the steps of a run under names with steps."""
+_RANK = re.compile(r"rank_?0+(?!\d)")
 _AGAIN = re.compile(
     r"(?<![a-z])(?:last|latest|final|init(?:ial)?|copy|backup|bak|old|tmp|fp16|bf16)(?![a-z])|-v\d+$|\(\d+\)$"
 )
@@ -394,10 +396,16 @@ def _steps_by_names(place: _Place, options: _Options) -> dict[str, int]:
     steps = {part: n for part, stem in place.candidates.items() if (n := options.step_of(stem)) is not None}
     if plain := [part for part in steps if not (_ASIDE.search(stems[part]) or _AGAIN.search(stems[part]))]:
         once = {steps[part] for part in plain}
+        # Composer names the rank of a file also where it writes but one.
+        ranks = Counter(step for part, step in steps.items() if _RANK.search(stems[part]))
         steps = {
             part: step
             for part, step in steps.items()
-            if part in plain or not (_ASIDE.search(stems[part]) or step in once)
+            if part in plain
+            or (
+                step not in once
+                and (not _ASIDE.search(stems[part]) or (_RANK.search(stems[part]) and ranks[step] == 1))
+            )
         }
     by_epoch = [part for part, step in steps.items() if counted_by(place.candidates[part], step) == "epoch"]
     if options.pattern is None and 0 < len(by_epoch) < len(steps):
