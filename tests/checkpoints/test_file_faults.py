@@ -311,15 +311,27 @@ def test_truncated_anywhere(write: Writer, tmp_path: Path) -> None:
 
 
 @every_format
-@pytest.mark.parametrize("how", ["replaced", "rewritten", "removed"])
-def test_a_file_that_changes_after_it_was_listed(how: str, write: Writer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("how", "kind"),
+    [
+        ("replaced", "changed"),
+        ("rewritten", "changed"),
+        ("removed", "unreachable"),
+        ("cut while it is read", "truncated"),
+    ],
+)
+def test_a_file_that_changes_after_it_was_listed(
+    how: str, kind: str, write: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path, 1, family_weights())
-    checkpoint = Checkpoint(path, 1)
-    layers = checkpoint.layers()
+    layers, read = Checkpoint(path, 1).layers(), os.preadv
+    if how == "cut while it is read":
+        monkeypatch.setattr(os, "preadv", lambda file, buffers, start: read(file, [buffers[0][:-1]], start))
     for file in [file for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]:
         content = file.read_bytes()
         if how == "removed":
             file.unlink()
+        if kind != "changed":
             continue
         new = file.with_name("new.tmp") if how == "replaced" else file
         new.write_bytes(content)
@@ -329,7 +341,7 @@ def test_a_file_that_changes_after_it_was_listed(how: str, write: Writer, tmp_pa
     for layer in layers:
         with pytest.raises(CheckpointError) as caught:
             layer.read()
-        assert caught.value.kind == ("unreachable" if how == "removed" else "changed")
+        assert caught.value.kind == kind
         assert_refused(caught.value, path, layer.name)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.checkpoints.formats import Entry, entries, is_checkpoint
-from toposcope.checkpoints.formats.entry import in_memory
+from toposcope.checkpoints.formats.entry import in_memory, slice_of
 from toposcope.checkpoints.sources import Bytes, LocalSource, StoredFile
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -92,6 +92,9 @@ def test_views_parameters_and_shared_storage(tmp_path: Path) -> None:
     save_file(
         {name: tensor.detach().contiguous().clone() for name, tensor in weights.items()}, tmp_path / "plain.safetensors"
     )
+    for entry in [entry for path in sorted(tmp_path.iterdir()) for entry in Checkpoint(path, 1).entries]:
+        rows = [tensor_of(slice_of(entry, k, "row")) for k in range(entry.shape[0])]
+        assert torch.equal(torch.stack(rows), weights[entry.name])
     assert listed(tmp_path / "step_1.pt") == listed(tmp_path / "plain.safetensors")
 
 

@@ -282,12 +282,14 @@ def test_a_weight_stays_one_whatever_it_holds(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["attn.mask", "attn.rope", "attn.causal", "scorer.index"])
-def test_a_parameter_with_the_name_of_a_buffer_is_a_weight_if_its_shape_and_values_are_of_one(name: str) -> None:
-    rng = np.random.default_rng(0)
-    tensors = {
-        "attn.q_proj.weight": rng.standard_normal((16, 16)).astype(np.float32),
-        name: rng.standard_normal((16, 16)).astype(np.float32),
-    }
+@pytest.mark.parametrize("rows", [slice(None), 0, 1, 8, 15])
+def test_a_parameter_with_the_name_of_a_buffer_is_a_weight_if_its_shape_and_values_are_of_one(
+    rows: int | slice, name: str
+) -> None:
+    weight = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    held = (weight > 0).astype(np.float32)
+    held[rows] = weight[rows]
+    tensors = {"attn.q_proj.weight": weight, name: held}
     assert sorted(measured(weights(tensors))) == sorted(tensors)
 
 

@@ -36,6 +36,13 @@ def called(function: bytes, *arguments: bytes) -> bytes:
     return function + pickle.MARK + b"".join(arguments) + pickle.TUPLE + pickle.REDUCE
 
 
+def weight_in(record: bytes, count: bytes) -> bytes:
+    parts = (text("storage"), named("torch", "FloatStorage"), record, text("cpu"), count)
+    storage = pickle.MARK + b"".join(parts) + pickle.TUPLE + pickle.BINPERSID
+    tensor = called(REBUILD, storage, b"K\x00", b"K\x02K\x02\x86", b"K\x02K\x01\x86", b"\x89", pickle.NONE)
+    return pickle.EMPTY_DICT + text("weight") + tensor + pickle.SETITEM
+
+
 def doubled(times: int, opcode: bytes) -> bytes:
     """Something that holds the same thing twice, which holds the same thing twice, and so on."""
     made = pickle.EMPTY_TUPLE if opcode == pickle.TUPLE else pickle.EMPTY_LIST
@@ -81,6 +88,8 @@ STRANGE: dict[str, bytes] = {
     "keywords": named("__main__", "A") + b")}" + pickle.NEWOBJ_EX,
     "an object elsewhere": text("x") + pickle.BINPERSID,
     "a storage of no kind": pickle.MARK + 5 * text("storage") + pickle.TUPLE + pickle.BINPERSID,
+    "a storage of no name": weight_in(b"K\x00", b"K\x04"),
+    "a storage of no count": weight_in(text("0"), text("4")),
     "a tensor in a tensor": called(FROM_TYPE, FROM_TYPE, b"N", b")", b"N"),
     "a parameter that is a tuple": called(named("torch._utils", "_rebuild_parameter"), b"K\x01\x85"),
     "a negative shape": called(REBUILD, STORAGE, b"K\x00", b"J\xff\xff\xff\xff\x85", b"K\x01\x85"),

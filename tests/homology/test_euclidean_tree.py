@@ -113,20 +113,11 @@ def hard_clouds(draw: st.DrawFn, max_points: int = 60, max_dimensions: int = 6) 
 
 
 @exhaustive
-@given(clouds(max_points=30))
+@given(clouds(max_points=30).map(in_units) | hard_clouds())
 @example(np.zeros((1, 1)))
 @example(np.zeros((2, 3)))
 @example(np.zeros((30, 2)))
-def test_small_clouds(points: Array) -> None:
-    points = in_units(points)
-    expected = scipy_tree(squareform(pdist(points)))
-    for engine in ENGINES:
-        assert_allclose(lengths(engine, points), expected, rtol=1e-12, atol=0)
-
-
-@exhaustive
-@given(hard_clouds())
-def test_hard_clouds(points: Array) -> None:
+def test_small_and_hard_clouds(points: Array) -> None:
     expected = scipy_tree(squareform(pdist(points)))
     for engine in ENGINES:
         assert_allclose(lengths(engine, points), expected, rtol=1e-12, atol=0)

@@ -83,15 +83,6 @@ def test_h0_is_the_minimum_spanning_tree(points: Array) -> None:
     assert (h0.dimension, h0.n_essential, h0.n_truncated, h0.cover_radius) == (0, 1, 0, 0.0)
 
 
-@pytest.mark.parametrize(("n", "d"), [(200, 1), (150, 3), (80, 200)])
-def test_h0_of_larger_clouds(n: int, d: int) -> None:
-    points = np.random.default_rng(n).normal(size=(n, d))
-    deaths = rips(points, max_dimension=0)[0].pairs[:, 1]
-    assert_allclose(deaths, tree_lengths(points), rtol=1e-14, atol=0)
-    by_ripser = ripser(distances(points), maxdim=0, distance_matrix=True)["dgms"][0]
-    assert_allclose(deaths, np.sort(finite(by_ripser)[:, 1]), rtol=1e-6)
-
-
 @moderate
 @given(clouds(), st.data())
 def test_duplicates_stay_as_bars_of_length_zero(points: Array, data: st.DataObject) -> None:

@@ -80,9 +80,9 @@ def as_set(edges: Edges) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_delaunay_circles_are_empty(seed: int) -> None:
-    points = np.random.default_rng(seed).normal(size=(12, 2))
+    points = np.random.default_rng(seed).normal(size=(4 + seed % 9, 2))
     expected = set()
-    for corners in itertools.combinations(range(12), 3):
+    for corners in itertools.combinations(range(len(points)), 3):
         a, b, c = points[list(corners)]
         centre = a + np.linalg.solve(2 * np.array([b - a, c - a]), [(b - a) @ (b - a), (c - a) @ (c - a)])
         others = np.delete(points, corners, axis=0)
