@@ -1,7 +1,8 @@
 """The state of an optimizer against that of the checkpoints next to it: what no moment of the same run can be.
 
 Only a checkpoint between two that agree is judged, so that whatever changes for good (another optimizer, a longer
-vocabulary, frozen layers, a reset) blames nothing. Each rule is exact: it has no chance of a false alarm.
+vocabulary, frozen layers, a reset) blames nothing. That a mean of squares falls no faster than its decay is a law
+that no gradients break; what breaks it for good, as zeroing moments, breaks it past the checkpoint too.
 """
 
 from collections import defaultdict
