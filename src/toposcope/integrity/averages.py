@@ -59,10 +59,11 @@ def copied(histories: Sequence[History]) -> list[Suspect]:
     for history in matrices:
         moves, elapsed, floor = history.squared_moves, np.diff(history.steps), history.rounding_floor()
         for lag, distances in enumerate(history.lagged_distances(2 * tuning.NEARBY), start=1):
-            # As far as it moves in the slowest interval between or beside them, a straight way.
-            paces = np.pad(moves / elapsed**2, 1, constant_values=np.inf)
-            windows = sliding_window_view(paces, lag + 2)
-            slowest = (windows[:, ::2] if lag == 1 else windows).min(axis=1)
+            # As far as it moves before, between or after them, whichever is slowest, if its way were straight.
+            paces = np.pad(moves / elapsed**2, 2, constant_values=np.inf)
+            windows = sliding_window_view(paces, lag + 4)
+            parts = [windows[:, :2], windows[:, -2:], *([windows[:, 2:-2]] if lag > 1 else [])]
+            slowest = np.min([part.max(axis=1) for part in parts], axis=0)
             usual = slowest * np.minimum(elapsed[: len(distances)], elapsed[lag - 1 :]) ** 2
             for k in np.flatnonzero((distances > 0) & (distances + floor[lag:] < tuning.MAX_COPY**2 * usual)).tolist():
                 layers[int(history.steps[k]), int(history.steps[k + lag])].append(history.name)
@@ -167,20 +168,7 @@ def _belongs_to_last(history: History) -> list[bool]:
             end += 1
         # A stretch must stand out at both ends.
         around = [*steps[max(0, begin - 1) : begin], *steps[end - 1 : end]]
-        if end > begin and (
-            tuning.MAX_NEARNESS * min(around) < distances[begin:end].max() or _is_between(history, begin, end)
-        ):
+        if end > begin and tuning.MAX_NEARNESS * min(around) < distances[begin:end].max():
             near_last[begin:end] = [False] * (end - begin)
         begin = end + 1
     return near_last
-
-
-def _is_between(history: History, begin: int, end: int) -> bool:
-    """Return whether a stretch lies between its neighbours, as noise does where the learning rate falls."""
-    if begin == 0 or end == len(history.steps):
-        return False
-    there, back, across = (
-        float(np.square(history.values[a] - history.values[b]).sum())
-        for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
-    )
-    return there + back < tuning.MIN_BETWEEN * across

@@ -16,7 +16,7 @@ from toposcope.integrity import tuning
 from toposcope.integrity.averages import averages, copied, nearly_final, straight
 from toposcope.integrity.breaks import branched, replaced, rescaled
 from toposcope.integrity.duplicates import final_weights
-from toposcope.integrity.finding import Finding, Suspect, steps_text
+from toposcope.integrity.finding import Finding, Severity, Suspect, steps_text
 from toposcope.integrity.histories import History, all_places, convincing, nearby, tensor_histories
 from toposcope.integrity.order import find_reversed, find_swaps
 from toposcope.integrity.summary import CheckpointSummary
@@ -258,7 +258,9 @@ def _lasting(histories: Sequence[History], jumps: dict[int, list[tuple[str, floa
             wrong = step if step == every[-1] else every[0]
             shown_factor = factor if step == every[-1] else 1 / factor
             reason = f"step {wrong} is {shown_factor:.3g} times its neighbour"
-            yield Suspect((wrong,), [n for n, _ in named], "scaled", reason)
+            # A constraint on the norm that holds from the first update on does so, too.
+            severity: Severity = "fault" if step == every[-1] else "note"
+            yield Suspect((wrong,), [n for n, _ in named], "scaled", reason, severity)
         else:
             reason = f"from step {step} on the weights are {factor:.3g} times what they were"
             yield Suspect((step,), [n for n, _ in named], "break", reason)
@@ -282,8 +284,10 @@ def _broken(histories: Sequence[History]) -> Iterator[Suspect]:
                 lost[int(history.steps[k + 1])].append(history.name)
     every = sorted({int(step) for history in histories for step in history.steps})
     enough = max(min(tuning.MIN_AGREEING, len(matrices)), tuning.MIN_BROKEN_SHARE * len(matrices))
-    breaks = {step: names for step, names in sorted(lost.items()) if len(names) >= enough}
-    for step, names in breaks.items():
+    for step, names in sorted(lost.items()):
+        # One small matrix may forget its first values in the first interval.
+        if len(names) < (tuning.MIN_AGREEING if step == every[1] else enough):
+            continue
         layers = _all_if_most(names, histories)
         if step in (every[1], every[-1]):
             wrong = every[0] if step == every[1] else step
