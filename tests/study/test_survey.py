@@ -182,6 +182,7 @@ def test_batches_hold_every_layer_once() -> None:
     found = list(batches(seconds))
     assert [name for batch in found for name in batch] == list(seconds)
     assert found == [["0"], ["1"], ["2", "3"], ["4", "5"]]
+    assert len(list(batches(dict.fromkeys(map(str, range(200_000)), 3e-4)))) < 10  # each rewrites what was before
 
 
 def test_the_longest_task_is_begun_first_and_is_what_takes_as_long_at_least() -> None:

@@ -2,7 +2,8 @@
 
 # Layers
 NAMED_SHARE = 0.05  # where more than this share of the parameters is not measured, the rest is named
-SMALL_SIZE, MAX_SMALL = 4096, 20_000  # numbers of a small matrix; how many are measured without a rule of the user
+# numbers of a small matrix; how many are measured without a rule of the user: each is an object, and takes 2 ms
+SMALL_SIZE, MAX_SMALL = 4096, 250_000
 MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has more
 
 # Files of this machine and in general

@@ -7,7 +7,7 @@ import hashlib
 import math
 import sqlite3
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
@@ -80,7 +80,7 @@ def diagram_bytes(
     layers: Mapping[str, Mapping[str, Diagram]],
     states: StoredStates | None = None,
     before: Source | None = None,
-    keep: Sequence[str] = (),
+    keep: Collection[str] = (),
 ) -> bytes:
     """Return the bytes of a diagram file: of some layers, and of the layers named in `keep` of those there before."""
     everything, every_state = dict(layers), dict(states or {})

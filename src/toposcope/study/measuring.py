@@ -29,7 +29,7 @@ from toposcope.study.new_study import open_series
 from toposcope.study.runner import run_study
 from toposcope.study.study import FRAME_SCHEMA, Study
 from toposcope.study.tables import Unit
-from toposcope.study.tasks import checked, flagged, or_failure
+from toposcope.study.tasks import checked, flagged, flags_of, or_failure
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -214,7 +214,8 @@ def _measured(
             step=checkpoint.step,
             first_step=checkpoint.step if source else None,
         )
-        return [checked(flagged(result, probe, layers)) for result in probe.measure(subject)]
+        flags = flags_of(layers)
+        return [checked(flagged(result, probe, flags)) for result in probe.measure(subject)]
 
     made = results()
     return [Failure(name, made.message) for name in wanted] if isinstance(made, TaskFailure) else made

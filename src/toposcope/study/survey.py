@@ -44,6 +44,7 @@ from toposcope.study.work import (
     milliseconds,
     portions,
     run_in_groups,
+    seconds,
 )
 
 
@@ -106,10 +107,10 @@ class Survey:
         shipped = all(type(probe).__module__.startswith("toposcope.") for probe in self.sources)
         if self.here.has_started or not shipped or needs_of(*self.sources) or any(map(self._is_remote, stale)):
             return False
-        seconds = sum(self._reading_ms(place, sizes) + tuning.OPENING_MS for place in stale) / 1000
-        seconds += tuning.OPENING_MS * len(self.sources) * len(sizes) / 1000
-        seconds += sum(probe.expected_seconds(size.shapes) for probe in self.sources for size in sizes.values())
-        if seconds * (1 - 1 / self.here.n_workers) >= tuning.START_SECONDS:
+        expected = sum(self._reading_ms(place, sizes) + tuning.OPENING_MS for place in stale) / 1000
+        expected += tuning.OPENING_MS * len(self.sources) * len(sizes) / 1000
+        expected += sum(probe.expected_seconds(size.shapes) for probe in self.sources for size in sizes.values())
+        if expected * (1 - 1 / self.here.n_workers) >= tuning.START_SECONDS:
             return False
         # What has to be compiled first is shared out too.
         return not stale or is_compiled({probe.name() for probe in self.sources}, self._n_vertices)
@@ -337,8 +338,8 @@ class Survey:
             return
         layers = {name: shapes[name] for name in planned.wanted if name != NETWORK}
         parts: list[list[str]] = []
-        if probe.expected_seconds(layers) > tuning.BATCH_SECONDS:
-            parts = list(batches({name: probe.expected_seconds({name: shape}) for name, shape in layers.items()}))
+        if seconds(probe, layers) > tuning.BATCH_SECONDS:
+            parts = list(batches({name: seconds(probe, {name: shape}) for name, shape in layers.items()}))
         for names in parts if len(parts) > 1 else [list(planned.wanted)]:
             part = {name: layers[name] for name in names if name in layers}
             yield replace(
@@ -381,7 +382,7 @@ class Survey:
         for work in finished:
             diagrams = {r.layer: r.diagrams for r in work.measurements if r.diagrams}
             states = {r.layer: r.states for r in work.measurements if r.states is not None}
-            keep = sorted(work.pending.current)
+            keep = work.pending.current
             before = None if diagrams and not keep else self.store.diagrams(work.file)
             if diagrams or before is not None:
                 # Also without new ones: diagrams of a layer that now fails must go.

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial, wraps
 from importlib import resources
@@ -26,7 +26,7 @@ from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import POOLED, Diagrams, States, Weights
 from toposcope.study.tables import CheckpointRow, LayerRow
 from toposcope.study.tuning import MAX_OPEN_CHECKPOINTS
-from toposcope.study.work import WORK, milliseconds
+from toposcope.study.work import WORK, seconds
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -200,9 +200,10 @@ def _measured_batch(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[Mea
         return None
     for task in tasks:
         report(WORK, task.milliseconds, 0)
+    all_flags = [flags_of(subject.layers) for subject in subjects]
     return [
-        [checked(flagged(result, probe, subject.layers)) for result in results]
-        for subject, results in zip(subjects, measured, strict=True)
+        [checked(flagged(result, probe, flags)) for result in results]
+        for flags, results in zip(all_flags, measured, strict=True)
     ]
 
 
@@ -216,10 +217,12 @@ def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
 def _measured(task: MeasureTask) -> list[Measurement | Failure]:
     subject, results = _subject(task), []
     shapes = {layer.name: (layer.shape[0], layer.shape[1]) for layer in subject.layers}
+    flags, done = flags_of(subject.layers), 0.0
     for result in task.probe.measure(subject):
-        results.append(checked(flagged(result, task.probe, subject.layers)))
+        results.append(checked(flagged(result, task.probe, flags)))
         if task.probe.by_layer() and result.layer in shapes:
-            report(WORK, milliseconds(task.probe, {result.layer: shapes[result.layer]}), 0)
+            before, done = done, done + 1000 * seconds(task.probe, {result.layer: shapes[result.layer]})
+            report(WORK, int(done) - int(before), 0)
     _check_all_unchanged(task)
     return results
 
@@ -277,12 +280,18 @@ def checked(result: Measurement | Failure) -> Measurement | Failure:
     return result
 
 
-def flagged(result: Measurement | Failure, probe: Probe, layers: Sequence[Layer]) -> Measurement | Failure:
+def flags_of(layers: Sequence[Layer]) -> dict[str, str]:
+    """Return the flags of layers whose rows may be columns, and of what is taken over all layers."""
+    flags = {layer.name: layer.flag for layer in layers if layer.flag}
+    return flags | dict.fromkeys((NETWORK, POOLED), ", ".join({*flags.values()}))
+
+
+def flagged(result: Measurement | Failure, probe: Probe, flags: Mapping[str, str]) -> Measurement | Failure:
     """Flag what was measured of rows that may be columns."""
-    flags = {layer.flag for layer in layers if result.layer in {layer.name, NETWORK, POOLED}} - {""}
-    if isinstance(result, Failure) or not (probe.ROWS and flags):
+    flag = flags.get(result.layer, "")
+    if isinstance(result, Failure) or not (probe.ROWS and flag):
         return result
-    return replace(result, flag=", ".join(filter(None, (result.flag, *flags))))
+    return replace(result, flag=", ".join(filter(None, (result.flag, flag))))
 
 
 def one_line(error: BaseException) -> str:

@@ -5,6 +5,7 @@ The times are those of one core of a desktop machine, to a factor of two; `docs/
 
 # how work is divided: starting, sending and writing a task costs about a millisecond
 BATCH_SECONDS = 1.0  # expected seconds of the layers in one task; a layer that takes longer is a task by itself
+MANY_LAYERS = 20_000  # more are in longer tasks, as each task rewrites the diagrams of those before
 LONG_TASK_MS = 10_000  # a task that takes longer starts before all others, so that it does not run alone at the end
 MAX_GROUPED = 64  # tasks that a process gets at once
 MAX_GROUP_MS = 1000  # their expected milliseconds; a task that takes longer is handed out by itself
@@ -14,6 +15,7 @@ MAX_WAIT_SECONDS = 0.5  # time that a finished item waits for others
 
 # what work is expected to take
 BYTES_READ_PER_MS = 100_000  # read, hashed and summarised for the doctor
+LAYER_MS = 0.3  # of a layer, for each probe, whatever its size: calls, statistics, rows of the store
 OPENING_MS = 2  # to open a checkpoint, and for each probe on it, whatever its size
 START_SECONDS = 2.0  # to start processes, each with its imports
 COMPILE_MS = 8000  # to compile the kernels, once on a machine

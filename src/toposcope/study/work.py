@@ -54,7 +54,12 @@ def checkpoint_size(checkpoint: Checkpoint) -> CheckpointSize:
 
 def milliseconds(probe: Probe, shapes: Mapping[str, Shape]) -> int:
     """Return the expected milliseconds of a probe on layers of some shapes, by name."""
-    return math.ceil(1000 * probe.expected_seconds(shapes))
+    return math.ceil(1000 * seconds(probe, shapes))
+
+
+def seconds(probe: Probe, shapes: Mapping[str, Shape]) -> float:
+    """Return the expected seconds of a probe on layers of some shapes, of which each takes a while by itself."""
+    return probe.expected_seconds(shapes) + tuning.LAYER_MS / 1000 * len(shapes)
 
 
 def longest_task(probe: Probe, shapes: Mapping[str, Shape]) -> int:
@@ -69,9 +74,10 @@ def portions(places: Sequence[RunStep], fetched: Mapping[RunStep, int], keep: in
     return _cut(places, [fetched[place] for place in places], math.inf if keep is None else keep // 2)
 
 
-def batches(seconds: Mapping[str, float]) -> Iterator[list[str]]:
-    """Group layers to about `BATCH_SECONDS` of expected time."""
-    return _cut(list(seconds), list(seconds.values()), tuning.BATCH_SECONDS)
+def batches(expected: Mapping[str, float]) -> Iterator[list[str]]:
+    """Group layers to about `BATCH_SECONDS` of expected time, or more where they are very many."""
+    limit = tuning.BATCH_SECONDS * max(1, len(expected) / tuning.MANY_LAYERS)
+    return _cut(list(expected), list(expected.values()), limit)
 
 
 def groups(costs: Sequence[int], n_workers: int) -> Iterator[list[int]]:
