@@ -99,6 +99,8 @@ CASES = {
     "in thousands": Case([f"[{f'{s // 1000}k' if s > 999 else s}/100k] loss={x}"
                           for s, x in zip(range(250, 9001, 250), LOSSES, strict=False)], list(range(250, 9001, 250)),
                          facts={"last_step": 100_000}),
+    **{text: opened(numbered(text, range(7, 400, 10)), *3 * ["step 3 of the export: loss 9.5"])
+       for text in ("[{}] loss={}", "run 7 > {} > loss {}")},
     "one unusual name": numbered("step {} mlm_loss {}", range(0, 400, 10), target="mlm_loss"),
     "bits": numbered("step {} bits per character: {}", range(0, 400, 10), unit="bits per character"),
 }  # fmt: skip

@@ -13,6 +13,7 @@ from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs import Run, read_log, tuning
+from toposcope.logs.formats.console import looks_like
 
 BY_TOOL = pytest.mark.parametrize("log", EXCERPTS, ids=lambda log: log.tool)
 SURROUNDED = [log for log in EXCERPTS if log.suffix == ".log"]
@@ -172,6 +173,14 @@ def test_a_pair_of_losses_and_a_recalled_one(tmp_path: Path) -> None:
     log = read(tmp_path, "\n".join(lines))
     assert column(log, "loss") == pytest.approx({i: 4 - i / 100 for i in range(20)})
     assert column(log, "validation_loss") == pytest.approx({i: 4.1 - i / 100 for i in range(20)})
+    assert column(log, "ppl") == {i: 50.25 - i for i in range(20)}
+
+
+@examples(100)
+@given(rows=st.lists(st.dictionaries(st.text(), st.integers() | st.text()), min_size=1), are_lines=st.booleans())
+def test_json_is_no_console_log(rows: list[dict[str, int | str]], are_lines: bool) -> None:
+    text = "\n".join(map(json.dumps, rows)) if are_lines else json.dumps(rows)
+    assert not looks_like(text.encode())
 
 
 def test_an_auxiliary_loss_is_not_the_loss(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_faults_are_named_where_they_begin(kind: str, fault: str, words: str) ->
     assert found.kind == fault
     assert words in str(found)
     assert 1400 <= found.step <= 1450
+    assert found.last in {"excursion": range(1432, 1442), "jump": [2001], "rise": range(1500, 2002)}[fault]
 
 
 @pytest.mark.parametrize("cycle", ["restarts", "restarts after twice the steps", "triangles"])
