@@ -430,6 +430,8 @@ def test_values_out_of_range_are_refused_when_declared(name: str, option: str, v
     with pytest.raises(ToposcopeError) as caught:
         make_probes([{"name": name, option: value}])
     assert_one_line(str(caught.value), name, option)
+    if (name, option, value) in BELOW_THE_LEAST:
+        make_probes([{"name": name, option: value + 1}])
 
 
 def test_a_probe_declared_twice_is_refused(kind: type[Probe]) -> None:
