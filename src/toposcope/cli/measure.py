@@ -91,6 +91,8 @@ def measure(
       toposcope measure 'hf:EleutherAI/pythia-14m@step*' --log-spaced 20 --out pythia.csv
       toposcope measure checkpoints/ --text book.txt --probe language_modelling --probe 'hidden_states:layers=[0,0.5]'
     """
+    import polars as pl
+
     from toposcope.csv_file import write_table
     from toposcope.files import extended
     from toposcope.models import Text
@@ -123,10 +125,14 @@ def measure(
                 access=opening.access,
                 progress=progress,
             )
-        frame = study.frame()
+        n_rows, parts = 0, []
+        for part in study.frames():
+            n_rows += len(part)
+            parts.append(part if out or as_json else part.filter(_is_printed()))
+        frame = pl.concat(parts)
         if out is not None and not (errors and frame.is_empty()):
             write_table(frame, out)
-        _print(study, frame, out, as_json)
+        _print(study, frame, n_rows, out, as_json)
         if not as_json and (coverage := study.coverage()):
             click.echo(f"{coverage}.")
         _print_landmark_note(frame)
@@ -142,10 +148,17 @@ def _probe(text: str) -> dict[str, Any]:
     return {"name": name, **options.parse_options(given, f"--probe {name}")}
 
 
-def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -> None:
+def _is_printed() -> pl.Expr:
+    """Return which rows the summary and the note on landmarks are of: few, where layers are very many."""
+    import polars as pl
+
+    return pl.col("layer").is_in(["network", "pooled"]) | (pl.col("statistic") == "H1.cover_radius")
+
+
+def _print(study: Study, frame: pl.DataFrame, n_rows: int, out: Path | None, as_json: bool) -> None:
     if as_json:
         click.echo(frame.write_json())
-    if as_json or frame.is_empty():
+    if as_json or not n_rows:
         return
     import polars as pl
 
@@ -161,7 +174,7 @@ def _print(study: Study, frame: pl.DataFrame, out: Path | None, as_json: bool) -
     named = labelled.with_columns(column=short + " " + pl.col("statistic"))
     wide = named.pivot("column", index=["run", "step"], values="value", aggregate_function="first")
     if wide.width == 2:  # run and step alone: no statistic of the summary was measured
-        click.echo(f"{len(frame)} rows in {out}" if out else f"{len(frame)} rows; see them with --out or --json")
+        click.echo(f"{n_rows} rows in {out}" if out else f"{n_rows} rows; see them with --out or --json")
         return
     print_table(wide.columns, wide.iter_rows(), "Over the network" + (f"; all rows in {out}" if out else ""))
 
