@@ -1,6 +1,7 @@
 """Vietoris-Rips persistence against SciPy's spanning tree, ripser, and GUDHI's simplex tree."""
 
 import math
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -175,23 +176,14 @@ def test_a_whole_number_is_a_cap(cap: int) -> None:
 
 
 @moderate
-@given(clouds(max_points=10), st.integers(-900, 900))
-def test_a_power_of_two_scales_every_digit(points: Array, exponent: int) -> None:
-    scaled = rips(np.ldexp(points, exponent), max_dimension=2)
-    expected = [Diagram(np.ldexp(d.pairs, exponent), d.dimension, d.n_essential) for d in rips(points, max_dimension=2)]
-    assert_same(scaled, expected)
-
-
-@pytest.mark.parametrize("scale", [1e-300, 1e-30, 1e300])
-def test_tiny_and_huge_clouds(scale: float) -> None:
-    points = np.random.default_rng(6).normal(size=(25, 2))
-    cap = 1.0
-    for plain, scaled in zip(rips(points, threshold=cap), rips(points * scale, threshold=cap * scale), strict=True):
-        assert len(plain.pairs) > 0
-        assert_allclose(scaled.pairs, plain.pairs * scale, rtol=1e-12)
-        assert scaled.n_truncated == plain.n_truncated > 0
-    landmarks = rips(points * scale, max_points=9)[1]
-    assert landmarks.cover_radius == pytest.approx(rips(points, max_points=9)[1].cover_radius * scale, rel=1e-12, abs=0)
+@given(clouds(max_points=10), st.integers(-900, 900), st.sampled_from([{}, {"threshold": 1.0}, {"max_points": 3}]))
+def test_a_power_of_two_scales_every_digit(points: Array, exponent: int, options: dict[str, Any]) -> None:
+    of_scaled = {k: np.ldexp(value, exponent) if k == "threshold" else value for k, value in options.items()}
+    expected = [
+        replace(d, pairs=np.ldexp(d.pairs, exponent), cover_radius=np.ldexp(d.cover_radius, exponent), births=None)
+        for d in rips(points, max_dimension=2, **options)
+    ]
+    assert_same(rips(np.ldexp(points, exponent), max_dimension=2, **of_scaled), expected)
 
 
 @pytest.mark.filterwarnings("error")
