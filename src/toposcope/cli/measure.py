@@ -125,7 +125,8 @@ def measure(
                 access=opening.access,
                 progress=progress,
             )
-        n_rows, parts = 0, []
+        n_rows = 0
+        parts: list[pl.DataFrame] = []
         for part in study.frames():
             n_rows += len(part)
             parts.append(part if out or as_json else part.filter(_is_printed()))
