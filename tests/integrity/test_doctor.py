@@ -20,7 +20,7 @@ from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
 from toposcope.integrity.series_summaries import summarise_batch, summarise_series
 from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
-from toposcope.integrity.tensor_values import N_LARGEST, Lines, SpreadSums
+from toposcope.integrity.tensor_values import N_LARGEST, Lines
 from toposcope.logs import LogTable
 
 STEPS = [0, *range(100, 1100, 100)]
@@ -244,9 +244,6 @@ def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (parts.largest, parts.largest_at) == (whole.largest, whole.largest_at)
     assert parts.lines == whole.lines == Lines((3,), (2,), ((30, 8),), (1, 1, 1), near=1)
     assert parts.norm == pytest.approx(whole.norm)
-    assert parts.spread is not None
-    assert whole.spread is not None
-    assert msgspec.structs.astuple(parts.spread) == pytest.approx(msgspec.structs.astuple(whole.spread))
 
 
 def test_checkpoints_summarised_together_are_as_if_alone() -> None:
@@ -291,22 +288,6 @@ def test_sketch_positions_are_fixed_and_spread_over_rows_and_columns(count: int)
     if count > 4000:
         assert np.all(np.histogram(at, 8, (0, count))[0] > 20)
         assert np.all(np.histogram(at % 64, 4, (0, 64))[0] > 30)
-
-
-def test_spread_of_known_matrices() -> None:
-    rng = np.random.default_rng(0)
-    normal = rng.standard_normal((200, 100)).astype(np.float32)
-
-    def spread(values: np.ndarray) -> tuple[float, float, float]:
-        tally = SpreadSums(values.shape)
-        tally.add(values.ravel())
-        found = tally.spread()
-        return found.rows, found.columns, found.kurtosis
-
-    assert spread(normal) == pytest.approx((1, 1, 3), rel=0.15)
-    assert spread(rng.uniform(-1, 1, (200, 100)).astype(np.float32)) == pytest.approx((1, 1, 1.8), rel=0.15)
-    assert spread(normal * np.exp(rng.standard_normal((200, 1))).astype(np.float32))[0] > 3
-    assert spread(normal * np.exp(rng.standard_normal(100)).astype(np.float32))[1] > 3
 
 
 def test_progress_is_reported_in_bytes(folder: Path) -> None:

@@ -22,7 +22,8 @@ def with_trajectories(change: Change) -> StudyData:
 
 
 def first_checkpoints(t: Trajectory) -> Trajectory:
-    features, targets, covariates = ({k: v[:1] for k, v in of.items()} for of in (t.features, t.targets, t.covariates))
+    features = {name: values[:1] for name, values in t.features.items()}
+    targets, covariates = ({name: values[:1] for name, values in of.items()} for of in (t.targets, t.covariates))
     return Trajectory(t.run, t.steps[:1], features, targets, covariates)
 
 

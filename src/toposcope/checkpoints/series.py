@@ -397,14 +397,14 @@ def _steps_by_names(place: _Place, options: _Options) -> dict[str, int]:
     if plain := [part for part in steps if not (_ASIDE.search(stems[part]) or _AGAIN.search(stems[part]))]:
         once = {steps[part] for part in plain}
         # Composer names the rank of a file also where it writes but one.
-        ranks = Counter(step for part, step in steps.items() if _RANK.search(stems[part]))
+        n_ranks = Counter(step for part, step in steps.items() if _RANK.search(stems[part]))
         steps = {
             part: step
             for part, step in steps.items()
             if part in plain
             or (
                 step not in once
-                and (not _ASIDE.search(stems[part]) or (_RANK.search(stems[part]) and ranks[step] == 1))
+                and (not _ASIDE.search(stems[part]) or (_RANK.search(stems[part]) and n_ranks[step] == 1))
             )
         }
     by_epoch = [part for part, step in steps.items() if counted_by(place.candidates[part], step) == "epoch"]

@@ -6,11 +6,9 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from toposcope.checkpoints import roles
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
-from toposcope.integrity.tensor_values import Spread
 from toposcope.integrity.values import NORM_WEIGHT
 
 
@@ -44,7 +42,7 @@ def by_values(summaries: Sequence[CheckpointSummary]) -> list[str]:
     if first.step != 0 or first.error or _is_trained(first):
         return []
     learned = {n: t for n, t in first.tensors.items() if not _is_frozen(n, t, summaries)}
-    return [*_norms(learned), *_matrices(learned)]
+    return list(_norms(learned))
 
 
 def _is_frozen(name: str, tensor: TensorSummary, summaries: Sequence[CheckpointSummary]) -> bool:
@@ -54,29 +52,10 @@ def _is_frozen(name: str, tensor: TensorSummary, summaries: Sequence[CheckpointS
 
 
 def _norms(tensors: dict[str, TensorSummary]) -> Iterator[str]:
-    spreads = [t.spread for n, t in tensors.items() if not t.is_matrix and t.spread and NORM_WEIGHT.search(n)]
-    uneven = [s for s in spreads if s.high - s.low > tuning.MAX_NORM_SPREAD * max(abs(s.high), abs(s.low), 1)]
-    if len(uneven) > tuning.MIN_ODD_SHARE * len(spreads):
-        yield f"{len(uneven)} of {len(spreads)} norm weights are not one number throughout"
-
-
-def _matrices(tensors: dict[str, TensorSummary]) -> Iterator[str]:
-    judged = [
-        t.spread
-        for t in tensors.values()
-        if t.spread and t.role not in roles.NOT_ANALYSED - {"embed"} and not math.isnan(t.spread.kurtosis)
-    ]
-    odd = [s for s in judged if _is_odd(s)]
-    if len(odd) > tuning.MIN_ODD_SHARE * len(judged):
-        yield f"the values of {len(odd)} of {len(judged)} matrices are not independent draws of one kind"
-
-
-def _is_odd(spread: Spread) -> bool:
-    return (
-        spread.kurtosis > tuning.MAX_KURTOSIS
-        or spread.rows > tuning.MAX_UNEVENNESS
-        or spread.columns > tuning.MAX_UNEVENNESS
-    )
+    held = [t.values() for n, t in tensors.items() if not t.is_matrix and t.sketch and NORM_WEIGHT.search(n)]
+    uneven = [v for v in held if np.ptp(v) > tuning.MAX_NORM_SPREAD * max(float(np.abs(v).max()), 1)]
+    if len(uneven) > tuning.MIN_ODD_SHARE * len(held):
+        yield f"{len(uneven)} of {len(held)} norm weights are not one number throughout"
 
 
 def _distances(first: CheckpointSummary, others: Sequence[CheckpointSummary]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Severity, layers_text, single, steps_text
 from toposcope.integrity.layouts import Plan
@@ -185,10 +186,13 @@ def _exchanged(
         """Mean squared movement of each line over some intervals, shape (checkpoints - lag, lines)."""
         return np.add.reduceat(np.square(values[lag:] - values[:-lag])[:, order], starts, axis=1) / counts
 
+    # Where weights hardly move, what is left is rounding: a unit in the last place of some values.
+    unit = 2.0 ** -min(23, *(MANTISSA_BITS.get(tensor.dtype, 23) for _, tensor in held))
+    rounding = unit**2 * np.add.reduceat(np.square(values)[:, order].max(axis=0), starts) / counts
     moved, past = moves(1), moves(2)
     for k in range(1, len(held)):
         nearby = [j for j in range(max(0, k - 1 - NEARBY), min(len(moved), k + NEARBY + 1)) if j not in (k - 1, k)]
-        usual = moved[nearby].max(axis=0)
+        usual = np.maximum(rounding, moved[nearby].max(axis=0))
         after = moved[k] if k < len(moved) else np.zeros(len(lines))
         returned = _two(np.minimum(moved[k - 1], after), np.maximum(usual, past[k - 1])) if k < len(moved) else ()
         pair = returned or _two(moved[k - 1], np.maximum(usual, after))

@@ -25,7 +25,7 @@ from toposcope.checkpoints.steps import disagreement
 from toposcope.checkpoints.weights import Coverage
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.integrity.manifest import differences, manifest_of
-from toposcope.integrity.tensor_values import NONE, LargestValues, Lines, LinesFound, Spread, SpreadSums
+from toposcope.integrity.tensor_values import NONE, LargestValues, Lines, LinesFound
 from toposcope.integrity.training_state import TrainingState, training_state
 from toposcope.kernels.magnitudes import widened
 
@@ -73,7 +73,6 @@ class TensorSummary(msgspec.Struct):
     # flattened tensor, int64; empty if a value is not finite
     largest: bytes = b""
     largest_at: bytes = b""
-    spread: Spread | None = None  # only at step 0
     lines: Lines | None = None  # rows and columns of zeros, and copied rows; None if there are none
 
     @property
@@ -161,8 +160,8 @@ def summarise(
                 continue
             role = roles.role_of(entry.name, checkpoint.roles)
             if deep:
-                blocks, at_start = (flattened(block)[None] for block in entry.blocks()), checkpoint.step == 0
-                (tensor,) = summarise_tensors([entry], [role], blocks, at_start=at_start, progress=progress)
+                blocks = (flattened(block)[None] for block in entry.blocks())
+                (tensor,) = summarise_tensors([entry], [role], blocks, progress)
             else:
                 tensor = TensorSummary(entry.shape, entry.dtype, role, entry.n_bytes)
                 if isinstance(checkpoint.source, LocalSource):
@@ -269,15 +268,12 @@ def summarise_tensors(
     entries: Sequence[Entry],
     roles_of: Sequence[str],
     blocks: Iterable[NDArray[Any]],
-    *,
-    at_start: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> list[TensorSummary]:
     """Summarise tensors of one shape and dtype, read once: a row of each block, shape (n, k), is of one of them."""
     shape, dtype = entries[0].shape, entries[0].dtype
     digests = [entry.new_digest() for entry in entries]
     positions = sketch_positions(math.prod(shape))
-    sums = SpreadSums(shape) if at_start else None
     largest, lines = LargestValues(len(entries)), LinesFound(shape, len(entries))
     squares, n_not_finite = np.zeros(len(entries)), np.zeros(len(entries), np.int64)
     seen, sketches = 0, []
@@ -294,8 +290,6 @@ def summarise_tensors(
         sketches.append(as_float32(values[:, positions[first:last] - seen]))
         largest.add(floats, seen)
         lines.add(numbers, values)
-        if sums is not None and not n_not_finite.any():
-            sums.add(as_float32(values[0]))
         seen += values.shape[1]
         if progress is not None:
             progress(numbers.nbytes)
@@ -310,7 +304,6 @@ def summarise_tensors(
             tensor.is_zero = tensor.norm == 0
             tensor.largest, tensor.largest_at = most[k].tobytes(), most_at[k].tobytes()
             tensor.lines = listed if listed is not NONE else None
-            tensor.spread = sums.spread() if sums is not None else None
         found.append(tensor)
     return found
 

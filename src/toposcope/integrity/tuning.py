@@ -60,12 +60,9 @@ REACHED_QUANTILE = 0.9  # of the second largest magnitudes over the series: what
 
 # Step 0
 MAX_NORM_SPREAD = 0.01  # relative range of a norm's weight, which begins constant and moves little in a warm-up
-MAX_UNEVENNESS = 2.0  # deviation among rows or columns, relative to that of independent draws
-MAX_KURTOSIS = 4.5  # of rows: 3 for normal values, less for all other usual initialisations
 MIN_ODD_SHARE = 0.5  # share of the tensors that do not look initialised: a few may come from elsewhere
 MIN_DISTANCE_RATIO = 0.8  # distance to the last checkpoint over that to the next; 1 for noise about a fixed point
 MIN_ALIKE = 0.5  # cosine of the median matrix with the next checkpoint's where training goes on from it; 0 for others
-MIN_SPREAD_LINES = 16  # rows or columns needed to estimate their spread
 
 # Histories of tensors
 MIN_HISTORY, MIN_SKETCH = 5, 16  # checkpoints, and values of a sketch; of fewer, a walk often comes back
