@@ -65,7 +65,6 @@ def test_a_changed_tensor_is_a_fault_of_a_deep_look(tmp_path: Path, name: str) -
     changed = tensors(200)
     changed["layers.1.mlp.up_proj.weight"][3, 4] += 1e-6
     rewrite(tmp_path, FORMATS[name], 200, changed)
-    assert found(tmp_path, deep=False) == []
     ((severity, steps, message),) = found(tmp_path, deep=True)
     assert (severity, steps) == ("fault", (200,))
     assert message.startswith("layers.1.mlp.up_proj.weight: has other values at step 200")

@@ -168,7 +168,20 @@ def _belongs_to_last(history: History) -> list[bool]:
             end += 1
         # A stretch must stand out at both ends.
         around = [*steps[max(0, begin - 1) : begin], *steps[end - 1 : end]]
-        if end > begin and tuning.MAX_NEARNESS * min(around) < distances[begin:end].max():
+        if end > begin and (
+            tuning.MAX_NEARNESS * min(around) < distances[begin:end].max() or _is_between(history, begin, end)
+        ):
             near_last[begin:end] = [False] * (end - begin)
         begin = end + 1
     return near_last
+
+
+def _is_between(history: History, begin: int, end: int) -> bool:
+    """Return whether a stretch lies between its neighbours, as noise does where the learning rate falls."""
+    if begin == 0 or end == len(history.steps):
+        return False
+    there, back, across = (
+        float(np.square(history.values[a] - history.values[b]).sum())
+        for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
+    )
+    return there + back < tuning.MIN_BETWEEN * across

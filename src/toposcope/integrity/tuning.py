@@ -101,6 +101,7 @@ MAX_OFF_LINE = 1e-4  # squared distance from the line through both neighbours, r
 MAX_NEARNESS = 0.5  # distance to the last checkpoint over that of many later ones, and over that to its neighbours
 MAX_RIVAL_NEARNESS = 1.1  # over that to any other; the last few may hardly differ
 MIN_LATER_SHARE = 1 / 3  # share of the later checkpoints, and three at least, that are further away
+MIN_BETWEEN = 1.25  # squared distances to both neighbours over that between them, of a stretch not between them
 
 # A checkpoint that is a multiple of its neighbours
 MIN_STRETCH = 4.0  # how many times more than nearby it is scaled
