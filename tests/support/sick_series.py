@@ -340,19 +340,8 @@ def missing_steps(series: Series, other: Series, rng: np.random.Generator) -> Ha
     return Harm(("missing steps",), tuple(missing))
 
 
-def extra_step(series: Series, other: Series, rng: np.random.Generator) -> Harm:
-    before = int(rng.choice([s for s in series if s > 1000 and s < max(series)]))
-    after = min(s for s in series if s > before)
-    between = {n: ((t.double() + series[after][n].double()) / 2).to(t.dtype) for n, t in series[before].items()}
-    series[before + 300] = between
-    ordered = dict(sorted(series.items()))
-    series.clear()
-    series.update(ordered)
-    return Harm(("extra steps",), (before + 300,))
-
-
 SABOTAGES: list[Sabotage] = [
     *(other_run, last_of_another_run, scaled, exchanged_far, exchanged_neighbours, exchanged_first_shards, broken),
     *(scaled_from_some_step_on, final_weights_early, nearly_final_weights_early, repeated, one_that_stood_still),
-    *(of_another_dtype, trained_step_0, missing_steps, extra_step, *OF_ONE_TENSOR),
+    *(of_another_dtype, trained_step_0, missing_steps, *OF_ONE_TENSOR),
 ]

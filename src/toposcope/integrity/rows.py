@@ -13,7 +13,7 @@ from toposcope.integrity.finding import Finding, Severity, layers_text, single, 
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import TensorSummary, sketch_positions
 from toposcope.integrity.tensor_values import NONE, Lines, new_lines
-from toposcope.integrity.values import SMALLEST
+from toposcope.integrity.values import is_nearly_zero
 from toposcope.typing import Indices, Matrix, Vector
 
 AS_BY_PRUNING = "as by pruning"
@@ -78,10 +78,8 @@ def _becomes_sparse(held: Sequence[tuple[int, TensorSummary]]) -> bool:
 
 def _part_changes(name: str, held: Sequence[tuple[int, TensorSummary]], plan: Plan) -> list[_Change]:
     steps, tensors = [step for step, _ in held], [tensor for _, tensor in held]
-    if tensors[0].dtype in SMALLEST:
-        size = min(tensor.norm / np.sqrt(np.prod(tensor.shape)) for tensor in tensors)
-        if size < tuning.MIN_SIZE * SMALLEST[tensors[0].dtype]:
-            return []
+    if any(map(is_nearly_zero, tensors)):
+        return []
     lines = [tensor.lines or NONE for tensor in tensors]
     n_values, shares = len(tensors[0].values()), _zero_shares(tensors)
     rows, columns, copied = np.array([line.counts for line in lines]).T

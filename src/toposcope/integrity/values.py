@@ -107,12 +107,18 @@ def _place(name: str) -> str:
     return re.sub(r"\d+", "", name)
 
 
+def is_nearly_zero(tensor: TensorSummary) -> bool:
+    """Return whether values are so small that their dtype rounds many to zero, and the rest to few numbers."""
+    size = tensor.norm / math.sqrt(max(1, math.prod(tensor.shape)))
+    return size < tuning.MIN_SIZE * SMALLEST.get(tensor.dtype, 0.0)
+
+
 def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     """Find tensors that have 16 bits, or few different values, at some checkpoints and not from their beginning on."""
     of_name: dict[str, dict[int, TensorSummary]] = defaultdict(dict)
     for item in summaries:
         for name, tensor in item.tensors.items():
-            if tensor.largest:
+            if tensor.largest and not is_nearly_zero(tensor):
                 of_name[name][item.step] = tensor
     n_tensors = most_tensors(summaries)
     n_matrices = sum(next(iter(of_step.values())).is_matrix for of_step in of_name.values())
