@@ -63,7 +63,9 @@ def assert_clouds(found: Mapping[str, Measurement], clouds: Matrices, extra: Map
         for diagram in diagrams:
             assert_allclose(found[name].diagrams[f"H{diagram.dimension}"].pairs, diagram.pairs, rtol=1e-13, atol=0)
             n_bars[diagram.dimension] += int((diagram.lifetimes > 0).sum())
-        assert found[name].flag == ("landmarks" if diagrams[-1].cover_radius else "")
+        assert found[name].flag == (
+            "landmarks" if diagrams[-1].cover_radius else "one point" if len(cloud) == 1 else ""
+        )
     network = found[NETWORK].statistics
     combine: dict[str, Callable[[list[float]], float]] = {
         **dict.fromkeys(
@@ -162,8 +164,7 @@ def test_a_zero_gradient_is_degenerate() -> None:
     found = measure(
         GradientRipsProbe(), matrices(0), inputs={"gradients": lambda batch: gradients_of(0) | {"b": torch.zeros(4, 5)}}
     )
-    assert [layer for layer, m in found.items() if m.flag] == ["b"]
-    assert found["b"].flag == "degenerate"
+    assert {layer: m.flag for layer, m in found.items() if m.flag} == {"b": "degenerate", "c": "one point"}
     assert found["b"].statistics["np_mean"] == found["b"].statistics["gradient_norm"] == 0
 
 
@@ -215,7 +216,7 @@ def test_random_rows() -> None:
             rows[name].append(values)
         single = {k: v for k, v in found[name].statistics.items() if not k.endswith(".noise")}
         assert single == pytest.approx(rows[name][0], rel=1e-13)
-        assert found[name].flag == ("" if few else "random rows")
+        assert found[name].flag == ("one point" if len(cloud) == 1 else "" if few else "random rows")
         assert_array_equal(found[name].diagrams["H1"].pairs, rips(cloud[chosen[0]], threshold=9.0)[1].pairs)
         noise = {k: v for k, v in found[name].statistics.items() if k.endswith(".noise")}
         assert noise.keys() == {f"{k}.noise" for k in single}

@@ -161,7 +161,8 @@ def test_the_page_of_one_run_is_accessible(check: Callable[[Element], None], mad
 def test_the_command_prints_the_answer_and_six_facts(made: tuple[Path, str]) -> None:
     page, out = made
     root = read(page.read_text())
-    first, _, *facts, place = out.splitlines()
+    first, _, *facts, missing, place = out.splitlines()
+    assert missing.startswith("not made: ")
     assert re.fullmatch(r"Finished(, [a-z ]+)?\. Ended at \d\.\d{3}, (validation|training) loss\..*", first)
     assert root.all("h1")[0].text() == first
     assert place == f"report: {page.resolve()}"
