@@ -168,7 +168,7 @@ def models_beside(places: Mapping[str, Path], summaries: Sequence[CheckpointSumm
         beside = summarise(Checkpoint(places[part], 0), deep=deep)
         if beside.tensors and not beside.error:
             compared[part] = of.get(_values(beside, deep))
-    last = summaries[-1].step
+    last = summaries[-1].step if summaries else None  # of a series that cannot be read
     for step in dict.fromkeys(compared.values()):
         named = [part for part, other in compared.items() if other == step]
         whose = "none of these steps" if step is None else f"step {step}, not of the last, {last}"
