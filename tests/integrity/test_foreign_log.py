@@ -73,6 +73,11 @@ def test_steps_in_tokens_beside_a_log_in_steps_are_one_note(of_a_step: int, tmp_
     assert f"by {of_a_step}, such as tokens" in note.message
 
 
+def test_steps_that_all_lie_past_the_log_are_in_another_unit(tmp_path: Path) -> None:
+    states, rows = logged(0)
+    assert found(tmp_path, {round(33.27 * step): state for step, state in states.items()}, rows) == []
+
+
 @pytest.mark.parametrize("times", [10, 0.1, 2, 100])
 def test_a_rate_that_is_not_the_checkpoints(times: float, tmp_path: Path) -> None:
     states, rows = logged(0)

@@ -189,11 +189,20 @@ def test_names_that_count_ten_times_as_much_as_the_log(tmp_path: Path) -> None:
     assert any(finding.check == "log" and "times later" in finding.message for finding in findings)
 
 
-@pytest.mark.parametrize("column", ["learning_rate", "weight_norm_total"])
-def test_the_log_of_another_run(column: str, tmp_path: Path) -> None:
+def test_the_log_of_another_run(tmp_path: Path) -> None:
     (states, _), (_, other) = trained(0), trained(1)
-    log = [{name: row[name] for name in ("step", "loss", column)} for row in other]
+    log = [{name: row[name] for name in ("step", "loss", "learning_rate")} for row in other]
     assert "log" in {finding.check for finding in found(tmp_path, states, log)}
+
+
+def test_weights_whose_norm_is_not_the_logs(tmp_path: Path) -> None:
+    states, rows = trained(0)
+    log = [{name: row[name] for name in ("step", "loss", "weight_norm_total")} for row in rows]
+    weights = {step: {"model": copy.deepcopy(state["model"])} for step, state in states.items()}
+    weights[STEPS[4]]["model"]["2.weight"] *= 1.2
+    assert [(f.steps, "not the norm" in f.message) for f in found(tmp_path, weights, log) if f.check == "log"] == [
+        ((STEPS[4],), True)
+    ]
 
 
 @pytest.mark.parametrize("stated", [False, True])

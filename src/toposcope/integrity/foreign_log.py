@@ -1,17 +1,15 @@
 """Whether the log next to a series is of the same run: its length, learning rates, losses and norms of the weights."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Severity, steps_text
-from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.integrity.summary import CheckpointSummary
 from toposcope.logs.table import ByStep
 from toposcope.typing import Steps, Vector
 
@@ -35,8 +33,8 @@ class _Pairs(NamedTuple):
         return [int(step) for step in self.steps[chosen]]
 
 
-def _finding(steps: Sequence[int], message: str, severity: Severity = "fault", check: str = "log") -> Finding:
-    return Finding(check, severity, tuple(steps), "", message)
+def _finding(steps: Sequence[int], message: str, severity: Severity = "fault") -> Finding:
+    return Finding("log", severity, tuple(steps), "", message)
 
 
 def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | None") -> Iterator[Finding]:
@@ -46,7 +44,7 @@ def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | None")
         return
     steps, last = [item.step for item in items], int(log.steps[-1])
     found = [*_values_compared(items, log), *_norms(items, log)]
-    foreign = any(finding.check == "log" and finding.severity == "fault" for finding in found)
+    foreign = any(finding.severity == "fault" for finding in found)
     beyond = [*_beyond_the_log(steps, log)]
     if (foreign or beyond) and (times := _times(steps, log)):
         words = f"the series ends at {steps[-1]:,}, its log at {last:,}: one of them may count the other's steps by "
@@ -104,7 +102,8 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
     words = f"{steps_text(beyond)}: beyond the end of the log, step {last:,}"
     if 2 * len(beyond) >= len(steps) and times > tuning.MIN_TIMES:
         fix = f"the series ends {times:.3g} times later: its names count something else, or the log is another run's"
-        yield _finding(beyond, f"{words}; {fix}")
+        # A log that was cut short has a checkpoint in what is left of it.
+        yield _finding(beyond, f"{words}; {fix}", "fault" if any(0 < step <= last for step in steps) else "note")
     else:
         yield _finding(beyond, f"{words}, which was cut short, or not written any more", "note")
 
@@ -195,7 +194,7 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
     names = ("loss", "validation_loss", *log.further_targets)
     columns = {name: ByStep(log.steps, log.values.get(name, np.full(len(log.steps), np.nan))) for name in names}
     lowest = ByStep(log.steps, np.fmin.accumulate(columns["validation_loss"].values))
-    odds, unlike = 0.0, ""
+    foreign, unlike = False, ""
     for name in ("loss", "validation_loss"):
         held, of = _held(items, name)
         steps, own = np.array([*held], np.int64), np.array([*held.values()])
@@ -213,12 +212,11 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
         logged = columns[name].at(steps)
         known = np.isfinite(logged)
         if known.sum() >= tuning.MIN_LOGGED:
-            more, correlation = _relation(steps[known], own[known], columns[name])
-            odds += more
-            if correlation < tuning.MIN_RELATED:
+            unrelated, surely = _is_unrelated(steps[known], own[known], columns[name])
+            foreign |= surely
+            if unrelated:
                 unlike = unlike or f"at step {steps[known][0]} {own[known][0]:.4g}, not {logged[known][0]:.4g}"
     if unlike:
-        foreign = odds > tuning.MIN_LOSS_ODDS
         cause = "the log may be another run's" if foreign else "they may be smoothed, of other data, or another run's"
         words = f"the losses of the log are not those of the checkpoints, {unlike}; {cause}"
         yield _finding((), words, "fault" if foreign else "note")
@@ -255,105 +253,45 @@ def _compared(own: Vector, column: ByStep, steps: Steps) -> tuple[Vector, np.nda
     return column.at(steps), exact
 
 
-def _relation(steps: Steps, own: Vector, column: ByStep) -> tuple[float, float]:
-    """Return the log-odds that losses are two runs', not of the same batches, and the correlation.
+def _is_unrelated(steps: Steps, own: Vector, column: ByStep) -> tuple[bool, bool]:
+    """Return whether losses that differ are of other batches, as it seems, and whether surely so, of another run.
 
-    Of what differs from the rows nearby, the noisier is once or more times the other plus noise of its own if the one
-    is a part, a mean or a multiple of the other. In two runs of one kind both are as noisy, and independent.
+    Of what differs from the rows nearby, the noisier is the other plus noise of its own if the one is a part, a mean or
+    a multiple of the other: the larger the noise, the lower the correlation. In two runs it is 0 and the noise alike.
     """
     known = np.isfinite(column.values)
     at, logged = column.steps[known], column.values[known]
-    places = np.searchsorted(at, steps).tolist()
     most = 5 if len(at) > 10 * len(steps) else 2  # rows on either side; of few, the losses fall from one to the next
-    widths = [min(place, len(at) - 1 - place, most) for place in places]
     both = []
-    for place, width, value in zip(places, widths, own, strict=True):
-        if width:
+    for place, value in zip(np.searchsorted(at, steps).tolist(), own, strict=True):
+        if width := min(place, len(at) - 1 - place, most):
             around = (logged[place - width : place + width + 1].sum() - logged[place]) / (2 * width)
             both.append((value - around, logged[place] - around))
-    if len(both) < tuning.MIN_LOSSES:
-        return 0.0, 0.0
-    centred = np.array(both) - np.mean(both, axis=0)
-    smooth, noisy = sorted(centred.T, key=lambda x: float(x @ x))
-    if not (smooth @ smooth and abs(float(np.median(own)) / float(np.median(logged)) - 1) < tuning.MAX_OTHER_LEVEL):
-        return 0.0, 0.0
-    if noisy @ noisy > tuning.MAX_NOISE_RATIO * smooth @ smooth:
-        return 0.0, 0.0
-    slope = float(smooth @ noisy / (smooth @ smooth))
-    rest = noisy - max(slope, 1.0) * smooth
-    two = float(smooth @ smooth + noisy @ noisy) / 2
-    odds = len(both) / 2 * math.log(max(float(smooth @ smooth) * float(rest @ rest), 1e-300) / two**2)
-    return odds, slope * math.sqrt(float(smooth @ smooth) / float(noisy @ noisy))
-
-
-_SETS: dict[str, Callable[[str, TensorSummary], bool]] = {
-    "all parameters": lambda name, tensor: True,
-    "the matrices": lambda name, tensor: tensor.is_matrix,
-    "all but embeddings": lambda name, tensor: tensor.role not in ("embed", "pos_embed"),
-    "all but embeddings and head": lambda name, tensor: tensor.role not in ("embed", "pos_embed", "head"),
-    "the matrices but embeddings and head": lambda name, tensor: (
-        tensor.is_matrix and tensor.role not in ("embed", "pos_embed", "head")
-    ),
-}
-"""Tensors whose norm a trainer may log."""
-_FORMS: dict[str, Callable[[Vector], float]] = {
-    "norm": lambda norms: float(np.sqrt(np.square(norms).sum())),
-    "square": lambda norms: float(np.square(norms).sum()),
-    "sum": lambda norms: float(norms.sum()),
-}
+    squares = np.cov(np.transpose(both)) if len(both) > 1 else np.zeros((2, 2))
+    smooth, noisy = sorted(np.diag(squares))
+    if not smooth:
+        return True, False
+    correlation = float(squares[0, 1]) / math.sqrt(smooth * noisy)
+    is_kind = noisy < tuning.MAX_NOISE_RATIO * smooth
+    is_kind = is_kind and abs(float(np.median(own)) / float(np.median(logged)) - 1) < tuning.MAX_OTHER_LEVEL
+    lowest = math.sqrt(smooth / noisy) - tuning.MAX_CHANCE_FALL / math.sqrt(len(both))
+    return correlation < tuning.MIN_RELATED, is_kind and correlation < lowest
 
 
 def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
-    """Compare the norm of the weights with the log's, by any definition."""
-    known = [item for item in items if item.tensors and all(math.isfinite(t.norm) for t in item.tensors.values())]
-    column = "weight_norm"
-    candidates = []
-    for (of, chosen), (form, norm), once in product(_SETS.items(), _FORMS.items(), (True, False)):
-        held = {}
-        for item in known:
-            tensors = {name: tensor for name, tensor in item.tensors.items() if chosen(name, tensor)}
-            if once:  # a tied embedding
-                tensors = {tensor.content_hash or name: tensor for name, tensor in tensors.items()}
-            held[item.step] = norm(np.array([tensor.norm for tensor in tensors.values()]))
-        pairs = _pairs(held, log, column, exact=False)
-        if len(pairs.steps) < tuning.MIN_LOGGED or not (pairs.held > 0).all() or not (pairs.low > 0).all():
-            return
-        coarse = max(
-            (2.0 ** -MANTISSA_BITS.get(t.dtype, 23) for item in known for t in item.tensors.values()), default=0.0
-        )
-        # A norm may be logged a row earlier or later.
-        room = (pairs.high - pairs.low) / (2 * pairs.logged) + tuning.LOG_TOLERANCE / 2 + coarse
-        ratio = np.log(pairs.held / pairs.logged)
-        candidates.append((of, form, pairs, room * (2 if form == "square" else 1), ratio))
-    if not candidates:
+    """Compare the norm of all parameters, a tied one counted once, with the log's, which may be of other tensors."""
+    held = {}
+    for item in items:
+        norms = {tensor.content_hash or name: tensor.norm for name, tensor in item.tensors.items()}
+        held[item.step] = math.hypot(*norms.values())
+    pairs = _pairs(held, log, "weight_norm", exact=False)
+    room = tuning.LOG_TOLERANCE * np.abs(pairs.logged)
+    fits = (pairs.held >= pairs.low - room) & (pairs.held <= pairs.high + room)
+    if len(fits) < tuning.MIN_LOGGED or fits.all():
         return
-    for _, _, pairs, room, ratio in candidates:
-        for centre in (0.0, float(np.median(ratio))):
-            fits = np.abs(ratio - centre) <= room
-            varies = float(np.ptp(np.log(pairs.logged))) > 5 * float(np.median(room))
-            if fits.all() and (centre == 0 or (varies and abs(centre) > tuning.MIN_OTHER_SCALE)):
-                return
-    plain = [c for c in candidates if c[1] == "norm"]
-    of, _, pairs, room, ratio = max(
-        plain, key=lambda c: (int((np.abs(c[4]) <= c[3]).sum()), -float(np.median(np.abs(c[4]))))
-    )
-    fits = np.abs(ratio) <= room
-    wrong = pairs.where(~fits)
-    exchanged = np.abs(np.sort(pairs.held[~fits]) / np.sort(pairs.logged[~fits]) - 1) <= np.maximum(
-        room[~fits].max(), tuning.LOG_TOLERANCE
-    )
-    example = int(np.argmax(np.abs(ratio)))
-    step, own, logged = pairs.steps[example], pairs.held[example], pairs.logged[example]
-    words = f"at step {step} the norm of {of} is {own:.5g}, by the log {logged:.5g}"
-    if len(wrong) > 1 and exchanged.all():
-        message = f"{steps_text(wrong)}: each has the norm that was logged for another; {words}"
-        yield _finding(wrong, message, check="order")
-    elif 4 * len(wrong) <= len(fits):
-        yield _finding(wrong, f"{steps_text(wrong)}: not the norm of the log; {words}")
-    elif float(np.median(np.abs(ratio))) < tuning.MAX_OTHER_NORM:
-        whole = plain[0][4]  # of all parameters
-        most = float(-whole.min())
-        averaged = (whole < 0).mean() > 0.9 and -whole[-1] < tuning.MAX_LAST_OF_AVERAGED * most < tuning.MAX_AVERAGED
-        cause = "the weights may be averaged" if averaged else "the log may be another run's"
-        message = f"the norms of the log are not those of the weights: {words}; {cause}"
-        yield _finding(wrong, message, "note" if averaged else "fault")
+    wrong, example = pairs.where(~fits), int(np.flatnonzero(~fits)[-1])
+    words = f"{steps_text(wrong)}: not the norm of the log; {pairs.words(example, 'that of all parameters is')}"
+    if 2 * fits.sum() >= len(fits):
+        yield _finding(wrong, words)
+    else:
+        yield _finding(wrong, f"{words}, which may be of other tensors, or of another run", "note")

@@ -1,12 +1,11 @@
 """Steps that are missing from a series' own grid, or lie between its points.
 
-A grid is a sequence of *pieces*: multiples of a spacing from some point on, or powers of two. Pythia's is 0, 1, 2, 4
-... 512, then 1000, 2000 ... 143000. The pieces are the cheapest description of the steps: a piece costs `PIECE_COST`,
-each of its points that is missing or extra 1, each step on no piece `LONE_STEP_COST`; step 0 is free.
+A grid is a sequence of *pieces*: multiples of a spacing from some point on, or, first, powers of two. Pythia's is 0, 1,
+2, 4 ... 512, then 1000, 2000 ... 143000. A piece begins and ends where the same distance occurs twice in a row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
 from toposcope.integrity import tuning
@@ -24,10 +23,14 @@ class _Piece:
     def points(self) -> list[int]:
         if self.spacing:
             return list(range(self.start, self.stop + 1, self.spacing))
-        found = [self.start]
-        while 2 * found[-1] <= self.stop:
-            found.append(2 * found[-1])
-        return found
+        return [self.start << k for k in range((self.stop // self.start).bit_length())]
+
+    def has(self, step: int) -> bool:
+        """Return whether a step, which may lie past its ends, is a point of it."""
+        return (step - self.start) % self.spacing == 0
+
+    def text(self) -> str:
+        return f"every {self.spacing} from {self.start}" if self.spacing else f"powers of two from {self.start}"
 
 
 def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
@@ -36,7 +39,7 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
     A step more is a note, as after a signal or at the end of an epoch, unless it may be the missing one renamed. So is
     a missing end of powers of two: where they end, nobody knows.
     """
-    pieces = [_resumed(piece, steps) for piece in _pieces(list(steps))]
+    pieces = _pieces(list(steps))
     judged = [s for s in steps[:-1] if s > 0]
     covered = [s for s in judged if any(p.start <= s <= p.stop for p in pieces)]
     # Rounded logarithmic grids begin with consecutive numbers, which are a grid only if every step lies on it.
@@ -53,7 +56,7 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
         return []
     if needed == 1 and len(missing) > 1 and min(missing) > (steps[0] + steps[-1]) / 2:
         return []
-    grid = ", then ".join(_text(piece) for piece in pieces)
+    grid = ", then ".join(piece.text() for piece in pieces)
     findings = []
     if missing:
         ends = {2 * piece.stop for piece in pieces if not piece.spacing}
@@ -67,99 +70,52 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
     return findings
 
 
-def _resumed(piece: _Piece, steps: Sequence[int]) -> _Piece:
-    """Return a piece without points that no neighbour shares: of a lone one, or two gaps alike, is another grid."""
-    if not piece.spacing:
-        return piece
-    present = set(steps)
-    points = [point for point in piece.points() if point in present]
-    pairs = [k for k, (a, b) in enumerate(pairwise(points)) if b - a == piece.spacing]
-    begins, ends = pairs[0], pairs[-1] + 1
-    if begins == 1 and points[0] in (0, steps[0]):
-        begins = 0
-    if ends == len(points) - 2 and points[-1] == steps[-1]:
-        ends += 1
-    return _Piece(points[begins], points[ends], piece.spacing)
-
-
-def _text(piece: _Piece) -> str:
-    return f"every {piece.spacing} from {piece.start}" if piece.spacing else f"powers of two from {piece.start}"
-
-
-_Description = tuple[float, tuple[_Piece, ...]]
-_NEVER: _Description = (float("inf"), ())
-
-
 def _pieces(steps: list[int]) -> list[_Piece]:
-    """Return the cheapest description, by dynamic programming over the points where the distance changes."""
-    distances = [b - a for a, b in pairwise(steps)]
-    changes = [0, *(k for k in range(1, len(distances)) if distances[k] != distances[k - 1]), len(steps) - 1]
-    spacings = sorted({d for d, run in groupby(distances) if len(list(run)) >= 2})
-    if len(steps) <= tuning.MIN_POINTS or len(changes) > tuning.MAX_SPACING_CHANGES:
+    """Return powers of two, then stretches of one distance, joined where only gaps and odd steps lie between them."""
+    powers = _powers_of_two([s for s in steps if s > 0])
+    rest = [s for s in steps if not powers or s >= powers[0].stop]
+    lengths = [(distance, len(list(run))) for distance, run in groupby(b - a for a, b in pairwise(rest))]
+    if len(steps) <= tuning.MIN_POINTS or len(lengths) > tuning.MAX_SPACING_CHANGES:
         return []
-    # The cheapest descriptions of all steps up to a change: with the change itself, or without.
-    through, to = [_NEVER] * len(changes), [(0.0, ()), *[_NEVER] * (len(changes) - 1)]
-    for i, change in enumerate(changes):
-        lone = tuning.LONE_STEP_COST if steps[change] > 0 else 0.0
-        through[i] = min(through[i], (to[i][0] + lone, to[i][1]), key=_cost)
-        cost, described = min(through[i], to[i], key=_cost)
-        for spacing in (0, *spacings) if steps[change] > 0 else spacings:
-            for j, piece, exceptions in _extensions(steps, changes, i, spacing):
-                through[j] = min(through[j], (cost + tuning.PIECE_COST + exceptions, (*described, piece)), key=_cost)
-        if i + 1 < len(changes):
-            inside = changes[i + 1] - change - 1
-            to[i + 1] = (through[i][0] + tuning.LONE_STEP_COST * inside, through[i][1])
-    return _joined([_from_the_first(piece, steps) for piece in through[-1][1]])
+    place, pieces = 0, list[_Piece]()
+    for distance, length in lengths:
+        piece = _Piece(rest[place], rest[place + length], distance)
+        place += length
+        for k in reversed(range(len(pieces))):
+            if pieces[k].spacing == distance and pieces[k].has(piece.start):
+                piece = replace(pieces[k], stop=piece.stop)
+                del pieces[k:]
+                break
+            if len(pieces[k].points()) >= tuning.MIN_POINTS:
+                break  # what lies between two parts of a piece is shorter, as two gaps alike
+        pieces.append(piece)
+    kept = [piece for piece in pieces if _is_kept_to(piece, rest)]
+    if kept:  # the first and the last step have no neighbour on the other side
+        first, last = kept[0], kept[-1]
+        if rest[1] == first.start <= rest[0] + tuning.MAX_END * first.spacing and first.has(rest[0]):
+            kept[0] = replace(first, start=rest[0])
+        if rest[-2] == last.stop >= rest[-1] - tuning.MAX_END * last.spacing and last.has(rest[-1]):
+            kept[-1] = replace(kept[-1], stop=rest[-1])
+    return powers + kept
 
 
-def _cost(described: _Description) -> float:
-    return described[0]
+def _is_kept_to(piece: _Piece, steps: Sequence[int]) -> bool:
+    """Return whether a piece has enough points, and at most half as many that are missing or steps between them."""
+    covered = [s for s in steps if piece.start <= s <= piece.stop]
+    on = sum(piece.has(s) for s in covered)
+    return on >= tuning.MIN_POINTS and len(piece.points()) + len(covered) - 2 * on <= on / 2
 
 
-def _from_the_first(piece: _Piece, steps: list[int]) -> _Piece:
-    """Start powers of two at the first positive step: the equal distances of 0, 1, 2 hide it."""
-    before = [s for s in steps if 0 < s < piece.start]
-    if piece.spacing == 0 and before and all(_index(s, before[0], 0) is not None for s in [*before, piece.start]):
-        return _Piece(before[0], piece.stop, 0)
-    return piece
-
-
-def _extensions(steps: list[int], changes: list[int], i: int, spacing: int) -> list[tuple[int, _Piece, float]]:
-    """Return the pieces that begin at the i-th change: the change where each ends, it, and its exceptions."""
-    start = steps[changes[i]]
-    on, at, extensions = 1, changes[i], []
-    for j in range(i + 1, len(changes)):
-        for k in range(at + 1, changes[j] + 1):
-            on += _index(steps[k], start, spacing) is not None
-        at = changes[j]
-        last = _index(steps[at], start, spacing)
-        extra = at - changes[i] + 1 - on
-        if extra > len(steps) * (1 - tuning.MIN_COVERAGE) + 1:
-            break
-        if last is not None and on >= tuning.MIN_POINTS:
-            missing = last + 1 - on
-            if missing + extra <= on / 2:
-                extensions.append((j, _Piece(start, steps[at], spacing), float(missing + extra)))
-    return extensions
-
-
-def _index(step: int, start: int, spacing: int) -> int | None:
-    if spacing:
-        return (step - start) // spacing if (step - start) % spacing == 0 else None
-    ratio, rest = divmod(step, start)
-    return ratio.bit_length() - 1 if rest == 0 and ratio & (ratio - 1) == 0 else None
-
-
-def _joined(pieces: Sequence[_Piece]) -> list[_Piece]:
-    """Join neighbours of one spacing whose points are in phase: only a gap separates them."""
-    joined: list[_Piece] = []
-    for piece in pieces:
-        before = joined[-1] if joined else None
-        if before and before.spacing == piece.spacing and _index(piece.start, before.start, piece.spacing) is not None:
-            joined[-1] = _Piece(before.start, piece.stop, piece.spacing)
-        else:
-            joined.append(piece)
-    return joined
+def _powers_of_two(steps: list[int]) -> list[_Piece]:
+    """Return the piece of powers of two, times the first step, with which steps begin, if there is one."""
+    on, stop = 0, 0
+    for place, step in enumerate(steps, start=1):
+        ratio, rest = divmod(step, steps[0])
+        if rest == 0 and ratio & (ratio - 1) == 0:
+            on += 1
+            if on >= tuning.MIN_POINTS and place + ratio.bit_length() - 2 * on <= on / 2:
+                stop = step
+    return [_Piece(steps[0], stop, 0)] if stop else []
 
 
 def _between(pieces: Sequence[_Piece]) -> set[int]:
@@ -169,7 +125,7 @@ def _between(pieces: Sequence[_Piece]) -> set[int]:
         lost = range(0)
         if after.spacing > before.spacing and after.start % after.spacing == 0:
             lost = range((before.stop // after.spacing + 1) * after.spacing, after.start, after.spacing)
-            if len(lost) > tuning.PIECE_COST and not before.spacing and after.start <= 2 * before.stop:
+            if len(lost) > 2 and not before.spacing and after.start <= 2 * before.stop:
                 lost = range(0)  # up to 512, then every 100 from 1000: a round number where the next power would be
         found |= set(lost)
         if not before.spacing and 2 * before.stop < (lost.start if lost else after.start) <= 4 * before.stop:

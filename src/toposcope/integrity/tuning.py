@@ -3,9 +3,8 @@
 ``benchmarks/doctor.py`` repeats the measurement on thirty kinds of small trainings; those of even number chose them.
 """
 
-# The grid of steps: the cheapest description of the steps, in units of a missing step
-PIECE_COST = 2.5  # two exceptions are exceptions; three could as well be a piece of their own
-LONE_STEP_COST = 2.25  # a step beyond a gap of two still belongs to the piece before it
+# The grid of steps
+MAX_END = 3  # spacings from the first step, or to the last, past which a single step is on no grid
 MIN_POINTS = 5  # of a piece: four equal distances, or four doublings, are no coincidence
 MIN_COVERAGE = 0.85  # share of the steps on pieces, for a series to be judged by its grid
 MAX_ROUNDED_SPACING = 2  # largest spacing that the rounding of a logarithmic grid can produce
@@ -22,15 +21,10 @@ MIN_EVEN_SHARE = 0.6  # of the intervals that keep the pace, for it to be a rule
 MIN_LOGGED = 4  # checkpoints that can be compared with the log
 MIN_TIMES = 2.9  # how many times longer than its log a run is whose steps count something else
 LOG_TOLERANCE = 1e-3  # relative, of what was logged: its last digit
-MAX_AVERAGED = 0.25  # how much smaller the norm of averaged weights may be
-MAX_LAST_OF_AVERAGED = 0.7  # how much smaller at the end, in units of the most: there weights move less
-MAX_OTHER_NORM = 0.5  # relative difference of norms that may still be of the same tensors
-MIN_OTHER_SCALE = 0.05  # relative difference of a norm of another kind, which keeps its ratio to the log's
 MAX_OFF_TIMES = 0.02  # relative, of the ends of series and log from a multiple: one may count the other's parts
 MIN_UNIT = 3  # power of ten of a unit of rates, such as thousandths; ten times a rate is another rate
 MIN_RELATED = 0.5  # correlation of losses that are surely of one run
-MIN_LOSSES = 12  # losses held and logged at the same steps that can show another run
-MIN_LOSS_ODDS = 1.0  # log-odds; reached by 1 in 20 logs of a part of the same batches, by most of another run
+MAX_CHANCE_FALL = 2.0  # of their correlation times the root of their number; 1 in 40 of a part of the same batches
 MAX_NOISE_RATIO = 3.0  # of variances; of two runs of one kind it is 1, and of 10 losses below 3 in 19 of 20
 MAX_OTHER_LEVEL = 0.25  # relative difference of the median losses of two runs of one kind
 
