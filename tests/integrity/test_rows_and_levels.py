@@ -132,8 +132,12 @@ def test_blocks_that_stay_zero_are_pruned_and_the_end_of_a_file_is_lost() -> Non
 @pytest.mark.parametrize("lag", [1, 3])
 @pytest.mark.parametrize("count", [1, 3, len(LATE)])
 def test_a_vector_that_stays_old_while_others_of_its_kind_move(lag: int, count: int) -> None:
+    """One that stays to the end may be frozen, alone too."""
     old = healthy()[STEPS[7 - lag]][BIAS]
     still = [f for f in faults(seen(changed(healthy(), LATE[:count], **{BIAS: old}))) if f.check == "still"]
+    if (lag, count) == (1, len(LATE)):
+        assert not still
+        return
     assert still
     assert {f.layer for f in still} == {BIAS}
     assert set(LATE[:count]) <= {step for f in still for step in f.steps}
@@ -174,3 +178,22 @@ def test_the_same_words_about_several_tensors_steps_or_files_are_one() -> None:
     said = merged_remarks([f"step {k}: a_{k}.pt also holds an optimizer" for k in range(16)] + ["one model of two"])
     assert said[1:] == ["one model of two"]
     assert said[0].startswith("step 0: a_0.pt also holds an optimizer (and so: ")
+
+
+def test_parts_may_learn_in_turn_and_a_block_be_skipped() -> None:
+    """Layers without a bias too; one matrix alone may not, as it would be if it were the checkpoint's before."""
+    series = Training(seed=11, steps=STEPS, layers=2, noise=0.1, drift=0.3).weights()
+    block = [name for name in series[0] if ".layers.1." in name]
+    names, half = list(series[0]), len(series[0]) // 2
+    for part in (names[:half], names[half:]):
+        in_turn = {s: w | {n: series[STEPS[k - k % 2]][n] for n in part} for k, (s, w) in enumerate(series.items())}
+        assert "still" not in {check for check, *_ in faults_of(in_turn)}
+    for part, is_fault in ((block, False), (block[:3], True), ([MATRIX], True)):
+        skipped = changed(series, [MIDDLE], **{n: series[STEPS[6]][n] for n in part})
+        assert ("still" in {check for check, *_ in faults_of(skipped)}) == is_fault
+
+
+def test_the_rate_may_end_at_zero() -> None:
+    ended = {s: healthy()[min(s, MIDDLE)] for s in STEPS}
+    assert faults_of(ended) == []
+    assert [check for check, *_ in faults_of({s: healthy()[min(s, STEPS[-2])] for s in STEPS})] == ["duplicate"]

@@ -1,15 +1,18 @@
 """Checkpoints, files and tensors that are byte-identical under two steps, though training should have moved them."""
 
+import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from toposcope.checkpoints.kinds import named_buffer
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import (
     Finding,
+    Severity,
     by_steps,
     findings_of_layers,
     layers_text,
@@ -24,16 +27,15 @@ if TYPE_CHECKING:
 
 
 EMBEDDINGS = ("embed", "pos_embed", "head")
+BLOCK = re.compile(r"(.*\.)?\d+\.(?=.*\.)")  # of layers, such as ``layers.3.``
 
-MIN_OWN_MOVES = 3  # other intervals, in each of which a vector moves
-
-Runs = list[list[CheckpointSummary]]  # unbroken stretches of checkpoints, each a list
+Run = list[CheckpointSummary]  # an unbroken stretch of checkpoints
 
 
-def stretches(group: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> Runs:
+def stretches(group: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> list[Run]:
     """Split checkpoints into stretches that follow each other among those that hold a tensor."""
     place = {item.step: k for k, item in enumerate(held)}
-    runs: Runs = []
+    runs: list[Run] = []
     for item in group:
         if runs and place[item.step] == place[runs[-1][-1].step] + 1:
             runs[-1].append(item)
@@ -42,90 +44,60 @@ def stretches(group: Sequence[CheckpointSummary], held: Sequence[CheckpointSumma
     return runs
 
 
-def stale_vectors(
-    same: Mapping[str, Sequence[Sequence[CheckpointSummary]]], summaries: Sequence[CheckpointSummary]
-) -> dict[str, dict[int, int]]:
-    """Return vectors that come back to what they were, with the steps and the step whose values each holds."""
-    stale: dict[str, dict[int, int]] = defaultdict(dict)
-    for name, groups in same.items():
-        held = [item for item in summaries if name in item.tensors]
-        for group in groups:
-            if group[0].tensors[name].is_matrix or group[0].tensors[name].is_zero:
-                continue
-            runs = stretches(group, held)
-            if len(runs) > 1 and _moved_between(name, runs, held):
-                # Of a vector that does not change any more the earlier value is right, of single ones the nearer.
-                right = min(runs, key=lambda run: (len(run) > 1, _distance_to_neighbours(name, run, held)))
-                stale[name] |= {item.step: right[0].step for run in runs if run is not right for item in run}
-    return dict(stale)
+def stale_steps(name: str, runs: Sequence[Run], held: Sequence[CheckpointSummary]) -> dict[int, int]:
+    """Return the steps at which a vector comes back to what it was, and the steps whose values it holds there."""
+    tensor = runs[0][0].tensors[name]
+    if tensor.is_matrix or tensor.is_zero or len(runs) < 2 or not _moved_between(name, runs, held):
+        return {}
+    # Of a vector that does not change any more the earlier value is right, of single ones the nearer.
+    right = min(runs, key=lambda run: (len(run) > 1, _distance_to_neighbours(name, run, held)))
+    return {item.step: right[0].step for run in runs if run is not right for item in run}
 
 
-def stale_findings(stale: Mapping[str, Mapping[int, int]], n_tensors: int) -> Iterator[Finding]:
-    """Report stale vectors."""
-
-    def words(steps: tuple[int, ...], names: list[str]) -> str:
-        old = sorted({step for name in names for step in stale[name].values()})
-        return (
-            f"at {steps_text(steps)} byte for byte as at step {short_steps(old)}, though it changed in between; "
-            "fetch or save it again"
-        )
-
-    yield from findings_of_layers("still", stale.items(), n_tensors, words)
+def _stays(name: str, run: Run) -> bool:
+    """Return whether a tensor is the same over a stretch."""
+    tensors = [item.tensors.get(name) for item in run]
+    return all(a and b and not _differ(a, b) for a, b in pairwise(tensors))
 
 
-def stuck_steps(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> list[int]:
-    """Return the steps at which a vector stays as it is, though it moves otherwise, and others of its kind move then.
+def _next_to(name: str, names: Sequence[str]) -> set[str]:
+    """Return the other tensors of a layer, and those that stand next to it."""
+    layer, place = name.rpartition(".")[0], names.index(name)
+    rest = {other for other in names if layer and other.startswith(f"{layer}.")}
+    return (rest | {*names[max(0, place - 1) : place + 2]}) - {name}
 
-    All of its layer must move too: biases, norms and statistics are frozen together.
+
+def is_stuck(name: str, run: Run, own: float) -> bool:
+    """Return whether a vector that changes before and after stays as it is, while its layer and most of its kind move.
+
+    Biases, norms and statistics are frozen together.
     """
-    held = [item for item in summaries if name in item.tensors]
-    layer, _, kind = name.rpartition(".")
-    first = group[0].tensors
-    names = list(first)
-    rest = [other for other in names if other != name and other.startswith(f"{layer}.")]
-    if not rest:  # a norm without a bias is frozen with what stands next to it
-        rest = [other for other in names[max(0, names.index(name) - 1) : names.index(name) + 2] if other != name]
+    first, kind = run[0].tensors, name.rpartition(".")[2]
     kin = [n for n, t in first.items() if n != name and not t.is_matrix and n.rpartition(".")[2] == kind]
-    steps: set[int] = set()
-    for run in stretches(group, held):
-        members = {item.step for item in run}
-        own = [
-            _changed(a.tensors[name], b.tensors[name], unknown=0.0)
-            for a, b in pairwise(held)
-            if not members.issuperset((a.step, b.step))
-        ]
-        moves_before = run[0] is not held[0] and run[0] is not held[1]
-        if len(run) < 2 or not moves_before or len(own) < MIN_OWN_MOVES or not _must_move(first[name], min(own)):
-            continue
-
-        def moved(names: Sequence[str], a: CheckpointSummary, b: CheckpointSummary) -> int:
-            shares = [_changed(a.tensors[n], b.tensors[n], 0.0) for n in names if n in a.tensors and n in b.tensors]
-            return sum(share >= tuning.MIN_VECTOR_SHARE for share in shares)
-
-        if kin and all(moved(rest, a, b) == len(rest) and 2 * moved(kin, a, b) > len(kin) for a, b in pairwise(run)):
-            steps |= members
-    return sorted(steps)
-
-
-def is_frozen(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> bool:
-    """Return whether a tensor is the same for a while, one checkpoint more in between, with the rest of its layer."""
-    held = [item for item in summaries if name in item.tensors]
-    at_an_end = group[0] is held[0] or group[-1] is held[-1]
-    if len(group) < tuning.MIN_FROZEN + (not at_an_end) or len(stretches(group, held)) > 1:
+    if not _must_move(first[name], own) or any(_stays(other, run) for other in _next_to(name, list(first))):
         return False
-    layer = name.rpartition(".")[0]
-    while layer:
-        rest = [other for other in group[0].tensors if other != name and other.startswith(f"{layer}.")]
-        if rest:
-            known = ([tensor for item in group if (tensor := item.tensors.get(other))] for other in rest)
-            return all(len({tensor.content_hash or tensor.spot for tensor in of}) == 1 for of in known)
-        if group[0].tensors[name].role in EMBEDDINGS:
-            return True
-        layer = layer.rpartition(".")[0]
-    return group[0].tensors[name].role in EMBEDDINGS
+    return 2 * sum(_stays(other, run) for other in kin) < len(kin)
 
 
-def _moved_between(name: str, runs: Runs, held: Sequence[CheckpointSummary]) -> bool:
+def is_frozen(name: str, run: Run, held: Sequence[CheckpointSummary], *, recurs: bool) -> bool:
+    """Return whether a tensor stands still as one that is frozen.
+
+    That lasts, from the beginning on or to the end, or recurs, or a change of dtype follows; and what stands next to it
+    is frozen too, unless it is an embedding, a head, a vector, or not yet trained. A block may be skipped once.
+    """
+    tensor = run[0].tensors[name]
+    learned = [n for n, t in run[0].tensors.items() if n == name or not named_buffer(n, len(t.shape))]
+    begins, ends = run[0] is held[0], run[-1] is held[-1]
+    is_cast = not ends and held[held.index(run[-1]) + 1].tensors[name].dtype != tensor.dtype
+    if recurs or is_cast or len(run) >= tuning.MIN_FROZEN + (not (begins or ends)):
+        alone = begins or tensor.role in EMBEDDINGS or (ends and not tensor.is_matrix)
+        return alone or any(_stays(other, run) for other in _next_to(name, learned))
+    found = BLOCK.match(name)
+    block = [n for n in learned if found and n.startswith(found[0])]
+    return sum(run[0].tensors[n].is_matrix for n in block) > 1 and all(_stays(other, run) for other in block)
+
+
+def _moved_between(name: str, runs: Sequence[Run], held: Sequence[CheckpointSummary]) -> bool:
     """Return whether so much of a vector changed in between that it cannot have returned by chance."""
     tensor = runs[0][0].tensors[name]
     members = {item.step for run in runs for item in run}
@@ -151,20 +123,11 @@ def _distance_to_neighbours(name: str, run: Sequence[CheckpointSummary], held: S
 
 def identical_groups(summaries: Sequence[CheckpointSummary]) -> list[list[int]]:
     """Return the groups of steps whose weights are the same: all tensors, or all files as published."""
-    groups: dict[int, list[int]] = {item.step: [item.step] for item in summaries}
-    for identity in (_content, _published):
-        first: dict[object, int] = {}
-        for item in summaries:
-            known = identity(item)
-            if not known or item.error:
-                continue
-            other = groups[first.setdefault(known, item.step)]
-            if item.step not in other:
-                other += groups[item.step]
-                for step in groups[item.step]:
-                    groups[step] = other
-    merged = {id(group): sorted(group) for group in groups.values() if len(group) > 1}
-    return sorted(merged.values())
+    groups: dict[object, list[int]] = defaultdict(list)
+    for item in summaries:
+        if not item.error and (identity := _content(item) or _published(item)):
+            groups[identity].append(item.step)
+    return sorted(group for group in groups.values() if len(group) > 1)
 
 
 def _content(item: CheckpointSummary) -> object:
@@ -187,15 +150,16 @@ def whole_duplicates(summaries: Sequence[CheckpointSummary], log: "LogTable | No
             group = late
         if len(group) < 2:
             continue
+        reason = ""
         if group == steps[:2] and steps[0] == 0:
-            message = "steps 0 and the next are the same, as they are where the first update has a learning rate of 0"
-            yield Finding("duplicate", "note", tuple(group), "", message)
+            reason = "as where the first update has a learning rate of 0"
         elif _without_learning(group, log):
-            message = f"{steps_text(group)}: the same weights; the learning rate between them was 0"
-            yield Finding("duplicate", "note", tuple(group), "", message)
-        else:
-            message = f"{steps_text(group)}: byte for byte the same weights; all but one of them are not what they say"
-            yield Finding("duplicate", "fault", tuple(group), "", message)
+            reason = "the learning rate between them was 0"
+        elif len(group) >= tuning.MIN_FROZEN and group == steps[-len(group) :]:
+            reason = "as where the learning rate ends at 0"
+        severity: Severity = "note" if reason else "fault"
+        message = f"byte for byte the same weights; {reason or 'all but one of them are not what they say'}"
+        yield Finding("duplicate", severity, tuple(group), "", f"{steps_text(group)}: {message}")
 
 
 def final_weights(early: Sequence[int], last: int, which: str, *, where: str = "", layer: str = "") -> Finding:
@@ -207,7 +171,7 @@ def final_weights(early: Sequence[int], last: int, which: str, *, where: str = "
 
 def _before_the_end(group: Sequence[int], steps: Sequence[int]) -> tuple[list[int], list[int]]:
     """Split a group that holds the last step into the earlier steps and the unbroken stretch up to the last."""
-    if group[-1] != steps[-1]:
+    if not group or group[-1] != steps[-1]:
         return list(group), []
     members = set(group)
     begin = len(steps) - 1
@@ -231,46 +195,54 @@ class Unchanged(NamedTuple):
     # tensors, and the steps at which each is the same; which of them is right is not known
     still: list[tuple[str, tuple[int, ...]]]
     frozen: list[str]  # tensors that are the same at all steps
-    # tensors that are the same from some step on, or up to one, together with the rest of their layer
-    frozen_for: list[tuple[str, tuple[int, ...]]]
-    stale: dict[str, dict[int, int]]  # vectors that hold the values of another step; see `stale_vectors`
+    frozen_for: list[tuple[str, tuple[int, ...]]]  # tensors that are the same for a while, as frozen ones are
+    stale: dict[str, dict[int, int]]  # vectors, the steps at which they are old, and those whose values they hold
 
 
 def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collection[int]) -> Unchanged:
-    """Find matrices that do not change while others do."""
+    """Find tensors that do not change while others do."""
     readable = _readable(summaries, excluded)
     every = [item.step for item in readable]
     same = _same_tensors(readable)
-    unchanged = Unchanged({}, [], [], [], stale_vectors(same, readable))
+    always = [name for name, groups in same.items() if len(groups) == 1 and len(groups[0]) == len(readable)]
+    unchanged = Unchanged({}, [], always, [], {})
     for name, groups in same.items():
-        if len(groups) == 1 and len(groups[0]) == len(readable):
-            unchanged.frozen.append(name)
+        if name in always:
             continue
-        for group in groups:
-            pairs = pairwise(group) if len(group) > 6 else combinations(group, 2)
-            own = _own_share(name, group, readable)
-            stood = sorted({item.step for a, b in pairs if _should_have_moved(name, a, b, own) for item in (a, b)})
-            early, late = _before_the_end(stood, every) if stood else ([], [])
+        held = [item for item in readable if name in item.tensors]
+        runs_of = [stretches(group, held) for group in groups]
+        recurs = sum(len(run) > 1 for runs in runs_of for run in runs) > 1
+        if stale := {step: old for runs in runs_of for step, old in stale_steps(name, runs, held).items()}:
+            unchanged.stale[name] = stale
+            continue
+        for group, runs in zip(groups, runs_of, strict=True):
+            stood = _stood(name, group, held)
+            early, late = _before_the_end(stood, every)
             if early and late:
                 unchanged.final[name] = early
                 stood = late
-            if len(stood) > 1 and is_frozen(name, group, readable):
-                unchanged.frozen_for.append((name, tuple(item.step for item in group)))
-                continue
-            if not (group[0].tensors[name].is_matrix or group[0].tensors[name].is_zero or name in unchanged.stale):
-                stood = stuck_steps(name, group, readable)
             if len(stood) > 1:
-                unchanged.still.append((name, tuple(stood)))
-    # Vectors may stay the same for long, but not where the matrices next to them are the final ones.
+                frozen = len(runs) == 1 and is_frozen(name, runs[0], held, recurs=recurs)
+                (unchanged.frozen_for if frozen else unchanged.still).append((name, tuple(stood)))
+    # Vectors of old values are the final ones where the matrices next to them are.
     final = {step for steps in unchanged.final.values() for step in steps}
-    for name in same.keys() - unchanged.final.keys() - set(unchanged.frozen):
-        at_the_end = next((group for group in same[name] if group[-1].step == every[-1]), [])
-        early = [item.step for item in at_the_end if item.step in final and not item.tensors[name].is_matrix]
-        if early:
-            unchanged.final[name] = early
-    for name in unchanged.stale.keys() & unchanged.final.keys():
-        del unchanged.stale[name]
+    for name in [name for name, steps in unchanged.stale.items() if final.issuperset(steps)]:
+        unchanged.final[name] = sorted(unchanged.stale.pop(name))
     return unchanged
+
+
+def _stood(name: str, group: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> list[int]:
+    """Return the steps at which a tensor is the same, though it should have moved between two of them."""
+    tensor = group[0].tensors[name]
+    if tensor.is_zero:
+        return []
+    if tensor.is_matrix:
+        own = _own_share(name, group, held)
+        pairs = pairwise(group) if len(group) > 6 else combinations(group, 2)
+        return sorted({item.step for a, b in pairs if _should_have_moved(name, a, b, own) for item in (a, b)})
+    own = _own_share(name, group, held, unknown=0.0)
+    stuck = [run for run in stretches(group, held) if len(run) > 1 and is_stuck(name, run, own)]
+    return [item.step for run in stuck for item in run]
 
 
 def partial_duplicates(
@@ -287,8 +259,13 @@ def partial_duplicates(
         )
     words = "byte for byte the same at {}, while others moved"
     yield from findings_of_layers("still", unchanged.still, n_tensors, words)
-    yield from stale_findings(unchanged.stale, n_tensors)
-    words = "the same at {} with all of its layer: frozen"
+
+    def stale(steps: tuple[int, ...], names: list[str]) -> str:
+        old = short_steps(sorted({step for name in names for step in unchanged.stale[name].values()}))
+        return f"at {steps_text(steps)} byte for byte as at step {old}, though it changed in between; fetch it again"
+
+    yield from findings_of_layers("still", unchanged.stale.items(), n_tensors, stale)
+    words = "the same at {}: frozen"
     yield from findings_of_layers("frozen layer", unchanged.frozen_for, n_tensors, words, "note")
     if unchanged.frozen and len(unchanged.frozen) < n_tensors:
         message = f"{layers_text(unchanged.frozen, n_tensors)}: the same at all {len(readable)} checkpoints: frozen"
@@ -314,14 +291,15 @@ def _same_tensors(summaries: Sequence[CheckpointSummary]) -> dict[str, list[list
     return same
 
 
-def _own_share(name: str, group: Sequence[CheckpointSummary], summaries: Sequence[CheckpointSummary]) -> float:
+def _own_share(
+    name: str, group: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary], unknown: float = 1.0
+) -> float:
     """Return the least share of a tensor's values that changes just before or after a group of equals."""
     members = {item.step for item in group}
-    held = [item for item in summaries if name in item.tensors]
     shares = [1.0]
     for a, b in pairwise(held):
         if (a.step in members) != (b.step in members):
-            shares.append(_changed(a.tensors[name], b.tensors[name]))
+            shares.append(_changed(a.tensors[name], b.tensors[name], unknown))
     return min(shares)
 
 
@@ -335,8 +313,6 @@ def _changed(first: TensorSummary, second: TensorSummary, unknown: float = 1.0) 
 def _should_have_moved(name: str, first: CheckpointSummary, second: CheckpointSummary, own: float) -> bool:
     """Return whether a matrix that two checkpoints share should have changed, at the others' rate and its own."""
     tensor = first.tensors[name]
-    if not tensor.is_matrix or tensor.is_zero:
-        return False
     if first.step == 0 and any(t.is_zero or t.spot for t in first.matrices.values()) and second.step <= 1:
         # Behind a projection that begins at zero nothing has a gradient at first.
         return False
