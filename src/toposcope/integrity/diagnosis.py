@@ -232,16 +232,11 @@ def diagnose(
         *counters.counter_findings(summaries),
         *foreign_log.log_findings(summaries, log),
     ]
-    # Where counters, or the log, show that checkpoints lie in each other's place, that explains all but their values.
-    moved_to: list[Finding] = []
-    for finding in sorted((f for f in stated if f.check == "order"), key=lambda f: -len(f.steps)):
-        if not any(_is_mostly_of(finding, set(other.steps)) for other in moved_to):
-            moved_to.append(finding)
-    moved = {step for f in moved_to for step in f.steps}
-    stated = [*moved_to, *(f for f in stated if f.check != "order" and not _is_mostly_of(f, moved))]
+    # Where counters show that checkpoints lie in each other's place, that explains all but their values.
+    moved = {step for f in stated if f.check == "order" for step in f.steps}
+    stated = [f for f in stated if f.check == "order" or not moved.issuperset(f.steps or (None,))]
     misplaced = [f for f in misplaced if not moved.issuperset(f.steps)]
     dead = [f for f in values.dead(summaries) if not moved.issuperset(f.steps)]
-    whole, misplaced = _with_final_weights_merged(summaries, whole, misplaced)
     final = {step for f in whole if f.check == "final weights" for step in f.steps}
     findings = [
         *values.unreadable(summaries),
@@ -279,10 +274,6 @@ def diagnose(
     return sorted(merged(findings), key=lambda f: (f.severity, f.steps, f.check, f.layer))
 
 
-def _is_mostly_of(finding: Finding, steps: set[int]) -> bool:
-    return 2 * len(steps.intersection(finding.steps)) > len(finding.steps)
-
-
 def _steps_with_foreign_weights(summaries: Sequence[CheckpointSummary], whole: Iterable[Finding]) -> set[int]:
     """Return the steps that hold another step's weights; of a group of equals, one is taken to be right."""
     foreign: set[int] = set()
@@ -292,21 +283,3 @@ def _steps_with_foreign_weights(summaries: Sequence[CheckpointSummary], whole: I
         if set(group) <= foreign:
             foreign.discard(group[-1] if group[-1] == summaries[-1].step else group[0])
     return foreign
-
-
-def _with_final_weights_merged(
-    summaries: Sequence[CheckpointSummary], whole: Sequence[Finding], misplaced: Sequence[Finding]
-) -> tuple[list[Finding], list[Finding]]:
-    """Merge the findings of final weights under early steps: exact ones, nearly exact ones, and equals of these."""
-    exactly = {step for f in whole if f.check == "final weights" for step in f.steps}
-    nearly = {step for f in misplaced if f.check == "final weights" for step in f.steps}
-    for group in duplicates.identical_groups(summaries):
-        if nearly.intersection(group):
-            nearly |= set(group)
-    steps = sorted(exactly | nearly)
-    rest = [f for f in whole if f.check != "final weights" and not nearly.issuperset(f.steps)]
-    if steps:
-        last = max(summary.step for summary in summaries if not summary.error)
-        how = "byte for byte those" if not nearly else "byte for byte, or nearly, those" if exactly else "nearly those"
-        rest.append(duplicates.final_weights(steps, last, how))
-    return rest, [f for f in misplaced if f.check != "final weights"]

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -108,8 +109,8 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
         yield _finding(beyond, f"{words}, which was cut short, or not written any more", "note")
 
 
-def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool = True) -> _Pairs:
-    """Return what checkpoints hold, and what was logged at, before and after their steps (`exact`: at most 1 off)."""
+def _pairs(held: dict[int, float], log: "LogTable", column: str) -> _Pairs:
+    """Return what checkpoints hold, and what was logged at their steps, at most 1 off, and in two rows around."""
     values = log.values.get(column, np.empty(0))
     known = np.isfinite(values)
     at, values = log.steps[known], values[known]
@@ -117,18 +118,9 @@ def _pairs(held: dict[int, float], log: "LogTable", column: str, *, exact: bool 
     rows = []
     for step, value in held.items():
         place = int(np.searchsorted(at, step))
-        near = np.arange(max(0, place - 1 - exact), min(len(at), place + 2 + exact))
-        if not len(near) or not math.isfinite(value):
-            continue
-        nearest = near[np.abs(at[near] - step).argmin()]
-        distance = abs(int(at[nearest]) - step)
-        between = 0 < place < len(at)
-        if distance == 0 and not exact and len(near) > 1:
-            # What changes smoothly changes little in the step between logging and saving.
-            room = 2 * float(np.max(np.abs(np.diff(values[near])) / np.diff(at[near])))
-            rows.append((step, value, low[nearest] - room, values[nearest], high[nearest] + room))
-            continue
-        if distance == 0 or (step > 0 and distance == 1) or (between and not exact):
+        near = np.arange(max(0, place - 2), min(len(at), place + 3))
+        nearest = near[np.abs(at[near] - step).argmin()] if len(near) else 0
+        if len(near) and math.isfinite(value) and abs(int(at[nearest]) - step) <= min(step, 1):
             rows.append((step, value, low[near].min(), values[nearest], high[near].max()))
     columns = np.array(rows, np.float64).reshape(-1, 5).T
     return _Pairs(columns[0].astype(np.int64), *columns[1:])
@@ -278,20 +270,26 @@ def _is_unrelated(steps: Steps, own: Vector, column: ByStep) -> tuple[bool, bool
     return correlation < tuning.MIN_RELATED, is_kind and correlation < lowest
 
 
+_APART = ((), ("embed", "pos_embed"), ("embed", "pos_embed", "head"))
+"""Roles whose tensors a logged norm may leave out."""
+
+
 def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Finding]:
-    """Compare the norm of all parameters, a tied one counted once, with the log's, which may be of other tensors."""
-    held = {}
-    for item in items:
-        norms = {tensor.content_hash or name: tensor.norm for name, tensor in item.tensors.items()}
-        held[item.step] = math.hypot(*norms.values())
-    pairs = _pairs(held, log, "weight_norm", exact=False)
-    room = tuning.LOG_TOLERANCE * np.abs(pairs.logged)
-    fits = (pairs.held >= pairs.low - room) & (pairs.held <= pairs.high + room)
-    if len(fits) < tuning.MIN_LOGGED or fits.all():
-        return
-    wrong, example = pairs.where(~fits), int(np.flatnonzero(~fits)[-1])
-    words = f"{steps_text(wrong)}: not the norm of the log; {pairs.words(example, 'that of all parameters is')}"
-    if 2 * fits.sum() >= len(fits):
-        yield _finding(wrong, words)
-    else:
-        yield _finding(wrong, f"{words}, which may be of other tensors, or of another run", "note")
+    """Find norms that are not the log's, whose definition is the one that fits most; silent if it fits under half."""
+    found = []
+    for apart, matrices, norm in product(_APART, (False, True), (math.hypot, lambda *norms: math.fsum(norms))):
+        held = {}
+        for item in items:
+            chosen = {
+                (tensor.content_hash if tensor.is_matrix else "") or name: tensor.norm  # a tied one counts once
+                for name, tensor in item.tensors.items()
+                if tensor.role not in apart and (tensor.is_matrix or not matrices)
+            }
+            held[item.step] = norm(*chosen.values())
+        pairs = _pairs(held, log, "weight_norm")
+        room = tuning.LOG_TOLERANCE * np.abs(pairs.logged)
+        found.append((pairs, (pairs.held >= pairs.low - room) & (pairs.held <= pairs.high + room)))
+    pairs, fits = max(found, key=lambda definition: int(definition[1].sum()))
+    if len(fits) >= tuning.MIN_LOGGED and not fits.all() and 2 * fits.sum() >= len(fits):
+        wrong, words = pairs.where(~fits), pairs.words(int(np.flatnonzero(~fits)[-1]), "that of the weights is")
+        yield _finding(wrong, f"{steps_text(wrong)}: not the norm of the log; {words}")
