@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -41,9 +40,10 @@ def _weights(histories: Sequence[History], k: int) -> Vector | None:
     columns, target = [], []
     for history in histories:
         # From any multiple of the checkpoint before, as weights that are scaled are no mean.
-        size = history.scale_factors()[1][k - 1] * np.sqrt(history.squared_norms[k - 1])
-        columns.append((history.values[max(0, k - tuning.MAX_STRETCH) : k - 1] - history.values[k - 1]) / size)
-        target.append((history.values[k] - history.values[k - 1]) / size)
+        near = history.part(slice(max(0, k - tuning.MAX_STRETCH), k + 1))
+        size = near.scale_factors()[1][-1] * np.sqrt(near.squared_norms[-2])
+        columns.append((near.values[:-2] - near.values[-2]) / size)
+        target.append((near.values[-1] - near.values[-2]) / size)
     weights, rest = nnls(np.concatenate(columns, axis=1).T, np.concatenate(target))
     weights = np.append(weights, 1 - weights.sum())
     is_mean = (
@@ -119,9 +119,7 @@ def _made(history: History, begin: int, share: float) -> int:
     far checkpoints nearby are from the next, the next but one and the one after: their moves go on as they do there.
     """
     low, v = max(0, begin - tuning.NEARBY), history.values
-    near = replace(
-        history, values=v[low : begin + 3 + tuning.NEARBY], steps=history.steps[low : begin + 3 + tuning.NEARBY]
-    )
+    near = history.part(slice(low, begin + 3 + tuning.NEARBY))
     one, two, three = (float(np.median(d)) for d in near.lagged_distances(3))
     onwards = three - two - one
     between = [one / (one + part**2 * two + part * onwards) for part in (share, 1 - share)]
@@ -152,7 +150,7 @@ def _belongs_to_last(history: History) -> list[bool]:
     steps = np.sqrt(history.squared_moves + floor)
     n = len(distances)
     # Of each, how many of those after it are further away; the last itself is not.
-    further = np.triu(tuning.MAX_NEARNESS * distances > distances[:, None], 1).sum(axis=1)
+    further = np.array([np.count_nonzero(tuning.MAX_NEARNESS * distances[k:] > distances[k]) for k in range(n)])
     n_later = n - 2 - np.arange(n)
     enough = further >= np.maximum(np.minimum(3, n_later), tuning.MIN_LATER_SHARE * n_later)
     near_last: list[bool] = (enough & (n_later > 0)).tolist()

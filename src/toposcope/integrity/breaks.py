@@ -12,7 +12,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Suspect
 from toposcope.integrity.histories import History, all_places, complete_matrices, convincing, nearby
-from toposcope.integrity.summary import TensorSummary
 from toposcope.typing import Indices, Matrix, Vector
 
 FRESH = "it has other values, which have nothing to do with those before"
@@ -44,7 +43,7 @@ def replaced(histories: Sequence[History]) -> list[Suspect]:
                 and _stands_out(history, loss, k)
                 and _is_alone(float(loss[k]), others)
             ):
-                how = _how(history.tensors[before], history.tensors[step], history, k)
+                how = _how(history, k)
                 if how != FRESH or _keeps_its_past(history, k):
                     found[step][history.name] = how
                     continue
@@ -106,8 +105,9 @@ def _stands_out(history: History, losses: Vector, k: int) -> bool:
     return bool(losses[k] > max(tuning.MIN_SPEED_UP * usual, tuning.MIN_SPEED_UP_OF_ALL * float(losses[near].max())))
 
 
-def _how(before: TensorSummary, after: TensorSummary, history: History, k: int) -> str:
-    a, b = history.values[k], history.values[k + 1]
+def _how(history: History, k: int) -> str:
+    before, after = history.tensors[[k, k + 1]]
+    a, b = before.values().astype(np.float64), after.values().astype(np.float64)
     cosine = float(a @ b) / math.sqrt(float(a @ a) * float(b @ b))
     if cosine < -0.5:
         return "it has the opposite sign"
@@ -136,7 +136,7 @@ def rescaled(histories: Sequence[History]) -> list[Suspect]:
     for history in histories:
         if not history.is_matrix:
             continue
-        norms = np.log([history.tensors[step].norm for step in history.steps.tolist()])
+        norms = np.log([tensor.norm for tensor in history.tensors])
         factor, rest = history.scale_factors()
         rest = rest / np.maximum(factor, 1.0)  # scaled too
         growth = np.diff(norms)
@@ -202,9 +202,8 @@ def branched(histories: Sequence[History]) -> list[Suspect]:
     movements: dict[int, list[_Movement]] = defaultdict(list)
     candidates = _candidates(complete, count)
     for history in complete if candidates else []:
-        held = [history.tensors[step] for step in history.steps.tolist()]
-        scale = history.values.shape[1] / float(np.prod(held[0].shape))
-        squares = np.array([tensor.norm**2 for tensor in held]) * scale
+        scale = history.values.shape[1] / float(np.prod(history.tensors[0].shape))
+        squares = np.array([tensor.norm**2 for tensor in history.tensors]) * scale
         for k in candidates:
             if (movement := _movement(history.values, squares, k)) is not None:
                 movements[k].append(movement)

@@ -6,7 +6,6 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -182,8 +181,7 @@ def _is_a_detour(history: History, walking: tuple[Vector, Vector], begin: int, e
     if not history.is_matrix:
         return False
     there, back, across = (
-        float(replace(history, steps=history.steps[[a, b]], values=history.values[[a, b]]).correlations()[0])
-        for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
+        float(history.part([a, b]).correlations()[0]) for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
     )
     return across > tuning.CORRELATION_LOSS and max(there, back) < tuning.CORRELATION_LOSS * across
 

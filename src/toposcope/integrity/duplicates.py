@@ -1,5 +1,6 @@
 """Checkpoints, files and tensors that are byte-identical under two steps, though training should have moved them."""
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -132,7 +133,8 @@ def identical_groups(summaries: Sequence[CheckpointSummary]) -> list[list[int]]:
 
 def _content(item: CheckpointSummary) -> object:
     hashes = frozenset((name, tensor.content_hash) for name, tensor in item.tensors.items())
-    return hashes if hashes and all(content for _, content in hashes) else None
+    known = hashes and all(content for _, content in hashes)
+    return hashlib.sha256(repr(sorted(hashes)).encode()).digest() if known else None
 
 
 def _published(item: CheckpointSummary) -> object:
@@ -279,15 +281,14 @@ def _readable(summaries: Sequence[CheckpointSummary], excluded: Collection[int])
 
 def _same_tensors(summaries: Sequence[CheckpointSummary]) -> dict[str, list[list[CheckpointSummary]]]:
     """Return the groups of checkpoints in which a tensor is the same, by its name."""
-    by_content: dict[tuple[str, str], list[CheckpointSummary]] = defaultdict(list)
-    for item in summaries:
-        for name, tensor in item.tensors.items():
-            if tensor.content_hash:
-                by_content[name, tensor.content_hash].append(item)
-    same = defaultdict(list)
-    for (name, _), group in by_content.items():
-        if len(group) > 1:
-            same[name].append(group)
+    same = {}
+    for name in dict.fromkeys(name for item in summaries for name in item.tensors):
+        by_content: dict[str, list[CheckpointSummary]] = defaultdict(list)
+        for item in summaries:
+            if name in item.tensors and item.tensors[name].content_hash:
+                by_content[item.tensors[name].content_hash].append(item)
+        if groups := [group for group in by_content.values() if len(group) > 1]:
+            same[name] = groups
     return same
 
 

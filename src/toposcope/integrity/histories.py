@@ -3,14 +3,16 @@
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
 from toposcope.integrity import tuning
 from toposcope.integrity.layouts import Plan
-from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+from toposcope.integrity.summary import CheckpointSummary
 from toposcope.typing import Matrix, Steps, Vector
 
 EVIDENCE = 32  # intervals on either side whose directions are usual
@@ -23,20 +25,27 @@ class History:
     name: str
     is_matrix: bool
     steps: Steps  # shape (n,)
-    values: Matrix  # shape (n, m); sketches
+    tensors: NDArray[np.object_]  # shape (n,); its summaries, whose sketches are all as long
     rounding: float  # relative distance between neighbouring numbers of its dtype
-    tensors: Mapping[int, TensorSummary]  # what else is known of it, by step
 
     def without(self, steps: Collection[int]) -> "History":
         """Return the history without some checkpoints."""
-        rest = ~np.isin(self.steps, list(steps))
-        return replace(self, steps=self.steps[rest], values=self.values[rest])
+        return self.part(~np.isin(self.steps, list(steps)))
+
+    def part(self, places: slice | Sequence[int] | NDArray[Any]) -> "History":
+        """Return the history of some places."""
+        return replace(self, steps=self.steps[places], tensors=self.tensors[places])
 
     def swapped(self, a: int, b: int) -> "History":
         """Return the history with the values at two positions swapped."""
         order = np.arange(len(self.steps))
         order[[a, b]] = b, a
-        return replace(self, values=self.values[order])
+        return replace(self, tensors=self.tensors[order])
+
+    @property
+    def values(self) -> Matrix:
+        """The sketches, shape (n, m), in float64; not kept, as those of all tensors take gigabytes."""
+        return _widened(self)
 
     @cached_property
     def squared_norms(self) -> Vector:
@@ -91,9 +100,9 @@ class History:
         directions, what lies beyond these is looked at, too.
         """
         low, high = max(0, min(places) - EVIDENCE), max(places) + EVIDENCE + 1
-        moves = np.diff(self.values[low:high], axis=0)
+        moves = np.diff(self.part(slice(low, high)).values, axis=0)
         moves = np.delete(moves, [k - low for k in touched], axis=0)
-        values, most = self.values[list(places)], 0.0
+        values, most = self.part(list(places)).values, 0.0
         floor = self.rounding**2 * float(np.square(values).sum(axis=1).mean())
         for removed in range(tuning.MAX_DIRECTIONS):
             squares = np.einsum("ij,ij->i", moves, moves)
@@ -139,17 +148,20 @@ def tensor_histories(
         }
         if len(known) < tuning.MIN_HISTORY:
             continue
-        # Of a shape, all are as long.
-        sketches = np.frombuffer(b"".join(tensor.sketch for tensor in known.values()), np.float32).reshape(
-            len(known), -1
-        )
-        moving = sketches.any(axis=1)
-        steps, values = np.array(list(known))[moving], sketches[moving].astype(np.float64)
-        if len(steps) >= tuning.MIN_HISTORY and values.shape[1] >= tuning.MIN_SKETCH:
-            # Sketches are in float32.
-            rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in {*dtypes, "float32"})
-            found.append(History(name, len(shape) >= 2, steps, values, rounding, known))
+        # Sketches are in float32; of a shape, all are as long.
+        rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in {*dtypes, "float32"})
+        tensors = np.array(list(known.values()), dtype=object)
+        history = History(name, len(shape) >= 2, np.array(list(known)), tensors, rounding)
+        history = history.part(np.flatnonzero(history.values.any(axis=1)))
+        if len(history.steps) >= tuning.MIN_HISTORY and len(tensors[0].values()) >= tuning.MIN_SKETCH:
+            found.append(history)
     return found
+
+
+@lru_cache(maxsize=4)
+def _widened(history: History) -> Matrix:
+    sketches = np.frombuffer(b"".join(tensor.sketch for tensor in history.tensors), np.float32)
+    return sketches.reshape(len(history.steps), -1).astype(np.float64)
 
 
 def complete_matrices(histories: Sequence[History]) -> list[History]:

@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -100,7 +99,7 @@ def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float]]:
     walking = history.walking()
     for low in range(0, len(history.steps) - 3, CHUNK):
         high = min(len(history.steps), low + 1 + CHUNK + tuning.MAX_LAG + 1)
-        near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
+        near = history.part(slice(low, high))
         a, b = _pairs(high - low)
         floor = near.rounding_floor()[a]
         now, then, middle = _paths(near.distances(), a, b)
@@ -146,7 +145,7 @@ def _walks(walking: Vector, a: int, b: int) -> bool:
 def _fits(history: History, a: int, b: int) -> bool:
     """Return whether a tensor walks past two checkpoints once they are swapped; after a kick it slides back instead."""
     low, high = max(0, a - 2), min(len(history.steps), b + 3)
-    near = replace(history, steps=history.steps[low:high], values=history.values[low:high])
+    near = history.part(slice(low, high))
     walking = near.swapped(a - low, b - low).walking()
     touched = [k for k in range(len(walking)) if {a, b} & {low + k, low + k + 1, low + k + 2}]
     return bool(np.min(walking[touched]) > tuning.MIN_WALK_AFTER)
@@ -177,7 +176,7 @@ def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float,
     """Yield how much shorter the path is with an inner stretch turned around that begins in the chunk, and its ends."""
     n = len(matrices[0].steps)
     low, high = max(0, begin - 2), min(n, begin + CHUNK + tuning.MAX_STRETCH + 2)
-    near = [replace(h, steps=h.steps[low:high], values=h.values[low:high]) for h in matrices]
+    near = [h.part(slice(low, high)) for h in matrices]
     distances = np.stack([h.distances() + h.rounding_floor()[0] for h in near])
 
     def times(a: Indices, b: Indices, c: Indices, d: Indices) -> Vector:
