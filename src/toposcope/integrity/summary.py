@@ -34,7 +34,6 @@ SKETCH_SIZE = 256
 N_WINDOWS = 4  # windows of a tensor that a shallow look reads
 MAX_READ_WHOLE = 1 << 15  # bytes of a tensor that one read takes no longer for than for its windows
 MIN_SQUARES = 1e-30  # sum of squares below which float32 may have underflowed
-PIECE_SIZE = 1 << 12  # values whose squares are added in float32; the sums are added in float64
 MAX_OTHERS = 16  # models next to the first that are read
 MIN_SHARED = 0.5  # share of the tensors of a file whose shapes the model has too, unless it is data
 WINDOW_SIZE = 64  # values in each window
@@ -340,19 +339,11 @@ def _window_hashes(entry: Entry) -> tuple[str, str]:
 def norms(rows: NDArray[Any]) -> list[float]:
     """Return the Euclidean norm of each row, to the six digits of float32; NaN or infinite if a value is."""
     single = rows if rows.dtype == np.float64 else as_float32(rows)
-    whole = single.shape[1] // PIECE_SIZE * PIECE_SIZE
     with np.errstate(over="ignore", invalid="ignore"):
-        rest = single[:, whole:]
-        squares = np.einsum("ij,ij->i", rest, rest).astype(np.float64)
-        if whole:
-            pieces = single[:, :whole].reshape(-1, PIECE_SIZE)
-            sums = np.einsum("ij,ij->i", pieces, pieces).reshape(len(rows), -1)
-            squares += [row.sum(dtype=np.float64) for row in sums]
+        squares = np.square(single).sum(axis=1)  # NumPy adds in pairs, which keeps the digits
         return [
-            math.sqrt(square)
-            if MIN_SQUARES < square < math.inf
-            else float(np.linalg.norm(rows[place].astype(np.float64)))
-            for place, square in enumerate(squares.tolist())
+            math.sqrt(square) if MIN_SQUARES < square < math.inf else float(np.linalg.norm(row.astype(np.float64)))
+            for square, row in zip(squares.tolist(), rows, strict=True)
         ]
 
 

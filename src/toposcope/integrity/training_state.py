@@ -153,7 +153,10 @@ def _of_optimizer(saved: Opened, fields: Mapping[Any, Any], state: TrainingState
                         values[name] = read
             if key in few and values and {*of_parameter} <= _ADAM | _OTHERS:
                 step = _number(saved, of_parameter.get("step")) or 0.0
-                _keep_squares(state, f"{which} {key}", values, groups, step)
+                kept = _shares_kept(groups, step)
+                for name, read in values.items():
+                    if 0 < kept.get(name, 0.0) <= 1:
+                        state.squares[f"{name} {which} {key}"] = kept[name], read.tobytes()
         state.digest = digest.hexdigest()
     keys = [key for key, of_parameter in parameters.items() if "step" in of_parameter]
     chosen = {keys[k] for k in np.linspace(0, len(keys) - 1, N_STEPS).astype(int)} if keys else ()
@@ -211,33 +214,22 @@ def _read_moment(saved: Opened, moment: StoredTensor, place: str, state: Trainin
     return np.concatenate(kept) if kept else np.zeros(0, np.float32)
 
 
-def _keep_squares(
-    state: TrainingState,
-    where: str,
-    values: Mapping[str, NDArray[np.float32]],
-    groups: Sequence[Mapping[Any, Any]],
-    step: float,
-) -> None:
-    """Keep means of squares, which forget no faster than their betas say."""
-    betas = [pair for group in groups if len(pair := _listed(group.get("betas"))) == 2]
-    pairs = [pair for pair in betas if all(isinstance(beta, float) and 0 <= beta < 1 for beta in pair)]
-    rates = [
-        r for group in groups for r in (group.get("alpha"), group.get("rho")) if isinstance(r, float) and 0 < r < 1
-    ]
-    of_adam = min((b2 for _, b2 in pairs), default=0.0)
-    powers = [
-        p for group in groups for p in (group.get("decay_rate"), group.get("beta2_decay")) if isinstance(p, float)
-    ]
-    of_adafactor = 1 - max(step, 1.0) ** max(powers) if powers and max(powers) < 0 else 0.0
-    kept = {
-        **dict.fromkeys((*_FACTORS, *(("exp_avg_sq",) if powers else ())), of_adafactor),
-        **dict.fromkeys(("exp_inf",) if powers else ("exp_avg_sq", "exp_inf"), of_adam),
-        **dict.fromkeys(("square_avg", "acc_delta"), min(rates, default=0.0)),
+def _shares_kept(groups: Sequence[Mapping[Any, Any]], step: float) -> dict[str, float]:
+    """Return the share of each mean of squares that a step keeps at least, by the decays of the groups."""
+
+    def numbers(*names: str) -> list[float]:
+        return [group[name] for group in groups for name in names if isinstance(group.get(name), float)]
+
+    pairs = [pair for group in groups if len(pair := _listed(group.get("betas"))) == 2]
+    betas = [pair[1] for pair in pairs if isinstance(pair[1], float) and 0 <= pair[1] < 1]
+    power = max(numbers("decay_rate", "beta2_decay"), default=0.0)
+    of_adafactor = 1 - max(step, 1.0) ** power if power < 0 else 0.0
+    return {
+        **dict.fromkeys(_FACTORS, of_adafactor),
+        **dict.fromkeys(("exp_avg_sq", "exp_inf"), of_adafactor or min(betas, default=0.0)),
+        **dict.fromkeys(("square_avg", "acc_delta"), min(numbers("alpha", "rho"), default=0.0)),
         **dict.fromkeys(("sum", "max_exp_avg_sq"), 1.0),
     }
-    for name, numbers in values.items():
-        if kept.get(name, 0.0) > 0:
-            state.squares[f"{name} {where}"] = (kept[name], numbers.tobytes())
 
 
 def _number(saved: Opened, value: Any) -> float | None:
