@@ -189,6 +189,19 @@ def test_names_that_count_ten_times_as_much_as_the_log(tmp_path: Path) -> None:
     assert any(finding.check == "log" and "times later" in finding.message for finding in findings)
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_every_model_is_examined_if_none_has_a_usual_name(deep: bool, tmp_path: Path) -> None:
+    pairs = zip(trained(0)[0].items(), trained(1)[0].values(), strict=True)
+    both = {step: {"G": a["model"], "D": b["model"], "step": step} for (step, a), b in pairs}
+    assert found(tmp_path, both) == []
+    both[STEPS[4]] |= {"D": both[STEPS[3]]["D"], "step": STEPS[3]}
+    for step, state in both.items():
+        torch.save(state, tmp_path / f"step_{step}.pt")
+    faults = [finding for finding in doctor(tmp_path, deep=deep).findings if finding.severity == "fault"]
+    assert {finding.check for finding in faults} == {"still", "step inside"}
+    assert all("D.2.weight" in finding.message for finding in faults if finding.check == "still")
+
+
 def test_the_log_of_another_run(tmp_path: Path) -> None:
     (states, _), (_, other) = trained(0), trained(1)
     log = [{name: row[name] for name in ("step", "loss", "learning_rate")} for row in other]

@@ -150,11 +150,12 @@ class Checkpoint:
     @cached_property
     def stated(self) -> dict[str, int]:
         """Counters of steps, epochs and tokens saved in its files, by name; nothing if they cannot be read."""
-        try:
-            at_hand = getattr(self._listing, "stated", None) if len(self.files) == 1 else None
-            return dict(formats.inside(self.source.spec, self.files, self.key).stated if at_hand is None else at_hand)
-        except ToposcopeError:
-            return {}
+        with suppress(ToposcopeError):  # several models have no listing
+            if len(self.files) == 1 and (at_hand := getattr(self._listing, "stated", None)) is not None:
+                return dict(at_hand)
+        with suppress(ToposcopeError):
+            return dict(formats.inside(self.source.spec, self.files, self.key).stated)
+        return {}
 
     @cached_property
     def weights(self) -> Weights:

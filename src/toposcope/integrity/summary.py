@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +29,7 @@ from toposcope.integrity.manifest import differences, manifest_of
 from toposcope.integrity.tensor_values import NONE, LargestValues, Lines, LinesFound
 from toposcope.integrity.training_state import TrainingState, training_state
 from toposcope.kernels.magnitudes import widened
+from toposcope.wording import examples
 
 SKETCH_SIZE = 256
 """Values of a tensor that its sketch holds: enough to know distances between random vectors to about 5 %."""
@@ -142,15 +144,21 @@ def summarise(
     with recording_errors(summary):
         files = of_weights(checkpoint.files)
         summary.files = {name: FileSummary(f.size, f.version, f.sha256) for name, f in files.items()}
-        summary.doubt = model_folder.disagreement(checkpoint.files, checkpoint.entries)
-        summary.coverage = checkpoint.weights.coverage()
-        summary.remarks = checkpoint.notes
+        models = models_of(checkpoint)
+        if is_one := len(models) == 1:
+            summary.doubt = model_folder.disagreement(checkpoint.files, checkpoint.entries)
+            summary.coverage = checkpoint.weights.coverage()
+            summary.remarks = checkpoint.notes
+        else:
+            first = f"to measure one, add its key to the path, as in :{next(iter(models))}"
+            summary.remarks = [f"holds {examples([*models])}, none under a usual name; {first}"]
         if isinstance(checkpoint.source, LocalSource):
             # Elsewhere the counters may lie in a file that would be fetched for them alone.
             summary.stated = disagreement(checkpoint.source.spec, checkpoint.step, checkpoint.stated)
             summary.state = training_state(checkpoint, deep=deep)
-        if checkpoint.weights.refused:
-            raise CheckpointError(f"{checkpoint.location}: {checkpoint.weights.refusal()}", "unsupported")
+        for model in models.values():
+            if model.weights.refused:
+                raise CheckpointError(f"{model.location}: {model.weights.refusal()}", "unsupported")
         for entry in weights_of(checkpoint):
             if entry.name in known:
                 summary.tensors[entry.name] = known[entry.name]
@@ -167,14 +175,14 @@ def summarise(
                     tensor.spot, tensor.content_hash = _window_hashes(entry)
             summary.tensors[entry.name] = tensor
         if deep:
-            for name, entry in _of_other_models(checkpoint, summary.remarks):
+            for name, entry in _of_other_models(checkpoint, summary.remarks) if is_one else ():
                 (tensor,) = summarise_tensors([entry], [""], (flattened(block)[None] for block in entry.blocks()))
                 summary.others[name] = tensor
             for name, file in files.items():
                 if torch_file.claims([name]):
                     # The tensors of a remote file were just read, and come from the cache; the rest would be fetched.
                     torch_file.check(file, only_weights=not isinstance(checkpoint.source, LocalSource))
-    if not summary.error and (deep or isinstance(checkpoint.source, LocalSource)):
+    if not summary.error and is_one and (deep or isinstance(checkpoint.source, LocalSource)):
         _compare_with_manifest(checkpoint, summary)
     return summary
 
@@ -215,9 +223,24 @@ def most_tensors(summaries: Iterable[CheckpointSummary]) -> int:
     return max((len(item.tensors) for item in summaries), default=0)
 
 
+def models_of(checkpoint: Checkpoint) -> dict[str, Checkpoint]:
+    """Return the model that a checkpoint holds, or several of equal right, as generator and discriminator, by key."""
+    try:
+        _ = checkpoint.entries
+    except CheckpointError as error:
+        inside = formats.inside(checkpoint.source.spec, checkpoint.files) if error.kind == "unsupported" else None
+        if checkpoint.key or inside is None or not inside.models.others or len(inside.models.others) > MAX_OTHERS:
+            raise
+        keys = inside.models.others
+        return {text_of(k): Checkpoint(checkpoint.source, checkpoint.step, roles=checkpoint.roles, key=k) for k in keys}
+    return {"": checkpoint}
+
+
 def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
     """Return the stored tensors that the doctor examines: parameters, and the statistics of batch norms."""
-    return iter(checkpoint.weights.parameters(statistics=True))
+    for key, model in models_of(checkpoint).items():
+        for entry in model.weights.parameters(statistics=True):
+            yield replace(entry, name=f"{key}.{entry.name}") if key else entry
 
 
 def _of_other_models(checkpoint: Checkpoint, remarks: list[str]) -> Iterator[tuple[str, Entry]]:
