@@ -74,8 +74,8 @@ def absurd_value(size: float) -> Damage:
 
 
 def zero_norm(runs: Runs, rng: np.random.Generator) -> Damaged | None:
-    """Set the weight of a norm to zero at one step."""
-    step = int(rng.choice(list(runs.main)))
+    """Set the weight of a norm to zero at one step, but the first: one that is added to 1 begins so."""
+    step = int(rng.choice(list(runs.main)[1:]))
     weights = runs.main[step]
     norms = [n for n, t in weights.items() if t.dim() == 1 and n.endswith("weight") and bool(t.any())]
     if not norms:
@@ -99,9 +99,7 @@ def zero_vectors(runs: Runs, rng: np.random.Generator) -> Damaged | None:
     """Set all biases and norms to zero at one step."""
     step = int(rng.choice(list(runs.main)))
     vectors = {n: torch.zeros_like(t) for n, t in runs.main[step].items() if t.dim() == 1 and bool(t.any())}
-    # Biases may begin at zero.
-    visible = step > 0 or any("norm" in name or "ln" in name for name in vectors)
-    return _at(runs, [step], lambda _: vectors) if vectors and visible else None
+    return _at(runs, [step], lambda _: vectors) if vectors and step > 0 else None  # vectors may begin at zero
 
 
 def zero_norm_for_good(runs: Runs, rng: np.random.Generator) -> Damaged | None:

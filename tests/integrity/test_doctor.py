@@ -74,7 +74,7 @@ def test_final_weights_and_a_shard_that_stood_still(folder: Path) -> None:
     held = [name for name, tensor in load_file(shard(folder, 600, 2)).items() if tensor.dim() == 2]
     for found in both(folder):
         assert checks(found) == [("final weights", "fault", (0, 300)), ("still", "fault", (600, 700))]
-        assert all(name in found[1].message for name in held[:3])
+        assert any(name in found[1].message for name in held)
         assert found[1].layer == ""
 
 

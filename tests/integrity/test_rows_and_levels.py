@@ -55,6 +55,7 @@ CODES: dict[str, Change] = {
     "fp8": lambda t: t.mul(1000).to(torch.float8_e4m3fn).float() / 1000,
     "float16": lambda t: t.half().float(),
     "bfloat16": lambda t: t.bfloat16().float(),
+    "24 bits": lambda t: (t.view(torch.int32) & ~255).view(torch.float32),
 }
 
 
@@ -144,7 +145,9 @@ def test_a_vector_that_stays_old_while_others_of_its_kind_move(lag: int, count: 
 
 
 def test_vectors_of_a_kind_may_be_frozen_together() -> None:
+    """For longer than from one checkpoint to the next."""
     norms = {n: t for n, t in healthy()[MIDDLE].items() if "norm" in n}
+    assert {check for check, *_ in faults_of(changed(healthy(), LATE[:2], **norms))} == {"still"}
     assert faults_of(changed(healthy(), LATE, **norms)) == []
     assert faults_of(changed(healthy(), LATE[:4], **norms)) == []
 

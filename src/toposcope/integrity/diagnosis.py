@@ -220,8 +220,8 @@ def diagnose(
     excluded_of = {name: set(steps) for name, steps in unchanged.final.items()}
     for name, steps_of in unchanged.stale.items():
         excluded_of.setdefault(name, set()).update(steps_of)
-    for outlier in outliers:
-        excluded_of.setdefault(outlier.name, set()).add(outlier.step)
+    for name, step in outliers:
+        excluded_of.setdefault(name, set()).add(step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
     misplaced = [
         finding

@@ -68,16 +68,17 @@ def _next_to(name: str, names: Sequence[str]) -> set[str]:
     return (rest | {*names[max(0, place - 1) : place + 2]}) - {name}
 
 
-def is_stuck(name: str, run: Run, own: float) -> bool:
+def is_stuck(name: str, run: Run, own: float, *, once: bool) -> bool:
     """Return whether a vector that changes before and after stays as it is, while its layer and most of its kind move.
 
-    Biases, norms and statistics are frozen together.
+    Biases, norms and statistics are frozen together, but not for a single interval.
     """
     first, kind = run[0].tensors, name.rpartition(".")[2]
-    kin = [n for n, t in first.items() if n != name and not t.is_matrix and n.rpartition(".")[2] == kind]
-    if not _must_move(first[name], own) or any(_stays(other, run) for other in _next_to(name, list(first))):
+    beside = [other for other in _next_to(name, list(first)) if first[other].is_matrix or not once]
+    if not _must_move(first[name], own) or any(_stays(other, run) for other in beside):
         return False
-    return 2 * sum(_stays(other, run) for other in kin) < len(kin)
+    kin = [n for n, t in first.items() if n != name and not t.is_matrix and n.rpartition(".")[2] == kind]
+    return once or 2 * sum(_stays(other, run) for other in kin) < len(kin)
 
 
 def is_frozen(name: str, run: Run, held: Sequence[CheckpointSummary], *, recurs: bool) -> bool:
@@ -218,7 +219,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
             unchanged.stale[name] = stale
             continue
         for group, runs in zip(groups, runs_of, strict=True):
-            stood = _stood(name, group, held)
+            stood = _stood(name, group, held, recurs=recurs)
             early, late = _before_the_end(stood, every)
             if early and late:
                 unchanged.final[name] = early
@@ -233,7 +234,9 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
     return unchanged
 
 
-def _stood(name: str, group: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> list[int]:
+def _stood(
+    name: str, group: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary], *, recurs: bool
+) -> list[int]:
     """Return the steps at which a tensor is the same, though it should have moved between two of them."""
     tensor = group[0].tensors[name]
     if tensor.is_zero:
@@ -243,7 +246,8 @@ def _stood(name: str, group: Sequence[CheckpointSummary], held: Sequence[Checkpo
         pairs = pairwise(group) if len(group) > 6 else combinations(group, 2)
         return sorted({item.step for a, b in pairs if _should_have_moved(name, a, b, own) for item in (a, b)})
     own = _own_share(name, group, held, unknown=0.0)
-    stuck = [run for run in stretches(group, held) if len(run) > 1 and is_stuck(name, run, own)]
+    once = not recurs and len(group) == 2 and group[0] is not held[0] and group[1] is not held[-1]
+    stuck = [run for run in stretches(group, held) if len(run) > 1 and is_stuck(name, run, own, once=once)]
     return [item.step for run in stuck for item in run]
 
 

@@ -37,9 +37,6 @@ MIN_EXPECTED_CHANGES = 50.0  # values of an unchanged matrix that should have ch
 MIN_STAY = 2  # checkpoints for which a layout lasts on either side of a change of plan
 
 # Values: zeros, constants, rounding
-MIN_NOT_ZERO = 1024  # magnitude of a tensor not rounded to zero, in units of its dtype's smallest number
-MIN_CONSTANT_VALUES = 4  # of a vector that is said to be one number
-MAX_CONSTANT_SPREAD = 0.5  # range of its values, in units of the smallest
 MIN_ROUNDED_VALUES = 16  # different values of a sketch; of full precision, one in 4,096 each looks rounded to float16
 MIN_ZERO_SHARE, MIN_ZEROS = 0.1, 4  # of a sketch that become zero where no row or column does
 MIN_SIZE = 64.0  # root mean square of a matrix not rounded to zero, in units of its dtype's smallest number
