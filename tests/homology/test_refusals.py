@@ -74,7 +74,7 @@ MATRIX = np.abs(np.subtract.outer(np.arange(12.0), np.arange(12.0)))
 EDGES = np.array([[0, 1], [1, 2]])
 PRODUCT: dict[str, Any] = {"product": lambda v: v, "dimension": 5, "rng": np.random.default_rng(0)}
 GRID = [0.0, 1.0, 2.0]
-DENSITY = SpectralDensity(*np.ones((4, 3, 2)))
+DENSITY = SpectralDensity(2, np.empty(0), *np.ones((4, 3, 2)))
 VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Diagram": (Diagram, {"pairs": BAR.pairs, "dimension": 0}),
     "Moments": (Moments, {"dimension": 3}),
@@ -87,7 +87,6 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "extreme_eigenpairs": (homology.extreme_eigenpairs, {**PRODUCT, "n_largest": 1}),
     "farthest_points": (farthest_points, {"points": POINTS, "count": 2}),
     "h1_births": (homology.h1_births, {"points": POINTS}),
-    "hutch_plus_plus": (homology.hutch_plus_plus, {**PRODUCT, "draws": 2}),
     "landscape": (landscape, {"diagram": BAR, "at": GRID}),
     "longest_loops": (homology.longest_loops, {"points": POINTS}),
     "measures_of_singular_values": (homology.measures_of_singular_values, {"sigma": GRID}),

@@ -85,7 +85,7 @@ def test_rescaling_changes_sharpness_and_not_that_of_the_filter_normalised_loss(
         assert norms[:5].tolist() == [pytest.approx(float(loss.point[:5].norm()))] * 5
         _, whole = hessian_of(relu_loss, loss.point)
         expected = np.linalg.eigvalsh(norms.numpy()[:, None] * whole * norms.numpy())[-1]
-        assert curvature_of(loss)["filter_normalised_sharpness"] == pytest.approx(expected, rel=1e-8)
+        assert curvature_of(loss)["filter_normalised_sharpness"] == pytest.approx(expected, rel=1e-7)
     slices = [
         [loss.value(loss.point + step * loss.filter_norms(loss.point) * direction) for step in (-0.1, 0.05, 0.3)]
         for loss in (before, after)
@@ -178,13 +178,13 @@ def test_what_does_not_fit_is_refused_before_it_starts(monkeypatch: pytest.Monke
     monkeypatch.setattr("toposcope.homology.memory.free_memory", lambda: 10**8)
     (refused,) = CurvatureProbe().measure(subject)
     assert isinstance(refused, Failure)
-    assert refused.message.startswith("curvature of 1,000,000 weights: needs 0.364 GB of memory, 0.1 GB are free; ")
-    assert refused.message.endswith("take fewer eigenvalues (top=1 needs 0.32 GB)")
+    assert refused.message.startswith("curvature of 1,000,000 weights: needs 0.244 GB of memory, 0.1 GB are free; ")
+    assert refused.message.endswith("take fewer eigenvalues (top=1 needs 0.184 GB)")
 
 
 def test_the_expected_memory_is_that_of_the_vectors() -> None:
     shapes = {"layer": (9216, 9216)}  # 85M, of a model of 124M
-    assert 18e9 < CurvatureProbe().expected_bytes(shapes) < 26e9
+    assert 24e9 < CurvatureProbe().expected_bytes(shapes) < 33e9
     assert CurvatureProbe(top=1).expected_bytes(shapes) < 19e9
     assert CurvatureProbe(top=30).expected_bytes(shapes) > 28e9
 

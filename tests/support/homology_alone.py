@@ -38,7 +38,6 @@ def results() -> dict[str, object]:
         "extreme_eigenpairs": homology.extreme_eigenpairs(product, 8, 2, rng=rng),
         "farthest_points": homology.farthest_points(points, 5),
         "h1_births": homology.h1_births(points),
-        "hutch_plus_plus": homology.hutch_plus_plus(product, 8, 6, rng),
         "landscape": homology.landscape(h1, [0.5, 1.0]),
         "longest_loops": homology.longest_loops(points),
         "matching": homology.matching(h1, later),

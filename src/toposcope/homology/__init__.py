@@ -25,7 +25,7 @@ from toposcope.homology.distances import (
     vineyard,
     wasserstein,
 )
-from toposcope.homology.lanczos import Eigenpairs, Extremes, extreme_eigenpairs
+from toposcope.homology.eigenpairs import Eigenpairs, extreme_eigenpairs
 from toposcope.homology.loop_births import h1_births
 from toposcope.homology.loops import Loop, longest_loops
 from toposcope.homology.matrix_controls import weight_variance
@@ -46,12 +46,7 @@ from toposcope.homology.pairings import (
 )
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
 from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
-from toposcope.homology.spectral_density import (
-    SpectralDensity,
-    TraceEstimate,
-    hutch_plus_plus,
-    spectral_density,
-)
+from toposcope.homology.spectral_density import SpectralDensity, spectral_density
 from toposcope.homology.spectral_measures import (
     Moments,
     SpectralMeasures,
@@ -68,7 +63,6 @@ __all__ = [
     "DiagramDistances",
     "DimensionEstimate",
     "Eigenpairs",
-    "Extremes",
     "Loop",
     "Moments",
     "NeuralPersistence",
@@ -78,7 +72,6 @@ __all__ = [
     "SpectralDensity",
     "SpectralMeasures",
     "Sublevel",
-    "TraceEstimate",
     "TwoNN",
     "Vine",
     "average_persistence",
@@ -93,7 +86,6 @@ __all__ = [
     "extreme_eigenpairs",
     "farthest_points",
     "h1_births",
-    "hutch_plus_plus",
     "landscape",
     "longest_loops",
     "matching",

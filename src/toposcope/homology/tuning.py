@@ -24,12 +24,6 @@ MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer th
 MIN_PIVOTS, MAX_PIVOTS, N_NEAR, BLOCK_BYTES = 64, 512, 64, 1 << 26
 N_PRECISION_SAMPLES, MAX_TRIALS_PER_POINT = 16, 2000
 
-# Lanczos: vectors of the basis besides those that are wanted, and the least; bytes of a basis; entries of a row that
-# are combined at once; eigenvalues beyond those wanted, so that the last of these is known to be the next; steps
-# between two looks; and roundings of the largest entry, below which a residual is that of an invariant subspace
-MAX_STEPS, MIN_STEPS, MAX_BASIS_BYTES, CHUNK, SPARE, CHECK_EVERY, BREAKDOWN = 64, 16, 1 << 32, 1 << 16, 2, 4, 100
-MISS_PROBABILITY = 1e-3  # of an eigenvalue beyond the bound that a second start states
-
 # dimension: subset sizes, and the fewest points with which default sizes are apart enough for a slope
 N_SIZES, MIN_POINTS = 8, 50
 MAX_DIRECT_ENTRIES = 1 << 18  # of points whose singular values are taken from themselves, not from their scatter

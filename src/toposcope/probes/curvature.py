@@ -1,7 +1,6 @@
 """Curvature of the loss at a checkpoint: extreme eigenvalues, trace and spectral density of its Hessian."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,9 +8,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.homology.lanczos import Eigenpairs, Operator, basis_size, extreme_eigenpairs
+from toposcope.homology.eigenpairs import Eigenpairs, Operator, extreme_eigenpairs, vectors_held
 from toposcope.homology.memory import check_fits
-from toposcope.homology.spectral_density import SpectralDensity, hutch_plus_plus, rows_kept, spectral_density
+from toposcope.homology.spectral_density import SpectralDensity, rows_kept, spectral_density
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import (
     NOISE,
@@ -25,7 +24,15 @@ from toposcope.probes.probe import (
     lowered,
     stacked,
 )
-from toposcope.probes.tuning import GRAPH_BYTES, MAX_STEPS, NEAR_ZERO, SECONDS_PER_PRODUCT, TOLERANCE, UNSEEN, VECTORS
+from toposcope.probes.tuning import (
+    GRAPH_BYTES,
+    MAX_PRODUCTS,
+    NEAR_ZERO,
+    SECONDS_PER_PRODUCT,
+    TOLERANCE,
+    UNSEEN,
+    VECTORS,
+)
 from toposcope.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -43,7 +50,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     Definitions: ``docs/methods/curvature.md``.
     """
 
-    VERSION: ClassVar[int] = 2
+    VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "spectrum"
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"text_loss"})
     SUMMARY: ClassVar[Sequence[str]] = ("sharpness", "sharpness.noise", "trace", "trace.noise")
@@ -52,8 +59,8 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     top: int = 10  # largest eigenvalues
     sequences: int = 8  # windows of the text, spread evenly
     length: int = 128  # tokens of a window; at most the model's context
-    draws: int = 5  # random vectors of the trace, and of the density
-    steps: int = 30  # Lanczos steps of the density
+    draws: int = 5  # random vectors of the trace and of the density
+    steps: int = 30  # Lanczos steps of each
     blocks: bool = False  # the same of each layer's own block of the Hessian, too
     # also report the cumulative density, as ``density@x``: the share of eigenvalues of at most x times the largest
     # absolute one
@@ -67,7 +74,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of all products."""
         n_parameters = sum(m * n for m, n in shapes.values())
-        products = 3 * (self.top + 50) + self.draws * (self.steps + 1)
+        products = 3 * (self.top + 50) + self.draws * self.steps
         matrices = 1 + (len(shapes) if self.blocks else 0)
         return SECONDS_PER_PRODUCT * n_parameters * self.sequences * self.length * products * matrices
 
@@ -76,8 +83,7 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         return self._bytes(max(1, int(UNSEEN * sum(m * n for m, n in shapes.values())))) + GRAPH_BYTES
 
     def _bytes(self, n: int) -> int:
-        basis = basis_size(n, self.top, dtype=np.float32)
-        return 4 * n * (max(basis, rows_kept(n, self.steps, 4)) + VECTORS)
+        return 4 * n * (max(vectors_held(n, self.top), rows_kept(n, self.steps, 4)) + self.top + 1 + VECTORS)
 
     def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
@@ -120,26 +126,23 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         rng = np.random.default_rng(derive_seed(self.seed, "curvature", layer))
         dtype = np.float64 if hessian.point.element_size() == 8 else np.float32
 
-        eigenpairs = partial(extreme_eigenpairs, tolerance=TOLERANCE, max_steps=MAX_STEPS, rng=rng, dtype=dtype)
-        found = eigenpairs(operator, n, self.top)
-        trace = hutch_plus_plus(operator, n, self.draws, rng, basis=found.vectors)
-        # their vectors would stay in memory next to those of the density
-        largest, smallest = (replace(end, vectors=np.empty((0, n))) for end in (found.largest, found.smallest))
-        del found
-        spectrum = spectral_density(operator, n, self.draws, self.steps, rng, dtype)
-        scaled = eigenpairs(lambda v: norms * operator(norms * v), n, 1, 0)
+        eigenpairs = partial(extreme_eigenpairs, tolerance=TOLERANCE, max_products=MAX_PRODUCTS, rng=rng, dtype=dtype)
+        largest, smallest = eigenpairs(operator, n, self.top)
+        spectrum = spectral_density(operator, n, self.draws, self.steps, rng, dtype, _known(largest, smallest))
+        scaled, _ = eigenpairs(lambda v: norms * operator(norms * v), n, 1, 0)
 
         error = hessian.error
         statistics = _eigenvalues(largest, error)
         if smallest.n_reliable:
             statistics |= _with_error(SMALLEST, smallest.values[0], smallest.residuals[0] + error)
-        statistics |= _with_error("trace", trace.value, trace.standard_error + n * error)
-        statistics |= self._shares(spectrum, float(max(np.abs(largest.values[0]), np.abs(smallest.values[0]))))
-        if scaled.largest.n_reliable:
+        trace, standard_error = spectrum.trace()
+        statistics |= _with_error("trace", trace, standard_error + n * error)
+        statistics |= self._shares(
+            spectrum, max(float(np.abs(v).max()) for v in (spectrum.known, spectrum.nodes) if v.size)
+        )
+        if scaled.n_reliable:
             largest_norm = float(norms.max()) ** 2
-            statistics |= _with_error(
-                TWIN, scaled.largest.values[0], scaled.largest.residuals[0] + error * largest_norm
-            )
+            statistics |= _with_error(TWIN, scaled.values[0], scaled.residuals[0] + error * largest_norm)
         statistics["n_tokens"] = float(hessian.loss.n_tokens)
         if hessian.method == "finite differences":
             statistics["hessian_error"] = error
@@ -185,6 +188,14 @@ def _on_arrays(hessian: "HessianProduct", product: Callable[[Any], Any]) -> Oper
         return found
 
     return operator
+
+
+def _known(largest: Eigenpairs, smallest: Eigenpairs) -> Eigenpairs:
+    """Return the reliable pairs of both ends as those of one; of a matrix so small that ends meet, one end's."""
+    ends = [largest, smallest] if len(largest.values) < largest.vectors.shape[1] else [largest]
+    parts = [(e.values[: e.n_reliable], e.residuals[: e.n_reliable], e.vectors[: e.n_reliable]) for e in ends]
+    values, residuals, vectors = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Eigenpairs(values, residuals, vectors, len(values))
 
 
 def _eigenvalues(pairs: Eigenpairs, error: float) -> dict[str, float]:

@@ -19,9 +19,9 @@ MAX_ENTRIES, MIN_DRAWS, CACHED_SHAPES = 20 * 2**20, 3, 512
 MAX_KNOWN, EARLIER, IN_CACHE = 1 << 18, 20, 10_000_000
 FLOPS = 3e10  # of the planes of a loss, in a second of one processor
 
-# curvature: the residual at which an eigenvalue has converged, as a share of the largest absolute one; products for the
-# extreme eigenvalues of one matrix; the share of the largest below which others count neither as positive nor negative
-TOLERANCE, MAX_STEPS, NEAR_ZERO = 1e-3, 400, 0.01
+# curvature: the residual at which an eigenvalue has converged, as a share of the largest absolute one; about how many
+# products for the eigenvalues of one end; the share of the largest below which others are neither positive nor negative
+TOLERANCE, MAX_PRODUCTS, NEAR_ZERO = 1e-3, 400, 0.01
 # seconds for each parameter and token of a product; a model's parameters, in units of those of its analysed layers
 # (embeddings and biases are not seen beforehand); vectors of the size of the model, next to a basis: the model itself,
 # its gradient, and what a product takes; bytes of the graph of the gradient and of what is computed in between

@@ -110,7 +110,7 @@ def hessian_directions(loss: SummedLoss, seed: int, progress: Progress = silent)
     """Return the two eigenvectors of the Hessian with the largest eigenvalues, scaled by `eigenvector_directions`."""
     import torch
 
-    from toposcope.homology.lanczos import extreme_eigenpairs
+    from toposcope.homology.eigenpairs import extreme_eigenpairs
     from toposcope.models.hessian_products import HessianProduct
 
     point = loss.point
@@ -124,10 +124,15 @@ def hessian_directions(loss: SummedLoss, seed: int, progress: Progress = silent)
         return product(torch.from_numpy(vector).to(point)).cpu().numpy()
 
     dtype = np.float64 if point.dtype == torch.float64 else np.float32
-    found = extreme_eigenpairs(
-        on_arrays, len(point), 2, 0, max_steps=MAX_PRODUCTS, rng=np.random.default_rng(seed), dtype=dtype
-    ).largest
+    found, _ = extreme_eigenpairs(
+        on_arrays, len(point), 2, 0, max_products=MAX_PRODUCTS, rng=np.random.default_rng(seed), dtype=dtype
+    )
     progress("eigenvectors", MAX_PRODUCTS, MAX_PRODUCTS)
+    if len(found.values) < 2:
+        raise ToposcopeError(
+            f"directions: the two largest eigenvalues did not converge in {product.products} products; "
+            "take random directions"
+        )
     vectors = found.vectors * np.sign(found.vectors[[0, 1], np.abs(found.vectors).argmax(axis=1)])[:, None]
     values, residuals = found.values.tolist(), (found.residuals + product.error).tolist()
     directions = eigenvector_directions(values, torch.from_numpy(vectors).to(point))

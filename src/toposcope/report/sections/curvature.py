@@ -59,7 +59,7 @@ def trace_chart(data: StudyData) -> Chart | None:
         return None
     title = f"The trace of the Hessian {_course(rows)}"
     bands = rows.with_columns(low=pl.col("value") - 2 * pl.col("error"), high=pl.col("value") + 2 * pl.col("error"))
-    caption = "Hutch++; shaded: two standard errors of the random part on either side."
+    caption = "Stochastic Lanczos quadrature; shaded: two standard errors of the random part on either side."
     axis = "trace of the Hessian"
     return training_chart(data, "hessian-trace", rows, title, caption, axis, bands=bands, may_be_log=False)
 
