@@ -132,7 +132,7 @@ def name_runs(
                 rows, table = (
                     frame.with_columns(pl.col(name).cast(pl.String).fill_null("none")) for frame in (rows, table)
                 )
-            if _begin_together(rows, [name]) and n_repeated([name]) < before:
+            if not _changes_in_runs(rows, name) and _begin_together(rows, [name]) and n_repeated([name]) < before:
                 candidates.append(name)
     labels: list[str] = []
     candidates = candidates[: tuning.MAX_CANDIDATES]
@@ -187,6 +187,15 @@ def _candidates(table: pl.DataFrame, columns: Columns, key: str | None) -> list[
         return name not in named_runs, name in rates, _are_numbers(table[name])
 
     return sorted(names, key=preference)
+
+
+def _changes_in_runs(rows: pl.DataFrame, name: str) -> bool:
+    """Return whether a column changes where steps go on from row to row, as a schedule does that several runs share."""
+    part = (pl.col(_STEP).diff() <= 0).fill_null(value=False).cum_sum()
+    parts = rows.group_by(part).agg(n=pl.len(), changes=pl.col(name).drop_nulls().n_unique() > 1)
+    # rows in no order, and those of runs that take turns, go on for two or three
+    changing = parts.filter(pl.col("changes") & (pl.col("n") >= tuning.MIN_RESTART_ROWS))
+    return bool(changing["n"].sum() > len(rows) / 2)
 
 
 def _begin_together(rows: pl.DataFrame, labels: list[str]) -> bool:
