@@ -199,6 +199,7 @@ class Workers(AbstractContextManager["Workers"]):
         tasks = lost[:]
         lost.clear()
         if tasks:
+            _end_tracker()
             self._kill()
             self._start()
         return tasks
@@ -270,6 +271,18 @@ class Workers(AbstractContextManager["Workers"]):
         # process that ends by itself takes half a second to clear away its compiled code.
         if self._executor is not None:
             self._kill()
+
+
+def _end_tracker() -> None:
+    """End Python's resource tracker: where a worker was killed, it may have been too, and take a while to be gone."""
+    if os.name == "posix":
+        from multiprocessing import resource_tracker
+
+        pid = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
+        if pid is not None:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def _renew_tracker() -> None:
