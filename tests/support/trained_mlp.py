@@ -15,9 +15,7 @@ def _nothing(step: int, optimizer: torch.optim.Optimizer, model: nn.Module) -> N
     pass
 
 
-def trained(
-    before: Callable[[int, torch.optim.Optimizer, nn.Module], None] = _nothing, *, seed: int = 0, forked: int = 0
-) -> Series:
+def trained(before: Callable[[int, torch.optim.Optimizer, nn.Module], None] = _nothing, *, seed: int = 0) -> Series:
     """Weights by step of a network that learns to imitate a fixed one.
 
     Parameters
@@ -25,8 +23,6 @@ def trained(
     before : callable
         Called before each step.
     seed : int
-    forked : int
-        Step from which on the data come in another order; 0 for never.
     """
     torch.manual_seed(seed)
     teacher = nn.Sequential(nn.Linear(24, 32), nn.Tanh(), nn.Linear(32, 8)).requires_grad_(requires_grad=False)
@@ -38,8 +34,6 @@ def trained(
     generator = torch.Generator().manual_seed(seed)
     series = {0: _copied(model)}
     for step in range(1, STEPS + 1):
-        if step == forked:
-            generator.manual_seed(seed + 1)
         inputs = torch.randn(16, 24, generator=generator)
         labels = teacher(3 * inputs).argmax(1)
         optimizer.zero_grad()
@@ -52,9 +46,9 @@ def trained(
 
 
 @cache
-def plain(forked: int = 0) -> Series:
+def plain() -> Series:
     """A training without events."""
-    return trained(forked=forked)
+    return trained()
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:

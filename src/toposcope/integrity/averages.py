@@ -1,6 +1,6 @@
-"""Checkpoints that are made of others: means, interpolated ones, early ones with nearly the final weights."""
+"""Checkpoints that are made of others: means, copies with noise, interpolated and extrapolated ones."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -78,16 +78,17 @@ def copied(histories: Sequence[History]) -> list[Suspect]:
 
 def straight(histories: Sequence[History]) -> list[Suspect]:
     """Find stretches on a line to the last digit, while nearby nothing is: interpolated, or extrapolated."""
-    lines: dict[tuple[int, ...], dict[str, tuple[int, ...]]] = defaultdict(dict)
+    lines: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for history in histories:
         if not history.is_matrix or len(history.steps) < tuning.MIN_AVERAGED:
             continue
-        across, part = history.values[2:] - history.values[:-2], history.values[1:-1] - history.values[:-2]
+        values = history.values
+        across, part = values[2:] - values[:-2], values[1:-1] - values[:-2]
         squares = np.square(across).sum(axis=1)
         shares = np.einsum("ij,ij->i", across, part) / np.where(squares > 0, squares, 1)
         rests = np.square(part - shares[:, None] * across).sum(axis=1)
         # Weights that only shrink or grow lie on a line, too.
-        turned = squares - np.einsum("ij,ij->i", across, history.values[:-2]) ** 2 / history.squared_norms[:-2]
+        turned = squares - np.einsum("ij,ij->i", across, values[:-2]) ** 2 / history.squared_norms[:-2]
         floor = history.rounding_floor()[1:-1]
         on_line = (rests < floor) & (np.minimum(np.abs(shares), np.abs(shares - 1)) > tuning.MIN_SHARE)
         if 2 * on_line.sum() > len(on_line):
@@ -98,88 +99,11 @@ def straight(histories: Sequence[History]) -> list[Suspect]:
             off = [k for k in near if not on_line[k]]
             if off and worst[begin:end].max() * max(squares[off]) < tuning.MAX_OFF_LINE * min(rests[off]):
                 line = tuple(history.steps[begin : end + 2].tolist())
-                inside = end - begin > 1 or not 0 < shares[begin] < 1
-                lines[line][history.name] = (
-                    line[1:-1] if inside else (line[_made(history, begin, float(shares[begin]))],)
-                )
+                lines[line].append(history.name)
     suspects = []
-    for line, made in sorted(lines.items()):
-        steps = Counter(made.values()).most_common(1)[0][0]
-        reason = f"steps {line[0]} to {line[-1]} lie on a line, to the last digit: {steps_text(steps)} interpolated"
-        suspects.append(
-            Suspect(steps, list(made), "off path", reason + ("" if steps == line[1:-1] else ", or extrapolated"))
-        )
+    for line, names in sorted(lines.items()):
+        # Of three, each may be made of the other two.
+        which = "one of them is" if len(line) == 3 else "those between its ends are"
+        reason = f"{steps_text(line)} lie on a line, to the last digit: {which} interpolated or extrapolated"
+        suspects.append(Suspect(line if len(line) == 3 else line[1:-1], names, "off path", reason))
     return suspects
-
-
-def _made(history: History, begin: int, share: float) -> int:
-    """Return which of three checkpoints on a line is not of the run, by its distances to the checkpoints around.
-
-    What the middle, which lies at a share of the way, and each end should be away from the next beyond follows from how
-    far checkpoints nearby are from the next, the next but one and the one after: their moves go on as they do there.
-    """
-    low, v = max(0, begin - tuning.NEARBY), history.values
-    near = history.part(slice(low, begin + 3 + tuning.NEARBY))
-    one, two, three = (float(np.median(d)) for d in near.lagged_distances(3))
-    onwards = three - two - one
-    between = [one / (one + part**2 * two + part * onwards) for part in (share, 1 - share)]
-    beyond = [(two + part**2 * one - part * onwards) / two for part in (share / (1 - share), 1 / share - 1)]
-    expected = np.array([[beyond[0], one / two], between, [one / two, beyond[1]]])
-    costs = np.zeros(3)
-    for side, (end, next_one) in enumerate(((begin, begin - 1), (begin + 2, begin + 3))):
-        if 0 <= next_one < len(v):
-            of_end, of_middle = (np.square(v[next_one] - v[k]).sum() for k in (end, begin + 1))
-            costs += np.abs(np.log(np.maximum(expected[:, side], tuning.MIN_SHARE) * of_middle / of_end))
-    return int(costs.argmin())
-
-
-def nearly_final(histories: Sequence[History], last: int) -> list[int]:
-    """Return the early steps whose weights belong to the last checkpoint, by a vote of the matrices."""
-    votes: dict[int, list[bool]] = defaultdict(list)
-    for history in histories:
-        if history.is_matrix and history.steps[-1] == last:
-            for step, near in zip(history.steps.tolist(), _belongs_to_last(history), strict=True):
-                votes[step].append(near)
-    return [step for step, near in sorted(votes.items()) if 2 * sum(near) > len(near)]
-
-
-def _belongs_to_last(history: History) -> list[bool]:
-    """Return which checkpoints are nearer to the last than many later ones are, and than to their own neighbours."""
-    floor = float(history.rounding_floor()[-1])
-    distances = np.sqrt(np.square(history.values - history.values[-1]).sum(axis=1) + floor / 4)
-    steps = np.sqrt(history.squared_moves + floor)
-    n = len(distances)
-    # Of each, how many of those after it are further away; the last itself is not.
-    further = np.array([np.count_nonzero(tuning.MAX_NEARNESS * distances[k:] > distances[k]) for k in range(n)])
-    n_later = n - 2 - np.arange(n)
-    enough = further >= np.maximum(np.minimum(3, n_later), tuning.MIN_LATER_SHARE * n_later)
-    near_last: list[bool] = (enough & (n_later > 0)).tolist()
-    others = history.values[[k for k in range(n - 1) if not near_last[k]]]
-    for k in np.flatnonzero(near_last).tolist():
-        # If another late checkpoint is nearer still, the weights are that one's.
-        nearest = np.square(others - history.values[k]).sum(axis=1).min(initial=np.inf)
-        near_last[k] = bool(distances[k] <= tuning.MAX_RIVAL_NEARNESS * np.sqrt(nearest + floor))
-    begin = 0
-    while begin < n:
-        end = begin
-        while end < n and near_last[end]:
-            end += 1
-        # A stretch must stand out at both ends.
-        around = [*steps[max(0, begin - 1) : begin], *steps[end - 1 : end]]
-        if end > begin and (
-            tuning.MAX_NEARNESS * min(around) < distances[begin:end].max() or _is_between(history, begin, end)
-        ):
-            near_last[begin:end] = [False] * (end - begin)
-        begin = end + 1
-    return near_last
-
-
-def _is_between(history: History, begin: int, end: int) -> bool:
-    """Return whether a stretch lies between its neighbours, as noise does where the learning rate falls."""
-    if begin == 0 or end == len(history.steps):
-        return False
-    there, back, across = (
-        float(np.square(history.values[a] - history.values[b]).sum())
-        for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
-    )
-    return there + back < tuning.MIN_BETWEEN * across

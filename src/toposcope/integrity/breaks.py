@@ -1,8 +1,8 @@
-"""Steps from which on matrices are others: replaced or scaled ones, or all of another branch of the run."""
+"""Steps from which on single matrices are others: replaced, or scaled."""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Suspect
-from toposcope.integrity.histories import History, all_places, complete_matrices, convincing, nearby
+from toposcope.integrity.histories import History, all_places, convincing, nearby
 from toposcope.typing import Indices, Matrix, Vector
 
 FRESH = "it has other values, which have nothing to do with those before"
@@ -36,19 +36,15 @@ def replaced(histories: Sequence[History]) -> list[Suspect]:
             others = [v for name, v in of_interval[before, step].items() if name != history.name]
             if not convincing(_evidence(history, k), all_places(matrices)):
                 continue
-            if (
-                k > 0
-                and own_move > 1
-                and loss[k] > tuning.MIN_LOSS
-                and _stands_out(history, loss, k)
-                and _is_alone(float(loss[k]), others)
-            ):
+            if k > 0 and own_move > 1 and loss[k] > tuning.MIN_LOSS and _is_alone(float(loss[k]), others):
                 how = _how(history, k)
                 if how != FRESH or _keeps_its_past(history, k):
                     found[step][history.name] = how
                     continue
             shared = float(np.quantile([move for _, move in others], 0.5, method="lower")) if others else np.inf
-            if 1 < k < n - 2 and own_move > tuning.MIN_OWN_LEAP * max(1.0, shared) and shared < tuning.MAX_SHARED_LEAP:
+            leaps = history.squared_moves[k] > tuning.MIN_LEAP_SHARE**2 * history.squared_norms[k]
+            leaps &= own_move > tuning.MIN_OWN_LEAP * max(1.0, shared) and shared < tuning.MAX_SHARED_LEAP
+            if leaps and 1 < k < n - 2:
                 found[step][history.name] = "it moves far more than in any interval nearby"
     suspects = []
     for step, hows in sorted(found.items()):
@@ -97,14 +93,6 @@ def _keeps_its_past(history: History, k: int) -> bool:
     return bool((correlations[nearby(k, len(correlations))] ** 2 >= tuning.MIN_KEPT).all())
 
 
-def _stands_out(history: History, losses: Vector, k: int) -> bool:
-    """Return whether the loss in one interval is out of proportion to those nearby."""
-    near = nearby(k, len(losses))
-    elapsed = np.diff(history.steps)
-    usual = float(np.median(losses[near] / elapsed[near])) * float(elapsed[k])
-    return bool(losses[k] > max(tuning.MIN_SPEED_UP * usual, tuning.MIN_SPEED_UP_OF_ALL * float(losses[near].max())))
-
-
 def _how(history: History, k: int) -> str:
     before, after = history.tensors[[k, k + 1]]
     a, b = before.values().astype(np.float64), after.values().astype(np.float64)
@@ -129,45 +117,91 @@ def _how(history: History, k: int) -> str:
     return FRESH
 
 
-def rescaled(histories: Sequence[History]) -> list[Suspect]:
-    """Find single matrices whose norm leaps at some step and stays."""
-    excess: dict[int, dict[str, float]] = defaultdict(dict)
-    factors: dict[tuple[int, str], float] = {}
+def scaled(histories: Sequence[History]) -> list[Suspect]:
+    """Find tensors that are a multiple of what they were: at one checkpoint, or from some step on."""
+    pulses: dict[int, list[str]] = defaultdict(list)
+    jumps: dict[int, list[_Jump]] = defaultdict(list)
+    leaps: dict[int, dict[str, float]] = defaultdict(dict)
     for history in histories:
+        if len(history.steps) < tuning.MIN_HISTORY:
+            continue
+        steps = history.steps[1:].tolist()
+        factors, rest = history.scale_factors()
+        rest = rest / np.maximum(factors, 1.0)  # scaled too
+        growth = np.log(np.maximum(factors, tuning.MIN_FACTOR))
+        radial = (np.abs(factors - 1) > rest) & (np.abs(growth) > tuning.MIN_STRETCH * history.rounding)
+        # A learning rate that restarts higher makes all of the movement larger, decay as well as noise.
+        faster = rest / _excess(rest, history.rounding, wide=2)[0]
+        far = radial & (_excess(growth, history.rounding, wide=2)[1] > tuning.MIN_STRETCH * np.maximum(1, faster))
+        undone = far[:-1] & far[1:] & ((factors[:-1] > 1) != (factors[1:] > 1))
+        for k in np.flatnonzero(undone).tolist():
+            pulses[steps[k]].append(history.name)
         if not history.is_matrix:
             continue
+        moves = np.pad(np.sqrt(history.squared_moves + history.rounding_floor()[1:]), 1)
+        leaps_here = moves[1:-1] / np.maximum(moves[:-2], moves[2:])
+        for step, leap in zip(steps, leaps_here.tolist(), strict=True):
+            leaps[step][history.name] = leap
+        usual, excess = _excess(growth, history.rounding)
         norms = np.log([tensor.norm for tensor in history.tensors])
-        factor, rest = history.scale_factors()
-        rest = rest / np.maximum(factor, 1.0)  # scaled too
-        growth = np.diff(norms)
-        by_sketch = np.log(np.maximum(factor, 1e-3))
-        usual, of_norm = _excess(growth, history.rounding)
-        least = np.minimum(of_norm, _excess(by_sketch, history.rounding)[1])
-        moved = (rest < tuning.MAX_SCALED_REST * _excess(rest, history.rounding)[0]) & (
-            np.abs(growth - usual) > tuning.MIN_GROWTH
-        )
-        for step, value in zip(history.steps[2:-1].tolist(), least[1:-1].tolist(), strict=True):
-            excess[step][history.name] = value
-        for k in (np.flatnonzero(moved[1:-1]) + 1).tolist():
-            factors[int(history.steps[k + 1]), history.name] = float(np.exp(growth[k] - usual[k]))
-    suspects = []
-    for step, of_step in sorted(excess.items()):
-        for name, value in of_step.items():
-            if value <= tuning.MIN_EXCESS or (step, name) not in factors:
-                continue
-            others = [v for other, v in of_step.items() if other != name]
-            if not others or np.median(others) < tuning.MAX_SHARED_EXCESS:
-                reason = (
-                    f"from step {step} on it is {factors[step, name]:.3g} times what it was, while other matrices go "
-                    "on; fetch or save it again"
-                )
-                suspects.append(Suspect((step,), [name], "break", reason))
-    return suspects
+        excess = np.minimum(excess, _excess(np.diff(norms), history.rounding)[1])
+        grown = np.abs(growth - usual) > tuning.MIN_GROWTH
+        lasting = (radial | grown) & (excess > tuning.MIN_STRETCH * np.maximum(1, faster / tuning.MAX_SCALED_REST))
+        lasting &= ~(np.pad(undone, (0, 1)) | np.pad(undone, (1, 0)))
+        # Alone, in the first interval, a matrix may as well be one that began near zero.
+        alone = (np.abs(factors - 1) > tuning.MIN_PURITY * rest) | (grown & (faster < tuning.MAX_SCALED_REST))
+        alone[0] = False
+        for k in np.flatnonzero(lasting).tolist():
+            jumps[steps[k]].append(_Jump(history.name, float(np.exp(growth[k] - usual[k])), bool(alone[k])))
+    return [
+        *(
+            Suspect((step,), names, "scaled", f"step {step} is a multiple of its neighbours")
+            for step, names in sorted(pulses.items())
+        ),
+        *_lasting(histories, jumps, leaps),
+    ]
 
 
-def _excess(values: Vector, rounding: float) -> tuple[Vector, Vector]:
-    """Return the median of those near each value, and how far it is from it, in units of the furthest of them."""
-    near, low, high, last = _windows(len(values))
+class _Jump(NamedTuple):
+    """A matrix that is from some step on a multiple of what it was."""
+
+    name: str
+    factor: float
+    alone: bool  # whether it shows so if most others do not
+
+
+def _lasting(
+    histories: Sequence[History], jumps: Mapping[int, Sequence[_Jump]], leaps: Mapping[int, Mapping[str, float]]
+) -> Iterator[Suspect]:
+    """Find scalings that last; at the last step, or just after the first, a single checkpoint is scaled."""
+    n_matrices = sum(history.is_matrix for history in histories)
+    every = sorted({int(step) for history in histories for step in history.steps})
+    for step, of_step in sorted(jumps.items()):
+        named = list(of_step)
+        if 2 * len(named) <= max(n_matrices, 2 * tuning.MIN_AGREEING - 1):
+            others = {jump.name: [v for name, v in leaps[step].items() if name != jump.name] for jump in named}
+            # After a loss spike all matrices move further.
+            named = [j for j in named if j.alone and np.median(others[j.name] or [0.0]) < tuning.MAX_SHARED_LEAP]
+        if not named:
+            continue
+        names, factor = [jump.name for jump in named], float(np.median([jump.factor for jump in named]))
+        if step == every[-1]:
+            yield Suspect((step,), names, "scaled", f"step {step} is {factor:.3g} times its neighbour")
+        elif step == every[1]:
+            # A constraint on the norm that holds from the first update on does so, too.
+            reason = f"step {every[0]} is {1 / factor:.3g} times its neighbour"
+            yield Suspect((every[0],), names, "scaled", reason, "note")
+        else:
+            reason = f"from step {step} on the weights are {factor:.3g} times what they were; fetch or save it again"
+            yield Suspect((step,), names, "break", reason)
+
+
+def _excess(values: Vector, rounding: float, wide: int = 1) -> tuple[Vector, Vector]:
+    """Return the median of those near each value, and how far it is from it, in units of the furthest of them.
+
+    If `wide` is 2, those next to it are left out, of which one may be the other of a pair.
+    """
+    near, low, high, last = _windows(len(values), wide)
     # Behind the values nearby stand infinities.
     ordered = np.sort(np.append(values, np.inf)[near], axis=1)
     rows = np.arange(len(values))
@@ -177,86 +211,10 @@ def _excess(values: Vector, rounding: float) -> tuple[Vector, Vector]:
 
 
 @lru_cache(maxsize=8)
-def _windows(count: int) -> tuple[Indices, Indices, Indices, Indices]:
+def _windows(count: int, wide: int) -> tuple[Indices, Indices, Indices, Indices]:
     """Return the indices of the values on either side, -1 where none, and the ranks of two medians and the last."""
-    adjacent = [offset for offset in range(-tuning.NEARBY, tuning.NEARBY + 1) if offset]
+    adjacent = [k for k in range(1 - tuning.NEARBY - wide, tuning.NEARBY + wide) if abs(k) >= wide]
     near = np.arange(count)[:, None] + adjacent
     near = np.where((near >= 0) & (near < count), near, -1)
     number = (near >= 0).sum(axis=1)
     return near, (number - 1) // 2, number // 2, number - 1
-
-
-class _Movement(NamedTuple):
-    """The movement of one matrix to some checkpoint; see the constants above."""
-
-    jump: float
-    growth: float
-    returned: float
-    reversals: Vector
-
-
-def branched(histories: Sequence[History]) -> list[Suspect]:
-    """Find steps from which on most matrices are those of another branch."""
-    complete = complete_matrices(histories)
-    count = len(complete[0].steps) if complete else 0
-    movements: dict[int, list[_Movement]] = defaultdict(list)
-    candidates = _candidates(complete, count)
-    for history in complete if candidates else []:
-        scale = history.values.shape[1] / float(np.prod(history.tensors[0].shape))
-        squares = np.array([tensor.norm**2 for tensor in history.tensors]) * scale
-        for k in candidates:
-            if (movement := _movement(history.values, squares, k)) is not None:
-                movements[k].append(movement)
-    suspects = []
-    for k, of_matrices in movements.items():
-        jump, growth, returned = (float(np.median(of)) for of in list(zip(*of_matrices, strict=True))[:3])
-        reversals = np.median([movement.reversals for movement in of_matrices], axis=0)
-        fork = int(reversals.argmax())
-        if (
-            jump > tuning.MIN_BRANCH_JUMP
-            and abs(growth) < tuning.MAX_BRANCH_GROWTH
-            and returned < tuning.MAX_RETURN
-            and fork >= tuning.MIN_BEFORE_FORK
-            and reversals[fork] > max(tuning.MIN_REVERSAL, float(reversals[0]) + tuning.MIN_REVERSAL_GAIN)
-        ):
-            step, forked = int(complete[0].steps[k]), int(complete[0].steps[fork])
-            reason = (
-                f"from step {step} on the weights are those of another branch of the run, forked at about step "
-                f"{forked}: they jump {jump:.2g} times further than in neighbouring intervals, and back; take the "
-                "steps of one branch"
-            )
-            suspects.append(Suspect((step,), [h.name for h in histories], "break", reason))
-    return suspects
-
-
-def _candidates(histories: Sequence[History], count: int) -> list[int]:
-    """Return the places of checkpoints to which the median matrix jumps far enough, where all else is looked at."""
-    moves = [history.squared_moves for history in histories]
-    places = []
-    for k in range(tuning.MIN_BEFORE_FORK + 2, count - 1):
-        of_matrices = [
-            np.sqrt(move[k - 1] / adjacent) for move in moves if move[k - 1] and (adjacent := max(move[k - 2], move[k]))
-        ]
-        if of_matrices and np.median(of_matrices) > 0.999 * tuning.MIN_BRANCH_JUMP:
-            places.append(k)
-    return places
-
-
-def _movement(values: np.ndarray, squares: Vector, k: int) -> _Movement | None:
-    """Return how a matrix moves to its k-th checkpoint; None if it does not."""
-    move = values[k] - values[k - 1]
-    squared = float(move @ move)
-    adjacent = max(float(np.square(values[j] - values[j - 1]).sum()) for j in (k - 1, k + 1))
-    if not squared or not adjacent:
-        return None
-    usual = (squares[k - 1] - squares[k - 2] + squares[k + 1] - squares[k]) / 2
-    later = values[min(len(values) - 1, k + tuning.LATER)] - values[k]
-    ways = values[k - 1] - values[: k - 1]
-    lengths = np.sqrt(np.square(ways).sum(axis=1))
-    reversals = -np.divide(ways @ move, lengths, out=np.zeros(len(ways)), where=lengths > 0) / np.sqrt(squared)
-    return _Movement(
-        float(np.sqrt(squared / adjacent)),
-        float(squares[k] - squares[k - 1] - usual) / squared,
-        -float(move @ later) / squared,
-        reversals,
-    )

@@ -12,12 +12,11 @@ from itertools import pairwise
 import numpy as np
 
 from toposcope.integrity import tuning
-from toposcope.integrity.averages import averages, copied, nearly_final, straight
-from toposcope.integrity.breaks import branched, replaced, rescaled
-from toposcope.integrity.duplicates import final_weights
-from toposcope.integrity.finding import Finding, Severity, Suspect, steps_text
+from toposcope.integrity.averages import averages, copied, straight
+from toposcope.integrity.breaks import replaced, scaled
+from toposcope.integrity.finding import Finding, Suspect, steps_text
 from toposcope.integrity.histories import History, all_places, convincing, nearby, tensor_histories
-from toposcope.integrity.order import find_reversed, find_swaps
+from toposcope.integrity.order import find_swaps
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix, Vector
@@ -34,16 +33,7 @@ def discontinuities(
     histories = tensor_histories(whole, excluded, excluded_of)
     if not histories:
         return
-    last = max(item.step for item in whole)
-    early = nearly_final(histories, last)
-    if 0 in early and 0 not in suspicious:
-        # A step 0 with the values of an initialisation is right: the run came back to where it began.
-        every = sorted({int(step) for history in histories for step in history.steps})
-        behind = next((k for k, step in enumerate(every) if step not in early), len(every))
-        early = [step for step in early if step not in every[:behind]]
-    if early:
-        yield final_weights(early, last, "nearly those")
-    histories = _long_enough([history.without({*early, *suspicious}) for history in histories])
+    histories = _long_enough([history.without(suspicious) for history in histories])
     counts: dict[str, dict[int, int]] = defaultdict(dict)
     for item in whole:
         for name, count in item.state.counters.items() if item.state else ():
@@ -68,12 +58,11 @@ def _by_rules(
         *(
             copied,
             straight,
-            find_reversed,
             partial(find_swaps, counts=counts),
             partial(_off_path, longest=1),
             _off_path,
         ),
-        *(_stretched, _broken, replaced, rescaled, branched, _leapt),
+        *(scaled, _broken, replaced, _leapt),
     )
     for done, rule in enumerate(rules, start=1):
         progress("compare", done - 1, len(rules))
@@ -118,7 +107,10 @@ def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -
     suspects = []
     known = {history.name: history for history in histories}
     for steps, names in sorted(layers.items()):
-        if convincing(sum(_evidence(known[name], steps) for name in names), all_places(histories)):
+        found = [(known[name].is_matrix, _evidence(known[name], steps)) for name in names]
+        # Vectors, which have few directions to go, turn together where a run does: the surest of them counts.
+        evidence = sum(of for is_matrix, of in found if is_matrix) + max((of for m, of in found if not m), default=0)
+        if convincing(evidence, all_places(histories)):
             further = (
                 f"{_times(float(np.median(ratios[steps])))} further from the neighbours than these from each other"
             )
@@ -198,70 +190,6 @@ def _detour_ratios(lagged: Sequence[Vector], floor: Vector, length: int) -> Vect
     n = len(floor) - length - 1
     nearer = np.minimum(lagged[0][:n], lagged[0][length:])
     return np.asarray(np.sqrt((nearer + floor[:n]) / (lagged[length] + floor[:n])))
-
-
-def _stretched(histories: Sequence[History]) -> list[Suspect]:
-    """Find checkpoints that are a multiple of their neighbours, single ones or from some step on."""
-    pulses: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    jumps: dict[int, list[tuple[str, float, float]]] = defaultdict(list)
-    for history in histories:
-        factors, rest = history.scale_factors()
-        size = np.where(factors > 0, np.abs(np.log(np.where(factors > 0, factors, 1))), 0)
-        rate = size + history.rounding
-        radial = (np.abs(factors - 1) > rest) & (size > tuning.MIN_STRETCH * history.rounding)
-        least, far = np.zeros(len(rest)), np.zeros(len(rest), dtype=np.bool_)
-        for k in np.flatnonzero(radial).tolist():
-            # A learning rate that restarts higher makes all of the movement larger, decay as well as noise.
-            faster = rest[k] / max(1.0, factors[k]) / np.median(_nearby(rest, k, 2))
-            least[k] = tuning.MIN_STRETCH * np.maximum(1, faster)
-            far[k] = rate[k] > least[k] * _nearby(rate, k, 2).max()
-        k = 0
-        while k < len(far):
-            if k + 1 < len(far) and far[k] and far[k + 1] and (factors[k] > 1) != (factors[k + 1] > 1):
-                pulses[int(history.steps[k + 1]),].append(history.name)
-                k += 2
-                continue
-            if history.is_matrix and far[k] and rate[k] > least[k] * _nearby(rate, k, 1).max():
-                jumps[int(history.steps[k + 1])].append(
-                    (history.name, float(factors[k]), float(abs(factors[k] - 1) / rest[k]))
-                )
-            k += 1
-    return [
-        *(
-            Suspect(steps, names, "scaled", f"{steps_text(steps)} is a multiple of its neighbours")
-            for steps, names in sorted(pulses.items())
-        ),
-        *_lasting(histories, jumps),
-    ]
-
-
-def _nearby(values: Vector, k: int, wide: int) -> Vector:
-    """Return the values on either side of the k-th, without those next to it if `wide` is 2 (one of a pair)."""
-    low, high = max(0, k - tuning.NEARBY - wide + 1), k + tuning.NEARBY + wide
-    other = [j for j in range(low, min(high, len(values))) if abs(j - k) >= wide]
-    return values[other] if other else values
-
-
-def _lasting(histories: Sequence[History], jumps: dict[int, list[tuple[str, float, float]]]) -> Iterator[Suspect]:
-    """Find scalings that last; at the last step, or just after the first, a single checkpoint is scaled."""
-    matrices = {history.name for history in histories if history.is_matrix}
-    every = sorted({int(step) for history in histories for step in history.steps})
-    for step, layers in sorted(jumps.items()):
-        most = 2 * len(layers) > max(len(matrices), 2 * tuning.MIN_AGREEING - 1)
-        named = [(n, f) for n, f, purity in layers if most or purity > tuning.MIN_PURITY]
-        if not named:
-            continue
-        factor = float(np.median([f for _, f in named]))
-        if step == every[-1] or step == every[1]:
-            wrong = step if step == every[-1] else every[0]
-            shown_factor = factor if step == every[-1] else 1 / factor
-            reason = f"step {wrong} is {shown_factor:.3g} times its neighbour"
-            # A constraint on the norm that holds from the first update on does so, too.
-            severity: Severity = "fault" if step == every[-1] else "note"
-            yield Suspect((wrong,), [n for n, _ in named], "scaled", reason, severity)
-        else:
-            reason = f"from step {step} on the weights are {factor:.3g} times what they were"
-            yield Suspect((step,), [n for n, _ in named], "break", reason)
 
 
 def _broken(histories: Sequence[History]) -> Iterator[Suspect]:

@@ -1,4 +1,4 @@
-"""Checkpoints, or tensors of them, that are swapped, and stretches that are stored in reverse order."""
+"""Checkpoints, or tensors of them, that are swapped."""
 
 import math
 from collections import defaultdict
@@ -75,9 +75,10 @@ def _best_swaps(
 
 
 def _moves_past(history: History, *pair: int) -> bool:
-    """Return whether a matrix walks past two checkpoints, so that it should show their order."""
+    """Return whether a matrix moves to two checkpoints and on, so that it should show their order."""
     a, b = np.searchsorted(history.steps, pair).tolist()
-    return a > 0 and b < len(history.steps) - 1 and _walks(history.walking(), a, b)
+    moves = history.squared_moves > history.rounding_floor()[1:]
+    return a > 0 and b < len(history.steps) - 1 and bool(moves[[a - 1, a, b - 1, b]].all())
 
 
 def _evidence(history: History, *pair: int) -> float:
@@ -96,7 +97,6 @@ def _evidence(history: History, *pair: int) -> float:
 
 def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float]]:
     """Yield the steps of each pair that gains by a swap, the very ends left out, and how much shorter the path is."""
-    walking = history.walking()
     for low in range(0, len(history.steps) - 3, CHUNK):
         high = min(len(history.steps), low + 1 + CHUNK + tuning.MAX_LAG + 1)
         near = history.part(slice(low, high))
@@ -108,8 +108,7 @@ def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float]]:
         gains = np.minimum(*(_ratio(x, y, floor) for x, y in zip(now, then, strict=True)))
         for k in np.flatnonzero((whole > tuning.MIN_GAIN) & (gains > tuning.MIN_GAIN_OF_EACH)):
             pair = low + int(a[k]), low + int(b[k])
-            if _walks(walking, *pair) and _fits(history, *pair):
-                yield (int(history.steps[pair[0]]), int(history.steps[pair[1]])), float(whole[k])
+            yield (int(history.steps[pair[0]]), int(history.steps[pair[1]])), float(whole[k])
 
 
 @lru_cache(maxsize=8)
@@ -130,69 +129,3 @@ def _paths(distances: Matrix, a: Indices, b: Indices) -> tuple[tuple[Vector, Vec
 
 def _ratio(now: Vector, then: Vector, floor: Vector) -> Vector:
     return np.asarray((now + floor) / (then + floor))
-
-
-def _walks(walking: Vector, a: int, b: int) -> bool:
-    """Return whether a tensor walks near two checkpoints, judged by intervals that touch neither."""
-    near = [
-        k
-        for k in range(max(0, a - tuning.NEARBY - 2), min(len(walking), b + tuning.NEARBY + 1))
-        if not {a, b} & {k, k + 1, k + 2}
-    ]
-    return len(near) > 0 and float(np.median(walking[near])) > tuning.MIN_WALKING
-
-
-def _fits(history: History, a: int, b: int) -> bool:
-    """Return whether a tensor walks past two checkpoints once they are swapped; after a kick it slides back instead."""
-    low, high = max(0, a - 2), min(len(history.steps), b + 3)
-    near = history.part(slice(low, high))
-    walking = near.swapped(a - low, b - low).walking()
-    touched = [k for k in range(len(walking)) if {a, b} & {low + k, low + k + 1, low + k + 2}]
-    return bool(np.min(walking[touched]) > tuning.MIN_WALK_AFTER)
-
-
-def find_reversed(histories: Sequence[History]) -> list[Suspect]:
-    """Find stretches that are in reverse order: turned around, the path past them is much shorter on both sides."""
-    matrices = [history for history in histories if history.is_matrix]
-    if not matrices:
-        return []
-    steps = matrices[0].steps
-    matrices = [history for history in matrices if np.array_equal(history.steps, steps)]
-    if float(np.median([np.median(h.walking()) for h in matrices])) < tuning.MIN_WALKING:
-        return []
-    found = [each for begin in range(1, len(steps) - tuning.MIN_LENGTH, CHUNK) for each in _stretches(matrices, begin)]
-    taken = np.zeros(len(steps), np.bool_)
-    suspects = []
-    for _, a, b in sorted(found, reverse=True):
-        if not taken[a : b + 1].any():
-            taken[a : b + 1] = True
-            moved = tuple(int(step) for k, step in enumerate(steps[a : b + 1]) if 2 * k != b - a)
-            reason = f"steps {steps[a]} to {steps[b]} are stored in reverse order; rename them, or fetch them again"
-            suspects.append(Suspect(moved, [h.name for h in histories], "order", reason))
-    return suspects
-
-
-def _stretches(matrices: Sequence[History], begin: int) -> Iterator[tuple[float, int, int]]:
-    """Yield how much shorter the path is with an inner stretch turned around that begins in the chunk, and its ends."""
-    n = len(matrices[0].steps)
-    low, high = max(0, begin - 2), min(n, begin + CHUNK + tuning.MAX_STRETCH + 2)
-    near = [h.part(slice(low, high)) for h in matrices]
-    distances = np.stack([h.distances() + h.rounding_floor()[0] for h in near])
-
-    def times(a: Indices, b: Indices, c: Indices, d: Indices) -> Vector:
-        """Return how many times further a is from b than c from d, in the median over the matrices."""
-        return np.asarray(np.median(distances[:, a, b] / distances[:, c, d], axis=0))
-
-    for length in range(tuning.MIN_LENGTH - 1, tuning.MAX_STRETCH):
-        a = np.arange(begin - low, min(begin + CHUNK, n - 1 - length) - low)
-        into, out_of = times(a - 1, a, a - 1, a + length), times(a + length, a + length + 1, a, a + length + 1)
-        a = a[chosen := (into > tuning.MIN_TURNED_GAIN) & (out_of > tuning.MIN_TURNED_GAIN)]
-        gains, b = (into * out_of)[chosen], a + length
-        # If two checkpoints alone have changed places, those next to the ends, within or outside, do not agree.
-        before, after = np.maximum(a - 2, 0), np.minimum(b + 2, high - low - 1)
-        agrees = (a < 2) | (times(before, b, before, a) <= 1)
-        agrees &= (b + 2 >= high - low) | (times(a, after, b, after) <= 1)
-        if length > tuning.MIN_LENGTH - 1:
-            agrees &= (times(a, a + 1, b, a + 1) <= 1) & (times(b, b - 1, a, b - 1) <= 1)
-        for gain, first in zip(gains[agrees].tolist(), a[agrees].tolist(), strict=True):
-            yield gain, low + first, low + first + length

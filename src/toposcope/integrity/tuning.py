@@ -71,13 +71,10 @@ MIN_DETOUR_OF_MOST = 1.25  # of the median over the matrices, which scatters les
 CORRELATION_LOSS = 0.5  # share of the neighbours' correlation lost too, where a matrix does not walk
 MIN_LOUDNESS = 2.0  # or a detour relative to all but one nearby; a learning rate that is high stays so for a while
 
-# Swapped and reversed checkpoints: how many times shorter the path past them is in the other order
+# Swapped checkpoints: how many times shorter the path past them is in the other order
 MIN_GAIN = 1.2  # 5/3 for neighbours of a random walk, 3 for straight movement, at most 1 in the right order
 MIN_GAIN_OF_EACH = 1.1  # at each of the two checkpoints
-MIN_WALK_AFTER = 0.6  # walk ratio at both checkpoints once they are swapped back
 MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
-MIN_LENGTH = 3  # checkpoints of a reversed stretch
-MIN_TURNED_GAIN = 1.8  # of a reversed stretch on each side: k for a walk past k checkpoints, 1/k in the right order
 
 # Means of checkpoints
 MAX_MEAN_REST = 0.6  # distance from the mean over that from multiples of the checkpoint before: 1 a walk, 0.7 noise
@@ -88,16 +85,6 @@ MIN_SHARE = 0.01  # of the way between two checkpoints, that another on their li
 MAX_COPY = 1e-3  # distance of a copy with noise, in units of the smallest move nearby; schedules reach a tenth
 MAX_OFF_LINE = 1e-4  # squared distance from the line through both neighbours, relative to that nearby
 
-# Nearly the final weights
-MAX_NEARNESS = 0.5  # distance to the last checkpoint over that of many later ones, and over that to its neighbours
-MAX_RIVAL_NEARNESS = 1.1  # over that to any other; the last few may hardly differ
-MIN_LATER_SHARE = 1 / 3  # share of the later checkpoints, and three at least, that are further away
-MIN_BETWEEN = 1.25  # squared distances to both neighbours over that between them, of a stretch not between them
-
-# A checkpoint that is a multiple of its neighbours
-MIN_STRETCH = 4.0  # how many times more than nearby it is scaled
-MIN_PURITY = 5.0  # a lasting scaling that most tensors do not share, over the rest of the movement
-
 # The weights of another run from some step on
 MAX_UNRELATED = 0.15  # correlation that counts as none: 256 independent values give 0.06
 MIN_SPEED_UP = 6.0  # how many times faster than nearby, per step, a correlation falls; restarts do not do that
@@ -107,26 +94,19 @@ MIN_LEAP = 4.0  # how much further than in any other interval as long most matri
 
 # One matrix replaced; real trainings lose 0.2, made-up ones of much noise 0.9, fresh values more than 2
 MIN_LOSS = 1.0  # fall of the logarithm of the correlation, beyond that of the norms' ratio
-MIN_SPEED_UP_OF_ALL = 2.0  # over the loss in any interval nearby; `MIN_SPEED_UP` over the median
 MIN_ALONE = 4.0  # over the loss of the median matrix in the same interval
 MAX_SHARED_MOVE = 2.0  # movement of the median matrix then, over its largest nearby: a kick moves all
 MIN_OWN_LEAP = 3.0  # or its movement over any nearby, and over the median matrix's; a thawed layer reaches 1.8
+MIN_LEAP_SHARE = 0.25  # of its norm, that it moves; step sizes of their own (Rprop) reach 0.12
 MAX_SHARED_LEAP = 1.5  # what the median matrix moves then
 MIN_KEPT = 0.5  # share of its variance that a matrix keeps in every interval nearby; small fast ones do not
 MIN_CORRELATION = 0.05  # below it, correlations are all alike
 MIN_IN_PLACE = 4  # of the largest values, in the places that a permutation or a transposition puts them
 MAX_SAME_CHANGE = 0.1  # of norm and largest values of a matrix whose values are the same in other places
 
-# One matrix scaled for good
-MIN_EXCESS = 4.5  # growth beyond the median nearby, over the furthest nearby; real trainings reach 3
-MAX_SHARED_EXCESS = 1.5  # the same of the median matrix in that interval
-MAX_SCALED_REST = 1.8  # what else the matrix moves, in units of the median nearby
-MIN_GROWTH = 0.035  # of the logarithm of the norm, beyond the median nearby
-
-# Another branch of the run
-MIN_BRANCH_JUMP = 3.0  # distance to the checkpoint before over the intervals next to it; trainings reach 2
-MIN_REVERSAL = 0.2  # cosine of the movement with the way back to the fork; kicks reach 0.1
-MIN_REVERSAL_GAIN = 0.05  # how much larger it is than for the way back to the first checkpoint
-MIN_BEFORE_FORK = 3  # what is learned first is what batches of wrong data take back first
-MAX_BRANCH_GROWTH = 2.0  # of the squared norm beyond its neighbours', over the squared distance; 1 for a kick
-MAX_RETURN, LATER = 0.12, 3  # share of the movement taken back that many checkpoints later, as after wrong data
+# A multiple, at one checkpoint or from some step on
+MIN_STRETCH = 4.0  # growth beyond the median nearby, over the furthest nearby; real trainings reach 3
+MIN_PURITY = 5.0  # a lasting scaling that most tensors do not share, over the rest of the movement
+MAX_SCALED_REST = 1.8  # or what else the matrix moves, in units of the median nearby, where it grows by
+MIN_GROWTH = 0.035  # of the logarithm of the norm, beyond the median nearby, and the others go on
+MIN_FACTOR = 1e-3  # below it, factors are all alike
