@@ -202,6 +202,19 @@ def test_every_model_is_examined_if_none_has_a_usual_name(deep: bool, tmp_path: 
     assert all("D.2.weight" in finding.message for finding in faults if finding.check == "still")
 
 
+def test_factors_beside_their_base_are_examined_as_stored_without_a_scale(tmp_path: Path) -> None:
+    base = trained(1)[0][STEPS[-1]]["model"]["2.weight"]
+    models = {}
+    for step, state in trained(0)[0].items():
+        first, second = state["model"]["2.weight"][:4], state["model"]["2.weight"][:, :4]
+        models[step] = {"fc.base_layer.weight": base, "fc.lora_A.weight": first, "fc.lora_B.weight": second}
+    assert found(tmp_path, models) == []
+    models[STEPS[4]]["fc.lora_B.weight"] = models[STEPS[3]]["fc.lora_B.weight"]
+    assert [(f.check, f.layer) for f in found(tmp_path, models)] == [("still", "fc.lora_B.weight")]
+    alone = {step: {name: factor for name, factor in model.items() if "lora" in name} for step, model in models.items()}
+    assert {finding.check for finding in found(tmp_path, alone)} == {"unsupported"}
+
+
 def test_the_log_of_another_run(tmp_path: Path) -> None:
     (states, _), (_, other) = trained(0), trained(1)
     log = [{name: row[name] for name in ("step", "loss", "learning_rate")} for row in other]

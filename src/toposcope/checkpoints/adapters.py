@@ -58,6 +58,9 @@ class _Refused(Exception):  # noqa: N818 - it never leaves this module
     """A pair that is not combined, for a reason."""
 
 
+NO_SCALE = "a LoRA pair, but adapter_config.json, which states its scale, is missing; fetch it too"
+
+
 def may_hold_adapters(entries: Sequence[Entry]) -> bool:
     """Return whether the names of some tensors are such as adapters have: a configuration then lies beside."""
     return any("lora" in entry.name or _is_wrapped(entry.name) for entry in entries)
@@ -200,7 +203,7 @@ def _product(pair: _Pair, config: Mapping[str, Any]) -> _Product:
     if not config and pair.halves:
         return _Product(*parts, 1.0, "scale 1, no alpha stored")
     if not config:
-        raise _Refused("a LoRA pair, but adapter_config.json, which states its scale, is missing; fetch it too")
+        raise _Refused(NO_SCALE)
     stated, ranks = _number(config, "r"), config.get("rank_pattern")
     if stated not in (None, rank) and rank not in (ranks.values() if isinstance(ranks, dict) else ()):
         raise _Refused(f"a LoRA pair of rank {rank}, but adapter_config.json states {stated:g}; {MERGE}")

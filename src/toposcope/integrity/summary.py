@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import formats, roles
+from toposcope.checkpoints.adapters import NO_SCALE
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Entry, model_folder, torch_file
 from toposcope.checkpoints.formats.contents import Contents, text_of
@@ -157,7 +158,7 @@ def summarise(
             summary.stated = disagreement(checkpoint.source.spec, checkpoint.step, checkpoint.stated)
             summary.state = training_state(checkpoint, deep=deep)
         for model in models.values():
-            if model.weights.refused:
+            if model.weights.refused and not _as_stored(model):
                 raise CheckpointError(f"{model.location}: {model.weights.refusal()}", "unsupported")
         for entry in weights_of(checkpoint):
             if entry.name in known:
@@ -239,8 +240,16 @@ def models_of(checkpoint: Checkpoint) -> dict[str, Checkpoint]:
 def weights_of(checkpoint: Checkpoint) -> Iterator[Entry]:
     """Return the stored tensors that the doctor examines: parameters, and the statistics of batch norms."""
     for key, model in models_of(checkpoint).items():
-        for entry in model.weights.parameters(statistics=True):
+        for entry in (*model.weights.parameters(statistics=True), *_as_stored(model)):
             yield replace(entry, name=f"{key}.{entry.name}") if key else entry
+
+
+def _as_stored(model: Checkpoint) -> list[Entry]:
+    """Return the factors of low rank of which only the scale is unknown, and the weights that they change."""
+    refused = model.weights.refused
+    if not any("lora" not in name for name in refused) or {*refused.values()} != {NO_SCALE}:
+        return []
+    return [entry for entry in model.weights.entries if entry.name in refused and entry.is_float]
 
 
 def _of_other_models(checkpoint: Checkpoint, remarks: list[str]) -> Iterator[tuple[str, Entry]]:
