@@ -152,6 +152,10 @@ def _empty(state: State) -> None:
     state["optimizer"]["state"] = {}
 
 
+def _absent(state: State) -> None:
+    del state["optimizer"]
+
+
 def _zeros(state: State) -> None:
     for moments in state["optimizer"]["state"].values():
         moments |= {name: torch.zeros_like(m) for name, m in moments.items() if name != "step"}
@@ -171,7 +175,7 @@ def _exchanged(state: State) -> None:
     "harm",
     [
         *(_not_a_number, _negative_square, _other_shape, _earlier_optimizer, _other_step),
-        *(_empty, _zeros, _another_run, _exchanged),
+        *(_empty, _absent, _zeros, _another_run, _exchanged),
     ],
 )
 @pytest.mark.parametrize("place", [4, 7, COUNT - 2])

@@ -19,7 +19,7 @@ MIN_FALLEN, MAX_FALLEN = 0.05, 0.005  # share of a mean of squares that falls to
 MIN_COUNTED_VALUES = 16  # of a mean of squares
 ROUNDING, MIN_SQUARE = 2e-7, 1e-30  # of float32 in a step; a mean of squares that is rounded no more than that
 MIN_REMEMBERED = 0.5  # share of a mean of squares that lasts over two intervals in which zeros would still show
-MIN_DISTINCT = 0.75  # share of the checkpoints that hold moments of their own, for two alike to be odd
+MIN_DISTINCT = 0.75  # share of the checkpoints that hold moments of their own, for one without to be odd
 
 
 def state_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -35,7 +35,10 @@ def state_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     for steps, reasons in by_steps(wrong.items()):
         words = f"the optimizer's state at {steps_text(steps)} holds {examples(reasons, 1)}; save it again"
         yield Finding("optimizer", "fault", steps, "", words)
-    held = [(item, item.state) for item in summaries if not item.error and item.state and item.state.rates]
+    known = [(item, item.state) for item in summaries if not item.error and item.state]
+    held = [(item, state) for item, state in known if state.rates]
+    if len(held) >= MIN_DISTINCT * len(known):  # else the optimizer is saved now and then
+        held = known
     odd: dict[str, set[int]] = defaultdict(set)
     for (before, a), (item, b), (after, c) in zip(held, held[1:], held[2:], strict=False):
         if _goes_on(a, c) and _layout(before) == _layout(item) == _layout(after):
