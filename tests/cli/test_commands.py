@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import polars as pl
 import pytest
@@ -302,10 +303,15 @@ def test_ctrl_c_ends_the_live_page_with_130(tmp_path: Path) -> None:
     arguments = [str(Path(sys.executable).with_name("toposcope")), "show", str(tmp_path)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        address = process.stdout.readline().split()[-1].split("?")
         while "Ctrl-C" not in (line := process.stdout.readline()):
             assert line, process.stderr
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        with urlopen("?".join([f"{address[0]}events", *address[1:]]), timeout=60) as stream:
+            assert stream.readline()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert not process.stderr.read()  # nothing of the stream that is still open
 
 
 def test_without_a_table_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from stored_tensors import tensor_of
 import toposcope as ts
 from toposcope.checkpoints import Checkpoint, Series, series
 from toposcope.integrity import CheckpointSummary, Finding, diagnose, doctor, summarise
+from toposcope.integrity.histories import tensor_histories
 from toposcope.integrity.series_summaries import summarise_batch, summarise_series
 from toposcope.integrity.summary import SKETCH_SIZE, FileSummary, TensorSummary, sketch_positions
 from toposcope.integrity.tensor_values import N_LARGEST, Lines
@@ -405,6 +406,19 @@ def test_weights_that_cannot_be_unpacked_are_a_fault(tmp_path: Path) -> None:
 
 
 # Many checkpoints
+
+
+def test_the_histories_of_many_tensors_do_not_hold_their_sketches_again() -> None:
+    values = torch.randn(60, 60, 16, 16, generator=torch.Generator().manual_seed(0))
+    summaries = seen({k: {f"{n}.weight": of for n, of in enumerate(v)} for k, v in enumerate(values, start=1)})
+    tracemalloc.start()
+    try:
+        histories = tensor_histories(summaries, (), {})
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert [len(history.values) for history in histories] == [60] * 60
+    assert held < values.nbytes / 2
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
 from toposcope.logs import Run, read_log, read_logs
 from toposcope.logs.formats.json_rows import parse_json_rows
+from toposcope.logs.formats.tables import MAX_LINE, parse_table
 
 N = 40
 STEPS = [10 * i for i in range(1, N + 1)]
@@ -244,6 +245,11 @@ def test_what_a_large_table_lacks_is_said_before_its_last_row_is_read(
     path.write_text("\n".join([header, *rows, "100,3,more,cells", ""]))
     result = CliRunner().invoke(toposcope, ["forecast", str(path), *arguments])
     assert (result.exit_code, said in " ".join(result.output.split())) == (2, True), result.output
+
+
+def test_a_row_of_megabytes_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(ToposcopeError, match="a line of more than"):
+        parse_table(b"step,loss\n1," + b"2" * 3 * MAX_LINE, Path("log.csv"))
 
 
 @pytest.mark.parametrize("end", ["\n", '\n{"step": 41, "lo'])

@@ -394,7 +394,7 @@ def _steps_by_names(place: _Place, options: _Options) -> dict[str, int]:
     """Return the step in the name of each checkpoint of one run; the names of several runs are refused."""
     stems = {part: stem.lower() for part, stem in place.candidates.items()}
     steps = {part: n for part, stem in place.candidates.items() if (n := options.step_of(stem)) is not None}
-    if plain := [part for part in steps if not (_ASIDE.search(stems[part]) or _AGAIN.search(stems[part]))]:
+    if plain := {part for part in steps if not (_ASIDE.search(stems[part]) or _AGAIN.search(stems[part]))}:
         once = {steps[part] for part in plain}
         # Composer names the rank of a file also where it writes but one.
         n_ranks = Counter(step for part, step in steps.items() if _RANK.search(stems[part]))

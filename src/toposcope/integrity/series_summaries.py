@@ -4,7 +4,7 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from toposcope.checkpoints import Checkpoint, Series, roles
 from toposcope.checkpoints.formats import Entry
@@ -107,10 +107,10 @@ def _summarise_all(series: Series, deep: bool, progress: Progress) -> list[Check
         total = sum(sizes)
         groups = _groups(sizes) if deep and local else [range(place, place + 1) for place in range(len(sizes))]
         futures = [pool.submit(summarise_some, series[g.start : g.stop], sum(sizes[g.start : g.stop])) for g in groups]
-        pending = set(futures)
-        while pending:
-            _, pending = wait(pending, timeout=PROGRESS_INTERVAL, return_when=FIRST_COMPLETED)
-            if pending:
+        for future in futures:  # to wait for all of very many at once takes quadratic time
+            while wait([future], PROGRESS_INTERVAL).not_done:
+                progress("examine", done, total)
+            if future is not futures[-1]:
                 progress("examine", done, total)
         progress("examine", total, total)
         return [summary for future in futures for summary in future.result()]

@@ -8,6 +8,7 @@ import math
 import sqlite3
 import zlib
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from operator import itemgetter
@@ -83,21 +84,32 @@ def diagram_bytes(
     keep: Collection[str] = (),
 ) -> bytes:
     """Return the bytes of a diagram file: of some layers, and of the layers named in `keep` of those there before."""
-    everything, every_state = dict(layers), dict(states or {})
-    if keep and before is not None and is_readable(before):
-        everything = {n: of for n, of in read_diagrams(before).items() if n in keep} | everything
-        every_state = {n: of for n, of in read_states(before).items() if n in keep} | every_state
-    flat = {f"{layer}{SEPARATOR}{name}": d for layer, diagrams in everything.items() for name, d in diagrams.items()}
+    states, counts, tensors = states or {}, dict[str, _Counts](), dict[str, NDArray[Any]]()
+    if keep and before is not None:
+        old, old_states = set(keep) - layers.keys(), set(keep) - states.keys()
+        with suppress(*_DAMAGED):  # tensor by tensor: the diagrams of very many layers take several times as much
+            stored, metadata = _contents(before)
+            described_before = msgspec.json.decode(metadata["diagrams"], type=dict[str, _Counts])
+            counts = {key: of for key, of in described_before.items() if _layer(key) in old}
+            of_states = f"{SEPARATOR}{STATES}"
+            tensors = {k: t for k, t in stored.items() if _layer(k) in (old_states if k.endswith(of_states) else old)}
+    for layer, diagrams in layers.items():
+        for name, d in diagrams.items():
+            key = f"{layer}{SEPARATOR}{name}"
+            counts[key] = d.dimension, d.n_essential, d.n_truncated, d.cover_radius
+            tensors[key] = np.ascontiguousarray(d.pairs)
+            if d.births is not None:
+                tensors[key + BIRTHS] = np.ascontiguousarray(d.births)
+    tensors |= {f"{name}{SEPARATOR}{STATES}": np.ascontiguousarray(points) for name, points in states.items()}
     # nan, which JSON cannot express, becomes null
-    counts = {key: [d.dimension, d.n_essential, d.n_truncated, d.cover_radius] for key, d in sorted(flat.items())}
-    tensors: dict[str, NDArray[np.float64] | NDArray[np.float32]]
-    tensors = {key: np.ascontiguousarray(d.pairs) for key, d in flat.items()}
-    tensors |= {key + BIRTHS: np.ascontiguousarray(d.births) for key, d in flat.items() if d.births is not None}
-    tensors |= {f"{name}{SEPARATOR}{STATES}": np.ascontiguousarray(points) for name, points in every_state.items()}
-    described = msgspec.json.encode(counts).decode()
+    described = msgspec.json.encode(dict(sorted(counts.items()))).decode()
     checksum = np.array([_checksum(tensors, described)], np.uint32)
     # One metadata key: safetensors writes several in no fixed order.
     return save({**tensors, CHECKSUM: checksum}, metadata={"diagrams": described})
+
+
+def _layer(key: str) -> str:
+    return key.rpartition(SEPARATOR)[0]
 
 
 def _checksum(tensors: Mapping[str, NDArray[Any]], described: str) -> int:

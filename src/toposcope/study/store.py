@@ -3,6 +3,7 @@
 import json
 import math
 import sqlite3
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
@@ -311,8 +312,9 @@ class Store:
             "SELECT layer, statistic, value FROM measurements JOIN features ON measurement = id "
             "WHERE run = ? AND step = ? AND probe = ? AND options = ?"
         )
-        for layer, statistic, value in self._rows(query, run, step, probe, options):
-            statistics.setdefault(layer, {})[statistic] = value
+        with self._readable_errors():  # row by row: of very many layers, all rows at once take a gigabyte
+            for layer, statistic, value in self._connection.execute(query, (run, step, probe, options)):
+                statistics.setdefault(layer, {})[sys.intern(statistic)] = value
         return statistics
 
     def put_measurements(self, rows: Iterable[tables.MeasurementRow]) -> None:

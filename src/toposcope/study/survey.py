@@ -374,7 +374,7 @@ class Survey:
             known = self._known(task.run, pending.planned)
             wanted = {NETWORK: pending.planned.wanted[NETWORK]}
             closing = replace(task, wanted=wanted, known=known, first=None, previous=None)
-            group.add(_Finished(closing, measure_task(closing), pending))
+            group.add(_Finished(replace(closing, known={}), measure_task(closing), pending))
 
     def _store(self, finished: Sequence["_Finished"]) -> None:
         """Write diagrams, then the rows that point to them."""

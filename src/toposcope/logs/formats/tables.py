@@ -23,6 +23,7 @@ SEPARATORS = (",", ";", "\t", "|")
 MAGIC = b"PAR1"  # of Parquet
 MAX_CELLS = 500_000_000  # rows times columns; a Parquet file of a few bytes can hold any number of equal ones
 LARGE, FIRST_BYTES = 1 << 26, 1 << 18  # bytes of a text whose first rows are looked at first, and of these rows
+MAX_LINE = 1 << 22  # bytes of a line; with a name of 200 characters, `MAX_COLUMNS` take as many
 ROWS_COMPARED = 5  # rows that have as many cells as the header
 MIN_UNNAMED_ROWS = 2  # rows by which columns without names may be recognised
 HYPERPARAMETERS = "hparams.yaml"
@@ -98,6 +99,9 @@ def parse_table(content: bytes, source: Path) -> list[RawLog]:
         return [RawLog(source, "", _of_parquet(content))]
     if not content.strip():
         raise ToposcopeError("the file is empty")
+    for start in range(0, len(content) - MAX_LINE, MAX_LINE):  # a longer line has such a part without an end
+        if not any(sign in content[start : start + MAX_LINE] for sign in (b"\n", b"\r")):
+            raise ToposcopeError(f"a line of more than {MAX_LINE:,} bytes; a training log has shorter ones")
     text, encoding = decoded(content)
     del content  # of ten million rows, each copy takes half a gigabyte
     text = _in_lines(text)

@@ -274,7 +274,9 @@ def make_app(
         Route("/detail", detail),
     ]
     guards = [Middleware(Guard, host=host, port=port, token=token), Middleware(GZipMiddleware, compresslevel=3)]
-    return Starlette(routes=routes, middleware=guards, lifespan=lifespan)
+    app = Starlette(routes=routes, middleware=guards, lifespan=lifespan)
+    app.state.hub = live.hub
+    return app
 
 
 def _view(request: Request, live: LivePage) -> View:
@@ -327,6 +329,17 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
     raise ToposcopeError(f"{host}:{ports[0]}: cannot listen ({fault}); choose another --host or --port")
 
 
+class _Server(uvicorn.Server):
+    """A server that ends its event streams before it waits for them; it prints a traceback of each that it cuts off."""
+
+    hub: Hub
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop."""
+        self.hub.close()
+        await super().shutdown(sockets)
+
+
 def serve(directory: Path, bound: socket.socket, host: str, token: str, mirror: LogMirror | None) -> None:
     """Serve until interrupted; who connects before the page is made waits for it."""
     allow_many_files()
@@ -345,6 +358,7 @@ def serve(directory: Path, bound: socket.socket, host: str, token: str, mirror: 
         lifespan="on",
         ws="none",
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
+    server.hub = app.state.hub
     with suppress(KeyboardInterrupt):  # the user stops the server this way
         asyncio.run(server.serve(sockets=[bound]))
