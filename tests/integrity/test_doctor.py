@@ -235,20 +235,19 @@ def test_the_summary_of_a_deep_look_is_right(folder: Path) -> None:
 
 def test_a_tensor_of_many_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = torch.randn(37, 50, generator=torch.Generator().manual_seed(0))
-    tensor[3], tensor[:, 2], tensor[30] = 0, 0, tensor[8]
-    tensor[30, 2] = 0
+    tensor[3], tensor[:, 2] = 0, 0
     whole = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
     monkeypatch.setattr("toposcope.checkpoints.formats.entry.BLOCK_BYTES", 1000)
     parts = summarise(checkpoint(0, {"a.weight": tensor}), deep=True).tensors["a.weight"]
     assert parts.content_hash == whole.content_hash
     assert parts.sketch == whole.sketch
     assert (parts.largest, parts.largest_at) == (whole.largest, whole.largest_at)
-    assert parts.lines == whole.lines == Lines((3,), (2,), ((30, 8),), (1, 1, 1), near=1)
+    assert parts.lines == whole.lines == Lines(((3,), (2,)), (1, 1))
     assert parts.norm == pytest.approx(whole.norm)
 
 
 def test_checkpoints_summarised_together_are_as_if_alone() -> None:
-    """Also tensors with lines of zeros, copied rows, few levels and values that are not finite."""
+    """Also tensors with lines of zeros, few levels and values that are not finite."""
     draw = torch.Generator().manual_seed(0)
     kinds = [(dtype, shape) for dtype in (torch.float32, torch.bfloat16) for shape in ((16, 64), (7,), (3, 4, 5))]
     series_ = {

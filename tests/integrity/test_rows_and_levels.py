@@ -1,4 +1,4 @@
-"""Few different values, rows that are copies, zero or exchanged, vectors that stay: damaged, or meant so."""
+"""Few different values, rows that are copies or zero, vectors that stay: damaged, or meant so."""
 
 from collections.abc import Callable
 from functools import cache
@@ -103,12 +103,9 @@ def merging(k: int, weight: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("rows", [padded, merging])
-def test_rows_that_were_equal_or_nearly_are_no_copies(rows: Callable[[int, torch.Tensor], torch.Tensor]) -> None:
+def test_rows_that_are_equal_are_not_quantised(rows: Callable[[int, torch.Tensor], torch.Tensor]) -> None:
     series = {s: w | {EMBEDDING: rows(k, w[EMBEDDING])} for k, (s, w) in enumerate(healthy().items())}
-    assert "copied rows" not in {check for check, *_ in faults_of(series)}
-    copied = series[MIDDLE][EMBEDDING].clone()
-    copied[5] = copied[9]
-    assert ("copied rows", (MIDDLE,), EMBEDDING) in faults_of(changed(series, [MIDDLE], **{EMBEDDING: copied}))
+    assert faults_of(series) == []
 
 
 def test_blocks_that_stay_zero_are_pruned_and_the_end_of_a_file_is_lost() -> None:
@@ -150,23 +147,6 @@ def test_vectors_of_a_kind_may_be_frozen_together() -> None:
     assert {check for check, *_ in faults_of(changed(healthy(), LATE[:2], **norms))} == {"still"}
     assert faults_of(changed(healthy(), LATE, **norms)) == []
     assert faults_of(changed(healthy(), LATE[:4], **norms)) == []
-
-
-@pytest.mark.parametrize(("steps", "check"), [([MIDDLE], "off path"), (LATE, "break")])
-def test_two_rows_exchanged(steps: list[int], check: str) -> None:
-    order = torch.arange(32)
-    order[[4, 21]] = order[[21, 4]]
-    found = [f for f in faults(seen(at(steps, MATRIX, lambda t: t[order]))) if "rows 4 and 21" in f.message]
-    assert [(f.check, f.steps, f.layer) for f in found] == [(check, (MIDDLE,), MATRIX)]
-
-
-def test_two_rows_set_anew_are_no_fault() -> None:
-    anew = 0.02 * torch.randn(2, 32, generator=torch.Generator().manual_seed(0))
-    moved = {s: t[MATRIX] - healthy()[MIDDLE][MATRIX] for s, t in healthy().items()}
-    series = {s: w | ({MATRIX: w[MATRIX].clone()} if s in LATE else {}) for s, w in healthy().items()}
-    for step in LATE:
-        series[step][MATRIX][[4, 21]] = anew + moved[step][[4, 21]]
-    assert not [f for f in faults(seen(series)) if "rows" in f.message]
 
 
 def test_the_same_words_about_several_tensors_steps_or_files_are_one() -> None:

@@ -223,11 +223,7 @@ def diagnose(
     for name, step in outliers:
         excluded_of.setdefault(name, set()).add(step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
-    misplaced = [
-        finding
-        for part in plan.parts()
-        for finding in discontinuity.discontinuities(part, excluded, excluded_of, suspicious, progress)
-    ]
+    misplaced = list(discontinuity.discontinuities(plan.whole, excluded, excluded_of, suspicious, progress))
     stated = [
         *counters.counter_findings(summaries),
         *foreign_log.log_findings(summaries, log),
@@ -249,7 +245,6 @@ def diagnose(
         *values.dead(others),
         *dead,
         *rows.dead_parts(plan),
-        *rows.exchanged_lines(plan),
         *unlike_manifest(summaries),
         *values.outlier_findings(outliers, summaries),
         *values.rounded(summaries),

@@ -197,8 +197,7 @@ class Unchanged(NamedTuple):
     final: dict[str, list[int]]  # by tensor, the early steps at which it is as at the last step, which is right
     # tensors, and the steps at which each is the same; which of them is right is not known
     still: list[tuple[str, tuple[int, ...]]]
-    frozen: list[str]  # tensors that are the same at all steps
-    frozen_for: list[tuple[str, tuple[int, ...]]]  # tensors that are the same for a while, as frozen ones are
+    frozen: list[tuple[str, tuple[int, ...]]]  # tensors, and the steps at which each is the same as if frozen
     stale: dict[str, dict[int, int]]  # vectors, the steps at which they are old, and those whose values they hold
 
 
@@ -207,10 +206,10 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
     readable = _readable(summaries, excluded)
     every = [item.step for item in readable]
     same = _same_tensors(readable)
-    always = [name for name, groups in same.items() if len(groups) == 1 and len(groups[0]) == len(readable)]
-    unchanged = Unchanged({}, [], always, [], {})
+    unchanged = Unchanged({}, [], [], {})
     for name, groups in same.items():
-        if name in always:
+        if len(groups[0]) == len(readable):
+            unchanged.frozen.append((name, tuple(every)))
             continue
         held = [item for item in readable if name in item.tensors]
         runs_of = [stretches(group, held) for group in groups]
@@ -226,7 +225,7 @@ def unchanged_tensors(summaries: Sequence[CheckpointSummary], excluded: Collecti
                 stood = late
             if len(stood) > 1:
                 frozen = len(runs) == 1 and is_frozen(name, runs[0], held, recurs=recurs)
-                (unchanged.frozen_for if frozen else unchanged.still).append((name, tuple(stood)))
+                (unchanged.frozen if frozen else unchanged.still).append((name, tuple(stood)))
     # Vectors of old values are the final ones where the matrices next to them are.
     final = {step for steps in unchanged.final.values() for step in steps}
     for name in [name for name, steps in unchanged.stale.items() if final.issuperset(steps)]:
@@ -272,10 +271,7 @@ def partial_duplicates(
 
     yield from findings_of_layers("still", unchanged.stale.items(), n_tensors, stale)
     words = "the same at {}: frozen"
-    yield from findings_of_layers("frozen layer", unchanged.frozen_for, n_tensors, words, "note")
-    if unchanged.frozen and len(unchanged.frozen) < n_tensors:
-        message = f"{layers_text(unchanged.frozen, n_tensors)}: the same at all {len(readable)} checkpoints: frozen"
-        yield Finding("frozen layer", "note", tuple(item.step for item in readable), single(unchanged.frozen), message)
+    yield from findings_of_layers("frozen layer", unchanged.frozen, n_tensors, words, "note")
     yield from _files(readable)
 
 

@@ -17,6 +17,9 @@ from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_t
 Layout = tuple[tuple[int, ...], str] | None  # shape and dtype of a tensor; None where it is absent
 
 
+MAX_PASSING = 3  # checkpoints for which a wrong layout lasts between right ones; a head may be left out for longer
+
+
 class Plan:
     """The layouts that tensors should have at each checkpoint."""
 
@@ -51,7 +54,9 @@ class Plan:
         renumbered = any(None in layouts for layouts in self.changes[step].values())
         alone = {"leap", "break", "off path"} if renumbered else {"leap"}
         return [
-            f for f in findings if (f.check in alone and f.steps == (step,)) or (f.check == "still" and f.steps == pair)
+            f
+            for f in findings
+            if (f.check in alone and f.steps == (step,)) or (f.check in ("still", "frozen layer") and f.steps == pair)
         ]
 
     def shapes(self, name: str) -> dict[tuple[int, ...], list[str]]:
@@ -69,47 +74,29 @@ class Plan:
             if (tensor := item.tensors.get(name)) and tensor.largest and tensor.shape == shape
         ]
 
-    def parts(self) -> list[list[CheckpointSummary]]:
-        """Return the stretches of checkpoints between which most tensors take another shape."""
-        parts: list[list[CheckpointSummary]] = [[]]
-        for item in self.whole:
-            reshaped = [b and n and b[0] != n[0] for b, n in self.changes.get(item.step, {}).values()]
-            if 2 * sum(map(bool, reshaped)) > len(item.tensors):
-                parts.append([])
-            parts[-1].append(item)
-        return parts
-
 
 def layouts(plan: Plan) -> Iterator[Finding]:
     """Find tensors that are missing, extra, or of another shape or dtype than the plan gives them."""
     whole = plan.whole
-    incidents: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     usual = max((sum(e[k] is not None for e in plan.expected.values()) for k in range(len(whole))), default=0)
-    texts: dict[tuple[str, str, int], str] = {}
+    incidents: dict[tuple[str, str], dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for name, expected in plan.expected.items():
         for item, planned in zip(whole, expected, strict=True):
-            layout = _layout(item, name)
-            if layout == planned:
-                continue
-            if layout is None or planned is None:
-                incidents["absent" if layout is None else "stray"][name].append(item.step)
-                continue
-            check, what, most = ("shape", *(_plain(x[0]) for x in (layout, planned)))
-            if layout[0] == planned[0]:
-                check, what, most = "dtype", layout[1], planned[1]
-            incidents[check][name].append(item.step)
-            texts[check, name, item.step] = f"{check} {what} in {{}}, {most} in most"
-    for kind, of_name in sorted(incidents.items()):
+            if (layout := _layout(item, name)) != planned:
+                incidents[_difference(layout, planned)][name].append(item.step)
+    for (check, words), of_name in sorted(incidents.items()):
         for steps, names in by_steps(of_name.items()):
-            where = layers_text(sorted(names), usual)
-            text = {
-                "absent": "not in {}, but in most others",
-                "stray": "in {}, but not in most others",
-            }.get(kind) or texts[kind, names[0], steps[0]]
-            message = f"{where}: {text.format(steps_text(steps))}"
-            released = kind == "dtype" and steps == (whole[-1].step,) and _is_narrower(whole[-1], names, plan)
-            check = kind if kind in ("shape", "dtype") else "tensors"
+            released = check == "dtype" and steps == (whole[-1].step,) and _is_narrower(whole[-1], names, plan)
+            message = f"{layers_text(sorted(names), usual)}: {words.format(steps_text(steps))}"
             yield Finding(check, "note" if released else "fault", steps, single(names), message)
+
+
+def _difference(actual: Layout, planned: Layout) -> tuple[str, str]:
+    if actual is None or planned is None:
+        return "tensors", "in {}, but not in most others" if actual else "not in {}, but in most others"
+    if actual[0] != planned[0]:
+        return "shape", f"shape {_plain(actual[0])} in {{}}, {_plain(planned[0])} in most"
+    return "dtype", f"dtype {actual[1]} in {{}}, {planned[1]} in most"
 
 
 def _layout(item: CheckpointSummary, name: str) -> Layout:
@@ -125,7 +112,7 @@ def _planned(actual: Sequence[Layout]) -> list[Layout]:
         passing = [
             k
             for k in range(1, len(runs) - 1)
-            if runs[k - 1][0] == runs[k + 1][0] and lengths[k] <= max(lengths[k - 1], lengths[k + 1])
+            if runs[k - 1][0] == runs[k + 1][0] and lengths[k] <= min(MAX_PASSING, max(lengths[k - 1], lengths[k + 1]))
         ]
         short = passing or [k for k, length in enumerate(lengths) if length < tuning.MIN_STAY]
         if not short:

@@ -75,7 +75,7 @@ class TensorSummary(msgspec.Struct):
     # flattened tensor, int64; empty if a value is not finite
     largest: bytes = b""
     largest_at: bytes = b""
-    lines: Lines | None = None  # rows and columns of zeros, and copied rows; None if there are none
+    lines: Lines | None = None  # rows and columns of zeros, and few different values; None if there are none
 
     @property
     def is_matrix(self) -> bool:
@@ -320,7 +320,7 @@ def summarise_tensors(
         first, last = np.searchsorted(positions, [seen, seen + values.shape[1]])
         sketches.append(as_float32(values[:, positions[first:last] - seen]))
         largest.add(floats, seen)
-        lines.add(numbers, values)
+        lines.add(values, is_narrow=numbers.dtype.itemsize < 4)
         seen += values.shape[1]
         if progress is not None:
             progress(numbers.nbytes)

@@ -1,8 +1,6 @@
 """What a tensor's values show as they are read: the largest, lines of zeros and copies, how many levels there are."""
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -56,27 +54,20 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return np.take_along_axis(positions, found, axis=-1)
 
 
-MAX_LISTED = 64  # rows, columns or copies that are listed; the rest are counted
+MAX_LISTED = 64  # rows or columns that are listed; the rest are counted
 MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
-N_DIRECTIONS, MAX_APART = 5, 0.02  # random directions in which rows that hardly differ lie this near; by chance 1e-7
 N_LINES, LINE_LENGTH, MAX_SAMPLE = 8, 256, 1024  # rows and columns in which equal values are counted, and values
 MIN_SAME = 6  # equal values: of float32, 0.05 in all
 N_DIGITS = 64
 MAX_INNER = 0.1  # share of the pairs that lie between the extremes, of signs; and of zeros that count as a value
 MAX_LEVELS, MAX_NARROW_LEVELS = 4096, 64  # that are few; of 16 bits bfloat16 itself leaves about 600
 
-_Mask = NDArray[np.bool_]
-_Keys = NDArray[np.uint64]
-
 
 class Lines(msgspec.Struct, frozen=True):
-    """Lines of a matrix that stand out; of more than two dimensions, all but the first make a row."""
+    """Rows and columns of a matrix that stand out; of more than two dimensions, all but the first make a row."""
 
-    zero_rows: tuple[int, ...] = ()  # the first `MAX_LISTED` that are all zero
-    zero_columns: tuple[int, ...] = ()
-    copies: tuple[tuple[int, int], ...] = ()  # rows that are not zero, each with the first row that is the same
-    counts: tuple[int, int, int] = (0, 0, 0)  # how many there are of each of the three
-    near: int = 0  # rows that are the same as another, zero ones too, or nearly
+    zeros: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # the first `MAX_LISTED` rows, and columns, that are
+    counts: tuple[int, int] = (0, 0)  # how many there are of either
     levels: int = 0  # about how many different values a row or a column has, 2 of signs; 0 for many, -1 unclear
 
 
@@ -88,48 +79,29 @@ class LinesFound:
 
     def __init__(self, shape: tuple[int, ...], n_tensors: int) -> None:
         self._width = math.prod(shape[1:]) if len(shape) > 1 else 0
-        self._keys: list[_Keys] = []
-        self._rows: list[_Mask] = []
-        self._places: list[NDArray[Any]] = []
-        self._columns: _Mask = np.ones((n_tensors, self._width), np.bool_)
+        self._rows: list[NDArray[np.bool_]] = []
+        self._columns = np.ones((n_tensors, self._width), np.bool_)
         self._levels = Levels(shape[0], self._width) if self._width >= MIN_WIDTH else None
 
-    def add(self, numbers: NDArray[Any], values: NDArray[Any]) -> None:
-        """Add the next rows of each, flattened: as stored, and as floats, shape (n, k)."""
+    def add(self, values: NDArray[Any], *, is_narrow: bool) -> None:
+        """Add the next rows of each, flattened, shape (n, k)."""
         if self._levels is None:
             return
-        numbers, values = (block.reshape(len(block), -1, self._width) for block in (numbers, values))
-        self._keys.append(_keys(numbers))
+        values = values.reshape(len(values), -1, self._width)
         rows, columns = _zero(values)
         self._rows.append(rows)
         self._columns &= columns
-        with np.errstate(all="ignore"):  # of values that are not finite
-            self._places.append(values @ _directions(self._width).astype(values.dtype, copy=False))
-        self._levels.add(values, is_narrow=numbers.dtype.itemsize < 4)
+        self._levels.add(values, is_narrow=is_narrow)
 
     def result(self) -> list[Lines]:
         """Return what was found in each."""
-        if self._levels is None or not self._keys:
+        if self._levels is None or not self._rows:
             return [NONE] * len(self._columns)
-        keys, rows, places = (np.concatenate(parts, axis=1) for parts in (self._keys, self._rows, self._places))
-        near = _near(places)
-        each = zip(keys, rows, self._columns, near, self._levels.result(near), strict=True)
+        each = zip(np.concatenate(self._rows, axis=1), self._columns, self._levels.result(), strict=True)
         return [_lines(*found) for found in each]
 
 
-@lru_cache(maxsize=8)
-def _factors(width: int) -> _Keys:
-    """Return an odd random factor for each column."""
-    return np.random.default_rng(0).integers(1 << 63, size=width, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-
-
-def _keys(numbers: NDArray[Any]) -> _Keys:
-    """Hash the bits of each row; rows that differ have the same by a chance below 1e-9."""
-    bits, factors = numbers.view(f"u{numbers.dtype.itemsize}"), _factors(numbers.shape[-1])
-    return np.asarray(np.einsum("mrk,k->mr", bits, factors, dtype=np.uint64, casting="unsafe"))
-
-
-def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:
+def _zero(values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which rows and which columns of each matrix are zero; only those that may be are looked at."""
     rows = (values[..., 0] == 0) & (values[..., -1] == 0)
     if rows.any():
@@ -141,36 +113,12 @@ def _zero(values: NDArray[Any]) -> tuple[_Mask, _Mask]:
     return rows, columns
 
 
-@lru_cache(maxsize=8)
-def _directions(width: int) -> NDArray[np.float32]:
-    return np.random.default_rng(1).standard_normal((width, N_DIRECTIONS)).astype(np.float32)
-
-
-def _near(places: NDArray[Any]) -> list[int]:
-    """Count the rows of each matrix that lie next to another in all of a few random directions."""
-    order = np.argsort(places[..., 0], axis=1)
-    ordered = np.take_along_axis(places, order[..., None], axis=1)
-    with np.errstate(invalid="ignore"):
-        apart, size = np.abs(np.diff(ordered, axis=1)).max(axis=-1), np.abs(ordered[:, 1:]).max(axis=-1)
-    return [int(n) for n in (apart <= MAX_APART * size).sum(axis=1)]
-
-
-def _lines(keys: _Keys, rows: _Mask, columns: _Mask, near: int, levels: int) -> Lines:
-    if rows.all():
-        return NONE  # the whole matrix is
-    if not (near or levels or columns.any() or rows.any()):
-        return NONE
-    _, first, place, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-    copies = np.flatnonzero((counts[place] > 1) & (first[place] != np.arange(len(keys))) & ~rows)
+def _lines(rows: NDArray[np.bool_], columns: NDArray[np.bool_], levels: int) -> Lines:
+    if rows.all() or not (levels or columns.any() or rows.any()):
+        return NONE  # of zeros the whole matrix is
     zero_rows, zero_columns = np.flatnonzero(rows), np.flatnonzero(columns)
-    return Lines(
-        tuple(zero_rows[:MAX_LISTED].tolist()),
-        tuple(zero_columns[:MAX_LISTED].tolist()),
-        tuple((int(k), int(first[place[k]])) for k in copies[:MAX_LISTED]),
-        (len(zero_rows), len(zero_columns), len(copies)),
-        near,
-        levels,
-    )
+    listed = tuple(zero_rows[:MAX_LISTED].tolist()), tuple(zero_columns[:MAX_LISTED].tolist())
+    return Lines(listed, (len(zero_rows), len(zero_columns)), levels)
 
 
 class Levels:
@@ -196,17 +144,22 @@ class Levels:
         self._samples[1].append(values[:, across][:, :, self._down].swapaxes(1, 2))
         self._seen = end
 
-    def result(self, near: Sequence[int]) -> list[int]:
-        """Return about how many different values each matrix has, by rows or, where none is a copy, by columns."""
+    def result(self) -> list[int]:
+        """Return about how many different values each matrix has, by rows or, where rows differ, by columns."""
         rows, columns = np.concatenate(self._samples[0], axis=1), np.concatenate(self._samples[1], axis=2)
-        each = zip(self._counted(rows), self._counted(columns), near, strict=True)
-        return [across or (0 if copies else down) for across, down, copies in each]
+        each = zip(self._counted(rows), self._counted(columns, different=True), strict=True)
+        return [across or down for across, down in each]
 
-    def _counted(self, lines: NDArray[Any]) -> list[int]:
+    def _counted(self, lines: NDArray[Any], *, different: bool = False) -> list[int]:
         ordered = np.sort(lines, axis=-1)
         equal = (ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] != 0)  # zeros are what pruning leaves
         some = equal.sum(axis=(1, 2)) >= MIN_SAME
-        return [self._levels_of(each) if may_be_few else 0 for each, may_be_few in zip(ordered, some, strict=True)]
+        return [
+            self._levels_of(np.sort(np.unique(each, axis=1), axis=-1) if different else np.sort(each, axis=-1))
+            if may_be_few
+            else 0
+            for each, may_be_few in zip(lines, some, strict=True)
+        ]
 
     def _levels_of(self, ordered: NDArray[Any]) -> int:
         lines = [line[line != 0] for line in ordered]
@@ -227,9 +180,3 @@ class Levels:
 def _spread_out(count: int, most: int) -> NDArray[np.int64]:
     """Return at most `most` of `count` places, evenly spread."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).astype(np.int64)
-
-
-def new_lines(now: Sequence[Any], before: Sequence[Any]) -> list[Any]:
-    """Return what is listed now and was not before."""
-    known = set(before)
-    return [line for line in now if line not in known]

@@ -40,7 +40,7 @@ def not_finite(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     counts: dict[str, dict[int, int]] = defaultdict(dict)
     for item in summaries:
         for name, tensor in item.tensors.items():
-            n_negative = np.count_nonzero(tensor.values() < 0) if name.endswith("running_var") else 0
+            n_negative = int(np.count_nonzero(tensor.values() < 0)) if name.endswith("running_var") else 0
             if tensor.n_not_finite or n_negative:
                 counts[name][item.step] = tensor.n_not_finite or n_negative
 
