@@ -15,11 +15,10 @@ from toposcope.typing import Vector
 
 
 class CounterVerdict(NamedTuple):
-    """Steps whose counter is wrong; whether these are each other's; steps at which it begins again."""
+    """Steps whose counter is wrong; whether these are each other's."""
 
     wrong: list[int]
     permuted: bool = False
-    restarts: Sequence[int] = ()
 
 
 def judge(steps: Sequence[int], counters: Sequence[int]) -> CounterVerdict:
@@ -51,7 +50,7 @@ def _chained(s: Vector, values: Vector, rises: Vector) -> CounterVerdict:
     # Epochs of many lengths have no pace: such a counter need only rise. After a restart the pace may be another.
     uneven = tuning.UNEVEN_COST if is_even else 0.0
     paces = np.maximum(pace if is_even else 2 * pace, np.append(rises, 0.0))
-    costs, back, restarted = np.arange(n, dtype=np.float64), np.full(n, -1), np.zeros(n, np.bool_)
+    costs, back = np.arange(n, dtype=np.float64), np.full(n, -1)
     for j in range(1, n):
         lag, rise = s[j] - s[:j], values[j] - values[:j]
         fits = np.abs(rise - pace * lag) <= _room(pace * lag)
@@ -60,18 +59,14 @@ def _chained(s: Vector, values: Vector, rises: Vector) -> CounterVerdict:
         total = costs[:j] + np.arange(j - 1, -1, -1) + np.where(fits, 0.0, np.where(rise > 0, uneven, stalls))
         i = int(total.argmin())
         if total[i] < costs[j]:
-            costs[j], back[j], restarted[j] = total[i], i, again[i] and not fits[i]
+            costs[j], back[j] = total[i], i
     chain = [int((costs + np.arange(n - 1, -1, -1)).argmin())]
     while back[chain[-1]] >= 0:
         chain.append(int(back[chain[-1]]))
     wrong = sorted(set(range(n)) - set(chain))
     expected, held = np.interp(s[wrong], s[chain[::-1]], values[chain[::-1]]), values[wrong]
     exchanged = np.abs(np.sort(held) - expected) <= _room(pace * np.diff(s).min())
-    return CounterVerdict(
-        [int(s[k]) for k in wrong],
-        bool(exchanged.all() and (np.diff(held) < 0).any()),
-        sorted(int(s[j]) for j in chain if restarted[j]),
-    )
+    return CounterVerdict([int(s[k]) for k in wrong], bool(exchanged.all() and (np.diff(held) < 0).any()))
 
 
 def counter_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -88,31 +83,22 @@ def counter_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding
         wrong = set(verdict.wrong)
         if name not in (OPTIMIZER, SCHEDULER):
             unlike = [step for step in counts if stated[step]]
-            wrong |= _unlike_names(counts, unlike, verdict.restarts)
+            wrong |= _unlike_names([*counts], unlike)
             if not wrong.issuperset(unlike) and not verdict.permuted:
                 same["names", tuple(step for step in unlike if step not in wrong)].append(name)
         kind = "order" if verdict.permuted else "wrong"
-        for key in ((kind, tuple(sorted(wrong))), ("restarts", tuple(verdict.restarts))):
-            if key[1]:
-                same[key].append(name)
+        if wrong:
+            same[kind, tuple(sorted(wrong))].append(name)
     for (kind, steps), names in same.items():
         yield _finding(kind, steps, names, known[names[0]], stated)
 
 
-def _unlike_names(counts: dict[int, int], unlike: Sequence[int], restarts: Sequence[int]) -> set[int]:
+def _unlike_names(steps: Sequence[int], unlike: Sequence[int]) -> set[int]:
     """Return the steps that alone differ from their names; from some step on another unit is counted."""
-    steps = list(counts)
-    like = [step for step in steps if step not in unlike]
-    few = len(steps) < tuning.MIN_COUNTED
+    like, few = [step for step in steps if step not in unlike], len(steps) < tuning.MIN_COUNTED
     if not like or (2 * len(unlike) >= len(steps) and not few):
         return set()
-    before = [step for step in unlike if not restarts or step < restarts[0]]
-    isolated = {step for step in before if step < like[-1] or few}
-    if len(before) > len(isolated) == len(before) - 1:
-        interval = np.array([steps[-1] - steps[-2]], np.float64)
-        off = abs(counts[before[-1]] - before[-1]) > _room(interval)[0]
-        isolated |= {before[-1]} if off else set()
-    return isolated
+    return {step for step in unlike if step < like[-1] or few}
 
 
 def _finding(
@@ -124,9 +110,6 @@ def _finding(
     if kind == "names":
         more = f"; so do the other {len(steps) - 1}" if len(steps) > 1 else ""
         return Finding(check, "note", steps, "", f"{stated[steps[0]]}{more}")
-    if kind == "restarts":
-        words = f"{word} begins again before {steps_text(steps)}, as after a resume or in a new stage"
-        return Finding(check, "note", steps, "", words)
     if kind == "order":
         reverse = all(counts[a] > counts[b] for a, b in pairwise(steps))
         how = "in reverse order" if reverse and len(steps) > 2 else "in each other's place"
