@@ -112,6 +112,9 @@ def name_runs(
     table: pl.DataFrame, columns: Columns, steps: pl.Series, loss: str, key: str | None = None
 ) -> RunNames | None:
     """Return the run of every row by the columns that separate runs; None if the table holds one run."""
+    usable = steps.filter(table[loss].is_not_null() & steps.is_finite())
+    if (usable.diff().drop_nulls() > 0).all():  # each row is a step of its own
+        return None
     row_key = [_STEP, _EPOCH, *columns.named.get("rank", [])[:1], *([key] if key else [])]
     epoch = pl.col(columns.named["epoch"][0]) if columns.named.get("epoch") else pl.lit(0.0)
     rows = table.with_columns(steps.alias(_STEP), epoch.cast(pl.Float64, strict=False).floor().alias(_EPOCH))

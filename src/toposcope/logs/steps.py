@@ -176,8 +176,7 @@ def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str
 
 def rows_a_step(steps: Steps) -> int:
     """Return how many rows one after the other each step has; 1 unless nearly all have the same number."""
-    n_steps = len(np.unique(steps))
-    if n_steps < tuning.MIN_RANK_STEPS:
+    if (np.diff(steps) > 0).all() or (n_steps := len(np.unique(steps))) < tuning.MIN_RANK_STEPS:
         return 1
     starts = np.flatnonzero(np.concatenate([[True], np.diff(steps) != 0]))
     lengths = np.diff(np.append(starts, len(steps)))

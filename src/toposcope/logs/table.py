@@ -107,9 +107,11 @@ class ByStep(NamedTuple):
 
 def last_of_step(steps: Steps, values: Vector) -> ByStep:
     """Return values by step; the later row of a step counts."""
+    if (steps[1:] > steps[:-1]).all():
+        return ByStep(steps, values)
     order = np.argsort(steps, kind="stable")
     steps, values = steps[order], values[order]
-    last = np.append(steps[1:] != steps[:-1], True) if len(steps) else np.empty(0, bool)
+    last = np.append(steps[1:] != steps[:-1], True)
     return ByStep(steps[last], values[last])
 
 
@@ -132,7 +134,7 @@ def log_table(
     valid = is_step(steps)
     row_steps = np.where(valid, steps, 0).astype(np.int64)
     kept = np.unique(row_steps[valid])
-    values, nan = {name: np.full(len(kept), np.nan) for name in COLUMNS}, {}
+    values, nan = dict.fromkeys(COLUMNS, np.full(len(kept), np.nan)), {}
     for name, source in sources(columns, preferred).items():
         column = numbers[source]
         logged = column.logged & valid
