@@ -95,7 +95,7 @@ def _difference(actual: Layout, planned: Layout) -> tuple[str, str]:
     if actual is None or planned is None:
         return "tensors", "in {}, but not in most others" if actual else "not in {}, but in most others"
     if actual[0] != planned[0]:
-        return "shape", f"shape {_plain(actual[0])} in {{}}, {_plain(planned[0])} in most"
+        return "shape", f"shape {actual[0]} in {{}}, {planned[0]} in most"
     return "dtype", f"dtype {actual[1]} in {{}}, {planned[1]} in most"
 
 
@@ -141,10 +141,6 @@ def _is_narrower(last: CheckpointSummary, names: Sequence[str], plan: Plan) -> b
         if (planned := plan.expected[name][-1]) is not None
     ]
     return 2 * len(names) > len(last.tensors) and all(now < planned for planned, now in bits)
-
-
-def _plain(shape: Sequence[int]) -> str:
-    return " x ".join(map(str, shape)) or "()"
 
 
 def unlike_manifest(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:

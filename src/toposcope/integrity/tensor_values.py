@@ -88,9 +88,8 @@ class LinesFound:
         if self._levels is None:
             return
         values = values.reshape(len(values), -1, self._width)
-        rows, columns = _zero(values)
-        self._rows.append(rows)
-        self._columns &= columns
+        self._rows.append(~values.any(axis=2))
+        self._columns &= ~values.any(axis=1)
         self._levels.add(values, is_narrow=is_narrow)
 
     def result(self) -> list[Lines]:
@@ -99,18 +98,6 @@ class LinesFound:
             return [NONE] * len(self._columns)
         each = zip(np.concatenate(self._rows, axis=1), self._columns, self._levels.result(), strict=True)
         return [_lines(*found) for found in each]
-
-
-def _zero(values: NDArray[Any]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which rows and which columns of each matrix are zero; only those that may be are looked at."""
-    rows = (values[..., 0] == 0) & (values[..., -1] == 0)
-    if rows.any():
-        rows[rows] = ~values[rows].any(axis=-1)
-    columns = (values[:, 0] == 0) & (values[:, -1] == 0)
-    some = columns.any(axis=1)
-    if some.any():
-        columns[some] &= ~values[some].any(axis=1)
-    return rows, columns
 
 
 def _lines(rows: NDArray[np.bool_], columns: NDArray[np.bool_], levels: int) -> Lines:
