@@ -121,11 +121,11 @@ def single(layers: list[str]) -> str:
     return layers[0] if len(layers) == 1 else ""
 
 
-def layers_text(layers: Sequence[str], n_layers: int) -> str:
+def layers_text(layers: Sequence[str], n_layers: int, noun: str = "tensors") -> str:
     """Describe some of `n_layers` layers in a few words."""
     if len(layers) == 1:
         return layers[0]
-    return f"{len(layers)} of {max(n_layers, len(layers))} tensors ({examples(layers)})"
+    return f"{len(layers)} of {max(n_layers, len(layers))} {noun} ({examples(layers)})"
 
 
 def steps_text(steps: Iterable[int]) -> str:

@@ -88,7 +88,7 @@ class LinesFound:
         if self._levels is None:
             return
         values = values.reshape(len(values), -1, self._width)
-        self._rows.append(~values.any(axis=2))
+        self._rows.append(np.logical_not(values.any(axis=2)))
         self._columns &= ~values.any(axis=1)
         self._levels.add(values, is_narrow=is_narrow)
 
