@@ -206,6 +206,19 @@ def test_every_model_is_examined_if_none_has_a_usual_name(deep: bool, tmp_path: 
     assert all("D.2.weight" in finding.message for finding in faults if finding.check == "still")
 
 
+def test_an_average_of_another_step_or_sign_is_found(tmp_path: Path) -> None:
+    states = {step: {"model": state["model"], "ema": dict(state["model"])} for step, state in trained(0)[0].items()}
+    mean: dict[str, torch.Tensor] = {}
+    for state in states.values():
+        mean = {name: mean.get(name, weight) * 0.5 + weight * 0.5 for name, weight in state["model"].items()}
+        state["ema"] = mean
+    assert found(tmp_path, states) == []
+    for wrong in ({name: -mean for name, mean in states[STEPS[6]]["ema"].items()}, states[STEPS[1]]["ema"]):
+        (fault,) = found(tmp_path, states | {STEPS[6]: {"model": states[STEPS[6]]["model"], "ema": wrong}})
+        assert (fault.check, fault.steps) == ("off path", (STEPS[6],))
+        assert fault.message.startswith("in other models")
+
+
 def test_factors_beside_their_base_are_examined_as_stored_without_a_scale(tmp_path: Path) -> None:
     base = trained(1)[0][STEPS[-1]]["model"]["2.weight"]
     models = {}

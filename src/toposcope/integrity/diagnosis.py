@@ -223,7 +223,14 @@ def diagnose(
     for name, step in outliers:
         excluded_of.setdefault(name, set()).add(step)
     suspicious = {0} if initialisation.by_values(summaries) else set()
+    others = other_models(summaries)
     misplaced = list(discontinuity.discontinuities(plan.whole, excluded, excluded_of, suspicious, progress))
+    # Copies may stand still, leap or decay along a line, but do not turn back.
+    misplaced += [
+        msgspec.structs.replace(finding, message=f"in other models of the files {finding.message}")
+        for finding in (discontinuity.discontinuities(Plan(others).whole, (), {}, {0}) if others else ())
+        if finding.check == "order" or "off the path" in finding.message
+    ]
     stated = [
         *counters.counter_findings(summaries),
         *foreign_log.log_findings(summaries, log),
@@ -241,7 +248,7 @@ def diagnose(
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
         *layouts(plan),
         *values.not_finite(summaries),
-        *values.not_finite(others := other_models(summaries)),
+        *values.not_finite(others),
         *values.dead(others),
         *dead,
         *rows.dead_parts(plan),
