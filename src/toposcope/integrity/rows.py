@@ -11,12 +11,11 @@ from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Severity, layers_text, single, steps_text
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import TensorSummary
-from toposcope.integrity.tensor_values import NONE, Lines
+from toposcope.integrity.tensor_values import NONE
 from toposcope.integrity.values import is_nearly_zero
 from toposcope.typing import Vector
 
 AS_BY_PRUNING = "as by pruning"
-KINDS = ("rows", "columns", "values")
 
 
 class _Change(NamedTuple):
@@ -62,7 +61,7 @@ def _part_changes(held: Sequence[tuple[int, TensorSummary]], shares: Vector) -> 
         return []
     lines = [tensor.lines or NONE for tensor in tensors]
     n_values, shape = len(tensors[0].values()), tensors[0].shape
-    rows, columns = np.array([line.counts for line in lines]).T
+    rows, columns = np.array([line.zeros for line in lines]).T
     found: list[_Change] = []
     for kind, counts, n_lines in (
         ("rows", rows, shape[0]),
@@ -81,27 +80,15 @@ def _part_changes(held: Sequence[tuple[int, TensorSummary]], shares: Vector) -> 
             lasts = end == len(steps) and end > k + 1
             at = tuple(steps[k : k + 1] if lasts else steps[k:end])
             if n_lines or not any(change.steps[0] == at[0] for change in found):
-                pruned = end == len(steps) and _is_pruned(kind, lines[k], lines[k - 1], tensors[k])
-                what = _what(kind, lines[k], lines[k - 1], float(shares[k]))
+                count = int(counts[k] - counts[k - 1])
+                pruned = end == len(steps) and (count > 1 or not n_lines) and not _is_tail(tensors[k])
+                one = f"a {kind[:-1]} is all zero" if count == 1 else f"{count:,} {kind} are all zero"
+                what = one if n_lines else f"{shares[k]:.0%} of its values are zero"
                 found.append(_Change(kind, at, lasts, "note" if pruned else "fault", what))
     return found
 
 
-def _is_pruned(kind: str, now: Lines, before: Lines, tensor: TensorSummary) -> bool:
-    """Return whether parts that stay zero look chosen: several rows or columns or values, not the end of a file."""
-    if kind == "values":
-        zero = tensor.values() == 0
-        return not zero[np.argmax(zero) :].all()
-    place = KINDS.index(kind)
-    is_end = kind == "rows" and now.zeros[0][0] == tensor.shape[0] - now.counts[0]
-    return now.counts[place] - before.counts[place] > 1 and not is_end
-
-
-def _what(kind: str, now: Lines, before: Lines, share: float) -> str:
-    if kind == "values":
-        return f"{share:.0%} of its values are zero"
-    place = KINDS.index(kind)
-    new = [line for line in now.zeros[place] if line not in before.zeros[place]]
-    count = now.counts[place] - before.counts[place]
-    listed = ", ".join(map(str, new[:4])) + (" ..." if count > 4 else "")
-    return f"{kind[:-1]} {listed} is all zero" if count == 1 else f"{count:,} {kind} ({listed}) are all zero"
+def _is_tail(tensor: TensorSummary) -> bool:
+    """Return whether the zeros of a matrix are its end, as of a file cut short; parts that stay zero look chosen."""
+    zero = tensor.values() == 0
+    return bool(zero.any() and zero[np.argmax(zero) :].all())

@@ -54,7 +54,6 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return np.take_along_axis(positions, found, axis=-1)
 
 
-MAX_LISTED = 64  # rows or columns that are listed; the rest are counted
 MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
 N_LINES, LINE_LENGTH, MAX_SAMPLE = 8, 256, 1024  # rows and columns in which equal values are counted, and values
 MIN_SAME = 6  # equal values: of float32, 0.05 in all
@@ -64,10 +63,9 @@ MAX_LEVELS, MAX_NARROW_LEVELS = 4096, 64  # that are few; of 16 bits bfloat16 it
 
 
 class Lines(msgspec.Struct, frozen=True):
-    """Rows and columns of a matrix that stand out; of more than two dimensions, all but the first make a row."""
+    """What the rows and columns of a matrix show; of more than two dimensions, all but the first make a row."""
 
-    zeros: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())  # the first `MAX_LISTED` rows, and columns, that are
-    counts: tuple[int, int] = (0, 0)  # how many there are of either
+    zeros: tuple[int, int] = (0, 0)  # how many rows, and columns, are all zero
     levels: int = 0  # about how many different values a row or a column has, 2 of signs; 0 for many, -1 unclear
 
 
@@ -75,37 +73,30 @@ NONE = Lines()
 
 
 class LinesFound:
-    """Finds the lines of matrices of one shape that are read a few whole rows at a time."""
+    """Looks at the lines of matrices of one shape that are read a few whole rows at a time."""
 
     def __init__(self, shape: tuple[int, ...], n_tensors: int) -> None:
         self._width = math.prod(shape[1:]) if len(shape) > 1 else 0
-        self._rows: list[NDArray[np.bool_]] = []
+        self._n_rows = np.zeros(n_tensors, np.int64)
         self._columns = np.ones((n_tensors, self._width), np.bool_)
-        self._levels = Levels(shape[0], self._width) if self._width >= MIN_WIDTH else None
+        self._levels = Levels(shape[0], self._width) if self._width >= MIN_WIDTH and shape[0] > 0 else None
 
     def add(self, values: NDArray[Any], *, is_narrow: bool) -> None:
         """Add the next rows of each, flattened, shape (n, k)."""
         if self._levels is None:
             return
         values = values.reshape(len(values), -1, self._width)
-        self._rows.append(np.logical_not(values.any(axis=2)))
+        self._n_rows += np.count_nonzero(~values.any(axis=2), axis=1)
         self._columns &= ~values.any(axis=1)
         self._levels.add(values, is_narrow=is_narrow)
 
     def result(self) -> list[Lines]:
         """Return what was found in each."""
-        if self._levels is None or not self._rows:
+        if self._levels is None:
             return [NONE] * len(self._columns)
-        each = zip(np.concatenate(self._rows, axis=1), self._columns, self._levels.result(), strict=True)
-        return [_lines(*found) for found in each]
-
-
-def _lines(rows: NDArray[np.bool_], columns: NDArray[np.bool_], levels: int) -> Lines:
-    if rows.all() or not (levels or columns.any() or rows.any()):
-        return NONE  # of zeros the whole matrix is
-    zero_rows, zero_columns = np.flatnonzero(rows), np.flatnonzero(columns)
-    listed = tuple(zero_rows[:MAX_LISTED].tolist()), tuple(zero_columns[:MAX_LISTED].tolist())
-    return Lines(listed, (len(zero_rows), len(zero_columns)), levels)
+        each = zip(self._n_rows.tolist(), self._columns.sum(axis=1).tolist(), self._levels.result(), strict=True)
+        found = [Lines((rows, columns), levels) for rows, columns, levels in each]
+        return [NONE if lines == NONE else lines for lines in found]
 
 
 class Levels:
