@@ -52,7 +52,6 @@ CHECKS = {
     "scaled": Check("tensors that are a multiple of their neighbours", deep=True),
     "order": Check("checkpoints that are swapped", deep=True),
     "break": Check("a step from which on the weights are another run's", deep=True),
-    "average": Check("a checkpoint, or a step from which on a run goes on, that is a mean of earlier ones", deep=True),
     "leap": Check("an interval in which the weights move much further than in any other", deep=True),
     "initialisation": Check("a step 0 that is not an initialisation", deep=True),
     "log": Check("a training log next to the series that is another run's, or cannot be read"),

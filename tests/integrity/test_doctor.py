@@ -347,7 +347,7 @@ def test_a_single_trained_checkpoint_without_a_step_is_no_bad_initialisation(
     assert doctor(opened, deep=True).findings == []
     # With others after it, it is.
     (tmp_path / "two").mkdir()
-    for step, trained in ((0, STEPS[-1]), (100, STEPS[-2])):
+    for step, trained in ((0, STEPS[-1]), (100, STEPS[0]), (200, STEPS[-2])):
         safetensors_file(tmp_path / "two", step, weights[trained])
     assert "initialisation" in {f.check for f in doctor(tmp_path / "two", deep=True).findings}
 

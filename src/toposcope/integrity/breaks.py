@@ -148,9 +148,9 @@ def scaled(histories: Sequence[History]) -> list[Suspect]:
         grown = np.abs(growth - usual) > tuning.MIN_GROWTH
         lasting = (radial | grown) & (excess > tuning.MIN_STRETCH * np.maximum(1, faster / tuning.MAX_SCALED_REST))
         lasting &= ~(np.pad(undone, (0, 1)) | np.pad(undone, (1, 0)))
-        # Alone, in the first interval, a matrix may as well be one that began near zero.
+        # Alone, in the first interval or the last, a matrix may as well be one that began near zero, or goes further.
         alone = (np.abs(factors - 1) > tuning.MIN_PURITY * rest) | (grown & (faster < tuning.MAX_SCALED_REST))
-        alone[0] = False
+        alone[[0, -1]] = False
         for k in np.flatnonzero(lasting).tolist():
             jumps[steps[k]].append(_Jump(history.name, float(np.exp(growth[k] - usual[k])), bool(alone[k])))
     return [

@@ -222,13 +222,14 @@ def diagnose(
         excluded_of.setdefault(name, set()).update(steps_of)
     for name, step in outliers:
         excluded_of.setdefault(name, set()).add(step)
-    suspicious = {0} if initialisation.by_values(summaries) else set()
     others = other_models(summaries)
-    misplaced = list(discontinuity.discontinuities(plan.whole, excluded, excluded_of, suspicious, progress))
+    begun = list(initialisation.initialisation(summaries, excluded))
+    off_the_path = excluded | {0} if begun else excluded
+    misplaced = list(discontinuity.discontinuities(plan.whole, off_the_path, excluded_of, progress))
     # Copies may stand still, leap or decay along a line, but do not turn back.
     misplaced += [
         msgspec.structs.replace(finding, message=f"in other models of the files {finding.message}")
-        for finding in (discontinuity.discontinuities(Plan(others).whole, (), {}, {0}) if others else ())
+        for finding in (discontinuity.discontinuities(Plan(others).whole, {0}, {}) if others else ())
         if finding.check == "order" or "off the path" in finding.message
     ]
     stated = [
@@ -260,8 +261,7 @@ def diagnose(
         *misplaced,
     ]
     if 0 not in final | moved:
-        wrong = {step for f in misplaced if f.check in ("off path", "scaled") for step in f.steps}
-        findings += initialisation.initialisation(summaries, excluded | final | wrong)
+        findings += begun
     # Leaps and weights that shrink where parts of the same matrices become zero on purpose.
     pruned = [f for f in findings if f.message.endswith(rows.AS_BY_PRUNING)]
     shrinking = [f for f in findings if f.check in ("leap", "break", "scaled")]

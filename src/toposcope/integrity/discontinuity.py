@@ -7,15 +7,14 @@ has a unit. What a healthy run may do, and the margin a rule leaves it, stands a
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 
 import numpy as np
 
 from toposcope.integrity import tuning
-from toposcope.integrity.averages import averages, copied, straight
 from toposcope.integrity.breaks import replaced, scaled
 from toposcope.integrity.finding import Finding, Suspect, steps_text
 from toposcope.integrity.histories import History, all_places, convincing, nearby, tensor_histories
+from toposcope.integrity.made_of_others import copied, straight
 from toposcope.integrity.order import find_swaps
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.progress import Progress, silent
@@ -26,32 +25,23 @@ def discontinuities(
     whole: Sequence[CheckpointSummary],
     excluded: Collection[int],
     excluded_of: Mapping[str, Collection[int]],
-    suspicious: Collection[int],
     progress: Progress = silent,
 ) -> Iterator[Finding]:
-    """Find what is off the path of training; the `suspicious` are compared with the final weights and nothing else."""
+    """Find what is off the path of training, without the steps `excluded` of all tensors or of some."""
     histories = tensor_histories(whole, excluded, excluded_of)
     if not histories:
         return
-    histories = _long_enough([history.without(suspicious) for history in histories])
     counts: dict[str, dict[int, int]] = defaultdict(dict)
     for item in whole:
         for name, count in item.state.counters.items() if item.state else ():
             counts[name][item.step] = count
-    means = averages(histories)
-    yield from (mean.finding(len(histories)) for mean in means)
-    every = sorted({int(step) for history in histories for step in history.steps})
-    begins = [0, *(every.index(mean.steps[0]) for mean in means), len(every)]
-    for begin, end in pairwise(begins):
-        rest = {*every[:begin], *every[end:]}
-        part = [history.without(rest) if rest else history for history in histories]
-        yield from _by_rules(_long_enough(part), counts, progress)
+    yield from _by_rules(_long_enough(histories), counts, progress)
 
 
 def _by_rules(
     histories: Sequence[History], counts: Mapping[str, Mapping[int, int]], progress: Progress
 ) -> Iterator[Finding]:
-    """Apply all rules to a stretch of a run, each to what the rules before it left."""
+    """Apply all rules, each to what the rules before it left."""
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (

@@ -164,14 +164,6 @@ def _widened(history: History) -> Matrix:
     return sketches.reshape(len(history.steps), -1).astype(np.float64)
 
 
-def complete_matrices(histories: Sequence[History]) -> list[History]:
-    """Return the matrices that are known at as many steps as any; none if they are not most of the matrices."""
-    matrices = [history for history in histories if history.is_matrix]
-    count = max((len(history.steps) for history in matrices), default=0)
-    complete = [history for history in matrices if len(history.steps) == count]
-    return complete if 2 * len(complete) > len(matrices) else []
-
-
 def convincing(evidence: float, n_looks: int) -> bool:
     """Return whether chance gives as much evidence in one of so many looks in less than one series of a thousand."""
     return evidence > math.log(n_looks / tuning.MAX_CHANCE)

@@ -50,10 +50,8 @@ MIN_OUTLIER_RATIO_OF_FEW = 20.0  # to all other checkpoints, of a tensor of few 
 REACHED_QUANTILE = 0.9  # of the second largest magnitudes over the series: what training reaches is no outlier
 
 # Step 0
-MAX_NORM_SPREAD = 0.01  # relative range of a norm's weight, which begins constant and moves little in a warm-up
-MIN_ODD_SHARE = 0.5  # share of the tensors that do not look initialised: a few may come from elsewhere
+MIN_DISTANCE_RATIO_OF_ANY = 0.5  # distance to some later checkpoint over that to the next
 MIN_DISTANCE_RATIO = 0.8  # distance to the last checkpoint over that to the next; 1 for noise about a fixed point
-MIN_ALIKE = 0.5  # cosine of the median matrix with the next checkpoint's where training goes on from it; 0 for others
 
 # Histories of tensors
 MIN_HISTORY, MIN_SKETCH = 5, 16  # checkpoints, and values of a sketch; of fewer, a walk often comes back
@@ -76,11 +74,8 @@ MIN_GAIN = 1.2  # 5/3 for neighbours of a random walk, 3 for straight movement, 
 MIN_GAIN_OF_EACH = 1.1  # at each of the two checkpoints
 MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
 
-# Means of checkpoints
-MAX_MEAN_REST = 0.6  # distance from the mean over that from multiples of the checkpoint before: 1 a walk, 0.7 noise
-MAX_WEIGHT = 0.8  # of one checkpoint in a mean
-MIN_MERGE_JUMP = 1.5  # movement of the median matrix where a run goes on from a mean, over that before and after
-MIN_AVERAGED = 4  # checkpoints of which a mean may be made
+# Checkpoints made of others
+MIN_OF_LINE = 4  # checkpoints among which a line is judged
 MIN_SHARE = 0.01  # of the way between two checkpoints, that another on their line is from either
 MAX_COPY = 1e-3  # distance of a copy with noise, in units of the smallest move nearby; schedules reach a tenth
 MAX_OFF_LINE = 1e-4  # squared distance from the line through both neighbours, relative to that nearby

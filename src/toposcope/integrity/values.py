@@ -1,7 +1,6 @@
 """Values that no training gives: unreadable, not finite, dead, rounded, or far larger than all others."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile
@@ -16,8 +15,6 @@ from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_t
 from toposcope.integrity.tensor_values import NONE
 from toposcope.typing import Indices, Vector
 
-NORM_WEIGHT = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|gamma|g)$", re.IGNORECASE)
-"""Names of the weights of norms."""
 MAX_LEVELS = 256  # of values that are called quantised where they have 16 bits too
 COARSE = 1  # in place of a number of bits: there are few different values
 MIN_REST = 8  # values of a tensor of which one can stand alone; gates and temperatures have fewer

@@ -1,55 +1,14 @@
-"""Checkpoints that are made of others: means, copies with noise, interpolated and extrapolated ones."""
+"""Checkpoints that are made of others: copies with noise, interpolated and extrapolated ones."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy.optimize import nnls
 
 from toposcope.integrity import tuning
 from toposcope.integrity.finding import Suspect, steps_text
-from toposcope.integrity.histories import History, complete_matrices
-from toposcope.typing import Vector
-
-
-def averages(histories: Sequence[History]) -> list[Suspect]:
-    """Find means of earlier checkpoints: the last one, or one from which the run goes on."""
-    complete = complete_matrices(histories)
-    count = len(complete[0].steps) if complete else 0
-    if count <= tuning.MIN_AVERAGED:
-        return []
-    moves = np.stack([history.squared_moves + history.rounding_floor()[1:] for history in complete])
-    jumps = np.median(moves[:, 1:-1] / np.maximum(moves[:, :-2], moves[:, 2:]), axis=0) > tuning.MIN_MERGE_JUMP**2
-    suspects = []
-    for k in [*(k + 2 for k in np.flatnonzero(jumps).tolist() if k + 2 >= tuning.MIN_AVERAGED), count - 1]:
-        weights = _weights(complete, k)
-        if weights is not None:
-            steps = complete[0].steps[k - len(weights) : k]
-            heaviest = sorted(np.argsort(-weights, kind="stable")[:3].tolist())
-            parts = ", ".join(f"{weights[j]:.2g} of step {steps[j]}" for j in heaviest)
-            here = int(complete[0].steps[k])
-            what = f"step {here} is" if k == count - 1 else f"from step {here} on the run goes on from"
-            reason = f"{what} about a mean of {1 / np.square(weights).sum():.0f} checkpoints before it, such as {parts}"
-            suspects.append(Suspect((here,), [h.name for h in histories], "average", reason, "note"))
-    return suspects
-
-
-def _weights(histories: Sequence[History], k: int) -> Vector | None:
-    """Return the weights of the checkpoints before the k-th in the mean that it is about; None if it is none."""
-    columns, target = [], []
-    for history in histories:
-        # From any multiple of the checkpoint before, as weights that are scaled are no mean.
-        near = history.part(slice(max(0, k - tuning.MAX_STRETCH), k + 1))
-        size = near.scale_factors()[1][-1] * np.sqrt(near.squared_norms[-2])
-        columns.append((near.values[:-2] - near.values[-2]) / size)
-        target.append((near.values[-1] - near.values[-2]) / size)
-    weights, rest = nnls(np.concatenate(columns, axis=1).T, np.concatenate(target))
-    weights = np.append(weights, 1 - weights.sum())
-    is_mean = (
-        weights[-1] >= 0 and weights.max() < tuning.MAX_WEIGHT and rest < tuning.MAX_MEAN_REST * np.sqrt(len(histories))
-    )
-    return np.asarray(weights) if is_mean else None
+from toposcope.integrity.histories import History
 
 
 def copied(histories: Sequence[History]) -> list[Suspect]:
@@ -80,7 +39,7 @@ def straight(histories: Sequence[History]) -> list[Suspect]:
     """Find stretches on a line to the last digit, while nearby nothing is: interpolated, or extrapolated."""
     lines: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for history in histories:
-        if not history.is_matrix or len(history.steps) < tuning.MIN_AVERAGED:
+        if not history.is_matrix or len(history.steps) < tuning.MIN_OF_LINE:
             continue
         values = history.values
         across, part = values[2:] - values[:-2], values[1:-1] - values[:-2]
