@@ -207,7 +207,8 @@ def _excess(values: Vector, rounding: float, wide: int = 1) -> tuple[Vector, Vec
     rows = np.arange(len(values))
     medians = (ordered[rows, low] + ordered[rows, high]) / 2
     furthest = np.maximum(medians - ordered[:, 0], ordered[rows, last] - medians)
-    return medians, np.abs(values - medians) / (furthest + rounding)
+    # In a longer interval all of what is usual is more.
+    return medians, np.abs(values - medians) / (furthest + np.abs(medians) + rounding)
 
 
 @lru_cache(maxsize=8)
