@@ -58,13 +58,12 @@ class FileSummary(msgspec.Struct, frozen=True):
         return self.sha256 or (f"{self.size}:{self.version}" if _DIGEST.fullmatch(self.version) else "")
 
 
-class TensorSummary(msgspec.Struct):
+class TensorSummary(msgspec.Struct, gc=False):
     """A floating-point tensor, as stored; from `content_hash` on only known if the whole tensor was read."""
 
     shape: tuple[int, ...]
     dtype: str
     role: str
-    n_bytes: int
     spot: str = ""  # hashes of the windows, joined by dots; only from a shallow look at local files
     content_hash: str = ""  # as `Entry.content_hash`
     norm: float = math.nan  # Euclidean; NaN if not finite
@@ -171,7 +170,7 @@ def summarise(
                 blocks = (flattened(block)[None] for block in entry.blocks())
                 (tensor,) = summarise_tensors([entry], [role], blocks, progress)
             else:
-                tensor = TensorSummary(entry.shape, entry.dtype, role, entry.n_bytes)
+                tensor = TensorSummary(entry.shape, entry.dtype, role)
                 if isinstance(checkpoint.source, LocalSource):
                     tensor.spot, tensor.content_hash = _window_hashes(entry)
             summary.tensors[entry.name] = tensor
@@ -327,8 +326,8 @@ def summarise_tensors(
     sketch = np.concatenate(sketches, axis=1)
     most, most_at = largest.result()
     found = []
-    for k, (entry, role, listed) in enumerate(zip(entries, roles_of, lines.result(), strict=True)):
-        tensor = TensorSummary(shape, dtype, role, entry.n_bytes, content_hash=digests[k].hexdigest())
+    for k, (role, listed) in enumerate(zip(roles_of, lines.result(), strict=True)):
+        tensor = TensorSummary(shape, dtype, role, content_hash=digests[k].hexdigest())
         tensor.sketch, tensor.n_not_finite = sketch[k].tobytes(), int(n_not_finite[k])
         if not tensor.n_not_finite:
             tensor.norm = math.sqrt(squares[k])

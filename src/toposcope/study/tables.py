@@ -81,11 +81,10 @@ class Unit(NamedTuple):
 def insert(c: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Insert rows, many in a statement: half the time of one in each."""
     together = MAX_VALUES // len(columns)
-    size, whole = together * len(columns), len(rows) // together * together
+    whole = len(rows) // together * together
     row = f"({', '.join('?' * len(columns))})"
     begin = f"INSERT INTO {table} ({', '.join(columns)}) VALUES "
-    values = list(chain.from_iterable(rows[:whole]))
-    groups = (values[start : start + size] for start in range(0, len(values), size))
+    groups = (list(chain.from_iterable(rows[start : start + together])) for start in range(0, whole, together))
     c.executemany(begin + ", ".join([row] * together), groups)
     c.executemany(begin + row, rows[whole:])
 
