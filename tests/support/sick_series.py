@@ -264,7 +264,7 @@ def nearly_final_weights_early(series: Series, other: Series, rng: np.random.Gen
     early = _some_steps(dict(list(series.items())[:-20]), rng, 5)
     for step in early:
         series[step] = {n: (t.to(torch.float32) * 1.0001).to(t.dtype) for n, t in series[max(series)].items()}
-    return Harm(("duplicate",), tuple(early))
+    return Harm(("duplicate", "final weights"), tuple(early))
 
 
 def repeated(series: Series, other: Series, rng: np.random.Generator) -> Harm:

@@ -50,8 +50,10 @@ MIN_OUTLIER_RATIO_OF_FEW = 20.0  # to all other checkpoints, of a tensor of few 
 REACHED_QUANTILE = 0.9  # of the second largest magnitudes over the series: what training reaches is no outlier
 
 # Step 0
-MIN_DISTANCE_RATIO_OF_ANY = 0.5  # distance to some later checkpoint over that to the next
+MAX_NORM_SPREAD = 0.01  # relative range of a norm's weight, which begins constant and moves little in a warm-up
+MIN_ODD_SHARE = 0.5  # share of the tensors that do not look initialised: a few may come from elsewhere
 MIN_DISTANCE_RATIO = 0.8  # distance to the last checkpoint over that to the next; 1 for noise about a fixed point
+MIN_ALIKE = 0.5  # cosine of the median matrix with the next checkpoint's where training goes on from it; 0 for others
 
 # Histories of tensors
 MIN_HISTORY, MIN_SKETCH = 5, 16  # checkpoints, and values of a sketch; of fewer, a walk often comes back
