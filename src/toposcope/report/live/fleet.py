@@ -67,7 +67,7 @@ def _of_worst(worst: Sequence[Status], n_runs: int) -> str:
     if len(worst) == 2:
         return f"{' and '.join(names)} {several}."
     last = max(worst, key=lambda status: status.step or 0)
-    return f"{len(worst)} of {n_runs} runs {several}, {last.name} among them."
+    return f"{len(worst):,} of {n_runs:,} runs {several}, {last.name} among them."
 
 
 def _where(health: words.Health) -> str:
