@@ -241,7 +241,7 @@ def test_little_is_used(what: str, place: str, tmp_path: Path) -> None:
     path, before = plant(tmp_path, place, HUGE[what]), time.process_time()
     with little_memory(), refused(path):
         Checkpoint(path if place == "zip" else path.parent, 1).layers()
-    assert time.process_time() - before < 5
+    assert time.process_time() - before < 30  # seconds: what any hostile input may take
 
 
 @examples(200)

@@ -15,8 +15,6 @@ from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, l
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors
 
 Layout = tuple[tuple[int, ...], str] | None  # shape and dtype of a tensor; None where it is absent
-
-
 MAX_PASSING = 3  # checkpoints for which a wrong layout lasts between right ones; a head may be left out for longer
 
 
@@ -84,8 +82,9 @@ def layouts(plan: Plan) -> Iterator[Finding]:
         for item, planned in zip(whole, expected, strict=True):
             if (layout := _layout(item, name)) != planned:
                 incidents[_difference(layout, planned)][name].append(item.step)
-    for (check, words), of_name in sorted(incidents.items()):
-        for steps, names in by_steps(of_name.items()):
+    for check in ("dtype", "shape", "tensors"):
+        of_check = sorted((words, of_name) for (kind, words), of_name in incidents.items() if kind == check)
+        for words, steps, names in [(w, *found) for w, of_name in of_check for found in by_steps(of_name.items())]:
             released = check == "dtype" and steps == (whole[-1].step,) and _is_narrower(whole[-1], names, plan)
             message = f"{layers_text(sorted(names), usual)}: {words.format(steps_text(steps))}"
             yield Finding(check, "note" if released else "fault", steps, single(names), message)
