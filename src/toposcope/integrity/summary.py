@@ -318,8 +318,9 @@ def summarise_tensors(
             n_not_finite += np.count_nonzero(~np.isfinite(values), axis=1)
         first, last = np.searchsorted(positions, [seen, seen + values.shape[1]])
         sketches.append(as_float32(values[:, positions[first:last] - seen]))
-        largest.add(floats, seen)
-        lines.add(values, is_narrow=numbers.dtype.itemsize < 4)
+        with np.errstate(invalid="ignore"):  # a signalling NaN of damaged bytes
+            largest.add(floats, seen)
+            lines.add(values, is_narrow=numbers.dtype.itemsize < 4)
         seen += values.shape[1]
         if progress is not None:
             progress(numbers.nbytes)

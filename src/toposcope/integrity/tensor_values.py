@@ -25,8 +25,7 @@ class LargestValues:
         """Add the next values of each, in one of the formats of `toposcope.kernels.magnitudes`, shape (n, k)."""
         signed = SIGNED[values.dtype.itemsize]
         positions = _largest(values.view(signed) & MASKS[signed])
-        with np.errstate(invalid="ignore"):  # of damaged bytes that are a signalling NaN
-            added = widened(np.take_along_axis(values, positions, axis=1)).astype(np.float64)
+        added = widened(np.take_along_axis(values, positions, axis=1)).astype(np.float64)
         both = np.concatenate([self._values, added], axis=1)
         order = np.argsort(-np.abs(both), kind="stable", axis=1)[:, :N_LARGEST]
         self._values = np.take_along_axis(both, order, axis=1)

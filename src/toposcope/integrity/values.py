@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import dropwhile
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -34,18 +35,20 @@ def unreadable(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
 
 def not_finite(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
     """Find tensors with NaN or infinite values, and variances below zero."""
-    counts: dict[str, dict[int, int]] = defaultdict(dict)
+    not_finite: dict[str, dict[int, int]] = defaultdict(dict)
+    negative: dict[str, dict[int, int]] = defaultdict(dict)
     for item in summaries:
         for name, tensor in item.tensors.items():
-            n_negative = int(np.count_nonzero(tensor.values() < 0)) if name.endswith("running_var") else 0
-            if tensor.n_not_finite or n_negative:
-                counts[name][item.step] = tensor.n_not_finite or n_negative
+            if tensor.n_not_finite:
+                not_finite[name][item.step] = tensor.n_not_finite
+            elif name.endswith("running_var") and (n_negative := int((tensor.values() < 0).sum())):
+                negative[name][item.step] = n_negative
+    for counts, what in ((not_finite, "values that are NaN or infinite"), (negative, "variances below zero")):
 
-    def words(steps: tuple[int, ...], names: list[str]) -> str:
-        count = sum(counts[name][step] for name in names for step in steps)
-        return f"{count} values that are NaN or infinite, or negative variances, at {steps_text(steps)}"
+        def words(steps: tuple[int, ...], names: list[str], counts: Any = counts, what: str = what) -> str:
+            return f"{sum(counts[name][step] for name in names for step in steps)} {what}, at {steps_text(steps)}"
 
-    yield from findings_of_layers("non-finite", counts.items(), most_tensors(summaries), words)
+        yield from findings_of_layers("non-finite", counts.items(), most_tensors(summaries), words)
 
 
 def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
