@@ -98,12 +98,8 @@ def test_nineteen_steps_of_a_model_on_the_hub(model: Hub, tmp_path: Path) -> Non
     study = Study.load(tmp_path / "study")
     statuses = study.runs().select("run", "status").rows()
     assert statuses == [("pythia-70m", "complete"), ("pythia-160m", "unreachable"), ("pythia-410m", "unreachable")]
-    assert [note.partition(":")[0] for note in study.notes()] == [
-        "pythia-160m",
-        "pythia-410m",
-        "hidden_states",
-        "language_modelling",
-    ]
+    subjects = [note.partition(":")[0] for note in study.notes()]
+    assert subjects == ["pythia-160m", "pythia-410m", "hidden_states", "language_modelling"]
     # a tiny model has a shorter context, and fewer components, than the study asks for
     assert all("at 19 of 19 checkpoints; " in note and " only " in note for note in study.notes()[2:])
     measured = study.frame().join(study.labels(), on=["probe", "options"])
