@@ -46,6 +46,7 @@ CHECKS = {
     "dead layer": Check(
         "matrices of zeros, and vectors and parts of matrices that became zero", deep=True, monitor=LOOKS, stops=True
     ),
+    "copied rows": Check("rows of a matrix that became copies of others", deep=True),
     "outlier": Check("one value far larger than all others", deep=True),
     "rounded": Check("tensors with values of 16 bits, or few different ones, as after quantisation", deep=True),
     "off path": Check("checkpoints that are off the path of training", deep=True),

@@ -106,6 +106,10 @@ def merging(k: int, weight: torch.Tensor) -> torch.Tensor:
 def test_rows_that_are_equal_are_not_quantised(rows: Callable[[int, torch.Tensor], torch.Tensor]) -> None:
     series = {s: w | {EMBEDDING: rows(k, w[EMBEDDING])} for k, (s, w) in enumerate(healthy().items())}
     assert faults_of(series) == []
+    copied = series[MIDDLE][EMBEDDING].clone()
+    copied[5] = copied[9]
+    found = faults_of(changed(series, [MIDDLE], **{EMBEDDING: copied}))
+    assert ("copied rows", (MIDDLE,), EMBEDDING) in found
 
 
 def test_blocks_that_stay_zero_are_pruned_and_the_end_of_a_file_is_lost() -> None:

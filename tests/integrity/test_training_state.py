@@ -267,12 +267,18 @@ def _row(weight: torch.Tensor) -> None:
     weight[5] = 0
 
 
-@pytest.mark.parametrize("harm", [_half, _row])
+def _copy(weight: torch.Tensor) -> None:
+    weight[5] = weight[9]
+
+
+@pytest.mark.parametrize(("harm", "check"), [(_half, "dead layer"), (_row, "dead layer"), (_copy, "copied rows")])
 @pytest.mark.parametrize("place", [3, 8])
-def test_a_part_of_a_matrix_is_lost_for_good(harm: Callable[[torch.Tensor], None], place: int, tmp_path: Path) -> None:
+def test_a_part_of_a_matrix_is_lost_for_good(
+    harm: Callable[[torch.Tensor], None], check: str, place: int, tmp_path: Path
+) -> None:
     states = {step: copy.deepcopy({"model": state["model"]}) for step, state in trained(0)[0].items()}
     for step in STEPS[place:]:
         harm(states[step]["model"]["2.weight"])
     findings = found(tmp_path, states)
-    assert [(f.check, f.layer) for f in findings if f.check == "dead layer"] == [("dead layer", "2.weight")]
+    assert [(f.check, f.layer) for f in findings if f.check == check] == [(check, "2.weight")]
     assert {f.steps[0] for f in findings} == {STEPS[place]}

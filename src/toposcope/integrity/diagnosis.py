@@ -262,6 +262,7 @@ def diagnose(
         *values.dead(others),
         *dead,
         *rows.dead_parts(plan),
+        *rows.copied_rows(plan),
         *unlike_manifest(summaries),
         *values.outlier_findings(outliers, summaries),
         *values.rounded(summaries),

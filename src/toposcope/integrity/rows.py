@@ -1,4 +1,4 @@
-"""Rows, columns and scattered values of a matrix that become zero."""
+"""Rows, columns and scattered values of a matrix that become zero, and rows that become copies of others."""
 
 import math
 from collections import defaultdict
@@ -92,3 +92,31 @@ def _is_tail(tensor: TensorSummary) -> bool:
     """Return whether the zeros of a matrix are its end, as of a file cut short; parts that stay zero look chosen."""
     zero = tensor.values() == 0
     return bool(zero.any() and zero[np.argmax(zero) :].all())
+
+
+def copied_rows(plan: Plan) -> Iterator[Finding]:
+    """Find rows that become the same as another though they were not nearly so, nor zero, before."""
+    names: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for name, shape in ((name, next(iter(plan.shapes(name)), ())) for name in plan.expected):
+        held = [(step, t) for step, t in plan.read(name, shape) if not (t.is_zero or (t.lines and t.lines.levels > 0))]
+        if len(shape) < 2 or len(held) < 2:
+            continue
+        lines = [tensor.lines or NONE for _, tensor in held]
+        zero = np.array([line.zeros[0] for line in lines])
+        same, nearly = np.array([line.copies for line in lines]).T
+        for k in range(1, len(held)):
+            step, tensor = held[k]
+            # Rows that nobody uses are the same from the first update on, or from a change of plan on.
+            is_meant = step in plan.changes or (k == 1 and same[k:].min() == same[k])
+            is_sparse = (tensor.values() == 0).mean() >= tuning.MIN_ZERO_SHARE
+            if same[k] <= same[:k].max() or is_meant or is_sparse:
+                continue
+            if min((same - zero)[k] - (same - zero)[k - 1], (nearly - zero)[k] - (nearly - zero)[k - 1]) > 0:
+                last = next((j for j in range(k + 1, len(held)) if same[j] <= same[k - 1]), len(held))
+                names[tuple(s for s, _ in held[k:last])].append(name)
+    end = max((item.step for item in plan.whole), default=0)
+    for steps, alike in names.items():
+        lasts = len(steps) > 1 and steps[-1] == end
+        when = f"from step {steps[0]} on" if lasts else f"at {steps_text(steps)}"
+        words = f"{layers_text(alike, len(plan.expected))}: {when} rows are copies of others; fetch or save it again"
+        yield Finding("copied rows", "fault", steps[:1] if lasts else steps, single(alike), words)

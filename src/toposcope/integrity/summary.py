@@ -74,7 +74,7 @@ class TensorSummary(msgspec.Struct, gc=False):
     # flattened tensor, int64; empty if a value is not finite
     largest: bytes = b""
     largest_at: bytes = b""
-    lines: Lines | None = None  # rows and columns of zeros, and few different values; None if there are none
+    lines: Lines | None = None  # zeros, copies and few different values in rows and columns; None if none
 
     @property
     def is_matrix(self) -> bool:
@@ -318,7 +318,7 @@ def summarise_tensors(
             n_not_finite += np.count_nonzero(~np.isfinite(values), axis=1)
         first, last = np.searchsorted(positions, [seen, seen + values.shape[1]])
         sketches.append(as_float32(values[:, positions[first:last] - seen]))
-        with np.errstate(invalid="ignore"):  # a signalling NaN of damaged bytes
+        with np.errstate(all="ignore"):  # of values that are not finite
             largest.add(floats, seen)
             lines.add(values, is_narrow=numbers.dtype.itemsize < 4)
         seen += values.shape[1]

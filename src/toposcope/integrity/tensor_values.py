@@ -1,6 +1,7 @@
 """What a tensor's values show as they are read: the largest, lines of zeros and copies, how many levels there are."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -54,6 +55,11 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
     return np.take_along_axis(positions, found, axis=-1)
 
 
+N_DIRECTIONS = 5  # random ones, in all of which two rows lie next to each other
+SAME, NEARLY = (
+    1e-6,
+    0.02,
+)  # of their size, apart, in each; of unlike rows 5 of a million pairs of a million are nearly so
 MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
 N_LINES, LINE_LENGTH, MAX_SAMPLE = 8, 256, 1024  # rows and columns in which equal values are counted, and values
 MIN_SAME = 6  # equal values: of float32, 0.05 in all
@@ -66,6 +72,7 @@ class Lines(msgspec.Struct, frozen=True):
     """What the rows and columns of a matrix show; of more than two dimensions, all but the first make a row."""
 
     zeros: tuple[int, int] = (0, 0)  # how many rows, and columns, are all zero
+    copies: tuple[int, int] = (0, 0)  # how many rows are the same as another, and nearly; zero ones too
     levels: int = 0  # about how many different values a row or a column has, 2 of signs; 0 for many, -1 unclear
 
 
@@ -78,6 +85,7 @@ class LinesFound:
     def __init__(self, shape: tuple[int, ...], n_tensors: int) -> None:
         self._width = math.prod(shape[1:]) if len(shape) > 1 else 0
         self._n_rows = np.zeros(n_tensors, np.int64)
+        self._places: list[NDArray[Any]] = []
         self._columns = np.ones((n_tensors, self._width), np.bool_)
         self._levels = Levels(shape[0], self._width) if self._width >= MIN_WIDTH and shape[0] > 0 else None
 
@@ -88,15 +96,30 @@ class LinesFound:
         values = values.reshape(len(values), -1, self._width)
         self._n_rows += np.count_nonzero(~values.any(axis=2), axis=1)
         self._columns &= ~values.any(axis=1)
+        self._places.append(values @ _directions(self._width).astype(values.dtype, copy=False))
         self._levels.add(values, is_narrow=is_narrow)
 
     def result(self) -> list[Lines]:
         """Return what was found in each."""
-        if self._levels is None:
+        if self._levels is None or not self._places:
             return [NONE] * len(self._columns)
-        each = zip(self._n_rows.tolist(), self._columns.sum(axis=1).tolist(), self._levels.result(), strict=True)
-        found = [Lines((rows, columns), levels) for rows, columns, levels in each]
+        zeros = zip(self._n_rows.tolist(), self._columns.sum(axis=1).tolist(), strict=True)
+        each = zip(zeros, _copies(np.concatenate(self._places, axis=1)), self._levels.result(), strict=True)
+        found = [Lines(*lines) for lines in each]
         return [NONE if lines == NONE else lines for lines in found]
+
+
+@lru_cache(maxsize=8)
+def _directions(width: int) -> NDArray[np.float32]:
+    return np.random.default_rng(1).standard_normal((width, N_DIRECTIONS)).astype(np.float32)
+
+
+def _copies(places: NDArray[Any]) -> list[tuple[int, int]]:
+    """Count the rows of each matrix that are the same as another, and nearly, by where they lie in some directions."""
+    ordered = np.take_along_axis(places, np.argsort(places[..., :1], axis=1), axis=1)
+    apart, size = np.abs(np.diff(ordered, axis=1)).max(axis=-1), np.abs(ordered[:, 1:]).max(axis=-1)
+    same, nearly = ((apart <= share * size).sum(axis=1).tolist() for share in (SAME, NEARLY))
+    return list(zip(same, nearly, strict=True))
 
 
 class Levels:
