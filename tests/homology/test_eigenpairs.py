@@ -30,11 +30,8 @@ def with_spectrum(values: Vector, seed: int = 0) -> Matrix:
 
 
 def search(matrix: Matrix, n_largest: int, n_smallest: int = 1, max_products: int = 400) -> list[Eigenpairs]:
-    """Both ends: descending and ascending."""
-    found = extreme_eigenpairs(
-        lambda v: matrix @ v, len(matrix), n_largest, n_smallest, max_products=max_products, rng=rng(1)
-    )
-    return list(found)
+    limits: Any = {"max_products": max_products, "rng": rng(1)}
+    return list(extreme_eigenpairs(lambda v: matrix @ v, len(matrix), n_largest, n_smallest, **limits))
 
 
 REPEATED = np.concatenate([[10.0, 10, 10, 8, 8, 7.9], rng(3).normal(size=72) * 0.5, [-5, -5]])
@@ -70,15 +67,7 @@ def test_reliable_pairs_are_those_of_the_whole_matrix(seed: int, n: int, limit: 
 
 @pytest.mark.parametrize("scale", [1, 1e-30, 1e30])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    "outer",
-    [
-        [9.0, 9, 9, 7, 5, 5, 4],
-        [50.0, 20, 20, 10, 3, 3, 3],
-        [1.0] * 7,
-        [0.0] * 7,
-    ],
-)
+@pytest.mark.parametrize("outer", [[9.0, 9, 9, 7, 5, 5, 4], [50.0, 20, 20, 10, 3, 3, 3], [1.0] * 7, [0.0] * 7])
 def test_copies_are_found_at_any_scale(outer: list[float], dtype: Any, scale: float) -> None:
     """From one start only one of several equal eigenvalues can be reached."""
     n_calls, inner = 0, np.linspace(-1, 1, 3000) * (max(outer) > 1)

@@ -98,7 +98,7 @@ def copied_rows(plan: Plan) -> Iterator[Finding]:
     """Find rows that become the same as another though they were not nearly so, nor zero, before."""
     names: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, shape in ((name, next(iter(plan.shapes(name)), ())) for name in plan.expected):
-        held = [(step, t) for step, t in plan.read(name, shape) if not (t.is_zero or (t.lines and t.lines.levels > 0))]
+        held = [(step, tensor) for step, tensor in plan.read(name, shape) if not tensor.is_zero]
         if len(shape) < 2 or len(held) < 2:
             continue
         lines = [tensor.lines or NONE for _, tensor in held]
@@ -108,8 +108,8 @@ def copied_rows(plan: Plan) -> Iterator[Finding]:
             step, tensor = held[k]
             # Rows that nobody uses are the same from the first update on, or from a change of plan on.
             is_meant = step in plan.changes or (k == 1 and same[k:].min() == same[k])
-            is_sparse = (tensor.values() == 0).mean() >= tuning.MIN_ZERO_SHARE
-            if same[k] <= same[:k].max() or is_meant or is_sparse:
+            is_coarse = (tensor.values() == 0).mean() >= tuning.MIN_ZERO_SHARE or lines[k - 1].levels > 0
+            if same[k] <= same[:k].max() or is_meant or is_coarse:
                 continue
             if min((same - zero)[k] - (same - zero)[k - 1], (nearly - zero)[k] - (nearly - zero)[k - 1]) > 0:
                 last = next((j for j in range(k + 1, len(held)) if same[j] <= same[k - 1]), len(held))
