@@ -112,6 +112,13 @@ def test_rows_that_are_equal_are_not_quantised(rows: Callable[[int, torch.Tensor
     assert ("copied rows", (MIDDLE,), EMBEDDING) in found
 
 
+def test_one_huge_matrix_makes_no_copies_of_other_steps() -> None:
+    few = dict(list(healthy().items())[:10])
+    step, first = list(few)[4], next(iter(few.values()))
+    found = faults_of(changed(few, [step], **{MATRIX: 3e38 * first[MATRIX].sign()}))
+    assert {steps for _, steps, _ in found} == {(step,)}
+
+
 def test_blocks_that_stay_zero_are_pruned_and_the_end_of_a_file_is_lost() -> None:
     def zero(rows: slice = slice(None), columns: slice = slice(None)) -> Change:
         def change(tensor: torch.Tensor) -> torch.Tensor:

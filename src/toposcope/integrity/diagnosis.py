@@ -123,7 +123,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
     beside = models_beside(places_beside(opened), summaries, deep=deep)
-    too_few = f"the way of the weights is not judged: that takes {tuning.MIN_HISTORY} checkpoints"
+    too_few = f"the path of the weights is not judged: that takes {tuning.MIN_HISTORY} checkpoints"
     return Diagnosis(
         *(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings),
         coverage=coverage.sentence() if (coverage := coverage_of(summaries)) else "",

@@ -19,10 +19,12 @@ def copied(histories: Sequence[History]) -> list[Suspect]:
         moves, elapsed, floor = history.squared_moves, np.diff(history.steps), history.rounding_floor()
         for lag, distances in enumerate(history.lagged_distances(2 * tuning.NEARBY), start=1):
             # As far as it moves before, between or after them, whichever is slowest, if its way were straight.
-            paces = np.pad(moves / elapsed**2, 2, constant_values=np.inf)
+            paces = np.pad(moves / elapsed**2, 2, constant_values=-np.inf)
             windows = sliding_window_view(paces, lag + 4)
-            parts = [windows[:, :2], windows[:, -2:], *([windows[:, 2:-2]] if lag > 1 else [])]
-            slowest = np.min([part.max(axis=1) for part in parts], axis=0)
+            parts = [windows[:, :2].max(axis=1), windows[:, -2:].max(axis=1)]
+            # A single checkpoint that is far away makes no others copies.
+            parts += [np.median(windows[:, 2:-2], axis=1)] if lag > 1 else []
+            slowest = np.min([np.where(part >= 0, part, np.inf) for part in parts], axis=0)
             usual = slowest * np.minimum(elapsed[: len(distances)], elapsed[lag - 1 :]) ** 2
             for k in np.flatnonzero((distances > 0) & (distances + floor[lag:] < tuning.MAX_COPY**2 * usual)).tolist():
                 layers[int(history.steps[k]), int(history.steps[k + lag])].append(history.name)

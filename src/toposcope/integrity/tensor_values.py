@@ -117,8 +117,9 @@ def _directions(width: int) -> NDArray[np.float32]:
 def _copies(places: NDArray[Any]) -> list[tuple[int, int]]:
     """Count the rows of each matrix that are the same as another, and nearly, by where they lie in some directions."""
     ordered = np.take_along_axis(places, np.argsort(places[..., :1], axis=1), axis=1)
-    apart, size = np.abs(np.diff(ordered, axis=1)).max(axis=-1), np.abs(ordered[:, 1:]).max(axis=-1)
-    same, nearly = ((apart <= share * size).sum(axis=1).tolist() for share in (SAME, NEARLY))
+    with np.errstate(all="ignore"):  # of values that are not finite
+        apart, size = np.abs(np.diff(ordered, axis=1)).max(axis=-1), np.abs(ordered[:, 1:]).max(axis=-1)
+    same, nearly = (((apart <= share * size) & (size < np.inf)).sum(axis=1).tolist() for share in (SAME, NEARLY))
     return list(zip(same, nearly, strict=True))
 
 
