@@ -7,14 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import pytest
-from nested_populations import nested
 from small_studies import write_series
 
 import toposcope as ts
-from toposcope.analysis.nested_models.tables import MODELS, NestedModels, nested_models
-from toposcope.analysis.nested_models.verdicts import nested_verdicts
 from toposcope.checkpoints import Checkpoint
 from toposcope.engine.cluster import engine_named
 from toposcope.engine.pool import Workers
@@ -43,9 +39,8 @@ def absent(monkeypatch: pytest.MonkeyPatch, package: str) -> str:
 
 def test_every_extra_brings_what_the_message_says() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    distribution = {"sklearn": "scikit-learn"}
     for package, (_, extra) in EXTRAS.items():
-        assert any(brought.startswith(distribution.get(package, package)) for brought in extras[extra])
+        assert any(brought.startswith(package) for brought in extras[extra])
     (everything,) = extras["all"]
     assert everything == f"toposcope[{','.join(sorted(set(extras) - {'all', 'dev', 'docs'}))}]"
 
@@ -141,15 +136,3 @@ def test_a_package_is_no_version_where_it_is_not_installed(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "gudhi", None)
     assert "gudhi" not in versions()
     assert {"Python", "numpy"} < versions().keys()
-
-
-def test_boosting_has_a_row_that_says_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toposcope.analysis.nested_models.tables.FRACTIONS", (0.3, 0.5))
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    fitted: NestedModels = nested_models(nested("nothing", 60))
-    boosted = fitted.models.filter(learner="boosting")
-    assert set(boosted.get_column("model")) == {"not installed; pip install 'toposcope[boosting]'"}
-    assert set(boosted.get_column("fraction")) == {0.3}
-    empty = [name for name in MODELS if name not in {"target", "fraction", "left_out", "learner", "model", "n_runs"}]
-    assert boosted.select(pl.all_horizontal(pl.col(empty).is_null())).to_series().all()
-    assert len(nested_verdicts(fitted)) > 0

@@ -7,14 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from nested_populations import nested
 from safetensors.numpy import save_file
 
 import toposcope as ts
-from toposcope.analysis import tuning
-from toposcope.analysis.nested_models import tables
-from toposcope.analysis.nested_models.fitting import boosted_predictions, is_boosted
-from toposcope.analysis.nested_models.tables import problems_of
 from toposcope.checkpoints import Checkpoint
 from toposcope.study.measuring import measure_series
 from toposcope.study.new_study import open_series
@@ -74,14 +69,6 @@ def test_h3() -> None:
     void = ts.rips(cross_polytope, max_dimension=3)[3]
     np.testing.assert_array_equal(void.pairs, [[np.sqrt(2), 2.0]])
     assert void.engine == "gudhi"
-
-
-def test_boosting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "FRACTIONS", tuning.BOOSTED_FRACTIONS[1:2])
-    problem = problems_of(nested("nothing", 60))[0][0]
-    assert is_boosted(problem)
-    for predicted in boosted_predictions(problem).values():
-        assert np.isfinite(predicted).all()
 
 
 def test_ray(folder: Path, tmp_path: Path) -> None:

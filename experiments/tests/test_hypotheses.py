@@ -20,7 +20,7 @@ PUBLISHED = Published(subject="hidden_states", correlations={"H1.entropy": dict.
 
 def judged(
     *, count: float = -1, total: float = 1, rho: float = 0.9, rank: float = 0.5, rho_step: float = 0.3,
-    verdict: str = "beyond trend", p_size: float = 0.001, p_loss: float = 0.001, directions: str = "down up",
+    verdict: str = "beyond trend", p_size: float = 0.001, directions: str = "down up",
     p_turn: float = 0.01, lacking: str = "",
 ) -> list[tuple[str, str]]:  # fmt: skip
     """Return verdict and reason of each hypothesis on a made-up study that lacks one of its inputs."""
@@ -35,18 +35,16 @@ def judged(
         for run in RUNS for name in NAMES if name != lacking
     ]  # fmt: skip
     association = pl.DataFrame(rows).clear() if lacking == "association" else pl.DataFrame(rows)
-    place = [{"feature": "published H1.entropy", "by": by, "rho_size": 0.9, "p_size": p, "p_least": 0.001}
-             for by, p in (("step", p_size), ("loss", p_loss))]  # fmt: skip
+    scaling = pl.DataFrame([{"quantity": "published H1.entropy", "rho": 0.9, "p_exact": p_size, "p_least": 0.001}])
     turns = [{"run": run, "feature": "published H1.total", "n_turns": directions.count(" "),
               "directions": directions, "p_1": p_turn} for run in RUNS]  # fmt: skip
     sizes = {} if lacking == "sizes" else RUNS
     none = pl.DataFrame()
     case = StudyEvidence(
-        association, none, known, subject="hidden_states", published=PUBLISHED, sizes=sizes,
-        named=[] if lacking == "runs" else list(RUNS), phases=none, change_points=none, predictions=none,
+        association, scaling.clear() if lacking == "scaling" else scaling, known, subject="hidden_states",
+        published=PUBLISHED, sizes=sizes, named=[] if lacking == "runs" else list(RUNS), phases=none, change_points=none, predictions=none,
     )  # fmt: skip
-    collapse = None if lacking == "collapse" else pl.DataFrame(place)
-    found = hypotheses(case, collapse, None if lacking == "turns" else pl.DataFrame(turns))
+    found = hypotheses(case, None if lacking == "turns" else pl.DataFrame(turns))
     return [(verdict, why) for _, verdict, why in found]
 
 
@@ -57,7 +55,6 @@ def judged(
         (1, {"count": 1}, FALLS),
         (1, {"count": 0, "total": 0}, UNDETERMINED),
         (2, {"p_size": 0.5}, FALLS),
-        (2, {"p_loss": 0.5}, EXPLAINED),
         (3, {"rank": 0.95}, FALLS),
         (3, {"rho_step": -0.98}, EXPLAINED),
         (3, {"verdict": "cannot be told"}, UNDETERMINED),
@@ -73,7 +70,7 @@ def test_each_is_judged_by_its_own_measure(number: int, changed: dict[str, Any],
 @pytest.mark.parametrize(
     ("lacking", "numbers"),
     [
-        ("runs", {1, 3, 4}), ("sizes", {2}), ("collapse", {2}), ("association", {3}), ("H1.entropy", {3}),
+        ("runs", {1, 3, 4}), ("sizes", {2}), ("scaling", {2}), ("association", {3}), ("H1.entropy", {3}),
         ("effective_rank", {3}), ("turns", {4}), ("H1.total", {4}), ("H1.count", set()),
     ],
 )  # fmt: skip

@@ -6,13 +6,12 @@ import pytest
 from commands import called
 from property_examples import THOROUGH
 
-from toposcope.analysis.nested_models.fitting import WITH_PROJECTIONS, WITH_TWIN
+from toposcope.analysis.between_runs.verdict import sentence, topology_rows
 from toposcope.analysis.verdict import BEYOND, NONE, TREND
 from toposcope.study import Study
 from toposcope_experiments import shipped_study
 
 N_RUNS = 64
-"""With 40, a third of the planted features is missed."""
 
 
 @pytest.mark.slow
@@ -27,20 +26,14 @@ def test_controls_of_the_shipped_population(tmp_path_factory: pytest.TempPathFac
     assert done.code == 0, done.err
     faults = Study.load(folder / "study").findings().filter(severity="fault")
     assert faults.is_empty(), "nothing was damaged"
-    tables = folder / "study" / "report" / "tables"
-    verdicts = pl.read_csv(tables / "nested_verdicts.csv")
-    final = verdicts.row(0, named=True)
-    assert final["target"] == "final validation loss"
-    assert final["verdict"] in {BEYOND, TREND, NONE}
-    assert final["sentence"] in (folder / "study/report/report.md").read_text().replace("\\_", "_")
-    assert (final["n_runs"], final["n_fractions"]) == (N_RUNS, 7)
-    for row in verdicts.filter(pl.col("n_runs").is_not_null()).iter_rows(named=True):
-        assert row["n_shuffled_found"] <= 0.1 * row["n_shuffled"] > 0, "topology of other runs finds nothing"
-        assert row["n_planted_found"] >= 0.8 * row["n_planted"] > 0, "planted features are found"
-        assert row["skill_projections"] is not None
-        assert row["skill_twin"] is not None
-    models = pl.read_csv(tables / "nested_models.csv", infer_schema_length=None)
-    assert {WITH_PROJECTIONS, WITH_TWIN} <= set(models["model"])
-    compared = models.filter(pl.col("p_adjusted").is_not_null())
-    for control in ("projections", "twin"):
-        assert compared[f"p_beside_{control}"].is_not_null().all(), "topology is compared with each control"
+    table = pl.read_csv(folder / "study/report/tables/between_runs.csv", infer_schema_length=None)
+    final = table.filter(target="final validation loss", held_out="runs")
+    assert set(final["verdict"]) <= {BEYOND, TREND, NONE}
+    assert sentence(final) in (folder / "study/report/report.md").read_text().replace("\\_", "_")
+    assert set(final["n_runs"]) == {N_RUNS}
+    assert final["fraction"].n_unique() == 7
+    tested = topology_rows(table)
+    assert tested["detectable"].is_between(0, 0.6).all(), "planted features are found"
+    assert {"random projections", "placebo twin"} <= set(table["added"])
+    for probe in ("random_projections", "placebo_twin"):
+        assert tested[f"low_over_{probe}"].is_not_null().all(), "topology is compared with each placebo"

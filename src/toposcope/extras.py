@@ -11,7 +11,6 @@ EXTRAS = {
     "transformers": ("transformers", "hf"),
     "datasets": ("datasets", "hf"),
     "gudhi": ("GUDHI", "h3"),
-    "sklearn": ("scikit-learn", "boosting"),
     "ray": ("Ray", "ray"),
     "tensorboard": ("TensorBoard", "tensorboard"),
 }

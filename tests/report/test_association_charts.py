@@ -18,7 +18,6 @@ from toposcope.report.sections.association import (
     partial_correlation_chart,
     topology_against_spectra_charts,
 )
-from toposcope.report.sections.between_runs import between_runs_charts
 
 
 def channels(colour: str) -> np.ndarray:
@@ -132,16 +131,6 @@ def test_topology_against_spectra_says_how_often_it_is_stronger() -> None:
         "h0-total-against-spectra", "h1-total-against-spectra", "h1-entropy-against-spectra",
     ]  # fmt: skip
     assert h0.render("svg").startswith(b"<svg")
-
-
-def test_between_runs_alone_and_given_the_loss() -> None:
-    alone, given = between_runs_charts(material(3))
-    assert alone.title == "Alone, 5 of 5 features go with the final loss"
-    assert given.title == "Given the loss and the controls, 1 of 5 features goes with the final loss"
-    assert {row["rho"] for row in rows_of_chart(given, "rho") if row["feature"] == "H0 total"} == {0.8}
-    assert rows_of_chart(given, "low") == [{"low": -0.6, "high": 0.6}]
-    assert "step" in str(alone.spec()["layer"][-1]["encoding"]["x"]["field"])
-    assert alone.render("svg").startswith(b"<svg")
 
 
 def test_comparisons_with_the_step_are_not_counted() -> None:

@@ -1,91 +1,101 @@
-"""What the report says of runs at equal step: first where it can be asked, else what would make it possible."""
+"""What the report says of topology between runs: first where it can be asked, else what would make it possible."""
 
 import dataclasses
+from functools import cache, partial
+from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from made_studies import study as small_study
-from made_up_populations import Array, population, uninformative, wandering
-from section_tools import section_of, summary, with_tables
+from made_up_material import material
+from run_populations import Carried, frames
+from section_tools import all_tables, section_of, with_tables
 
-from toposcope.analysis import between_runs_step_table, between_runs_table
+from toposcope.analysis.between_runs.verdict import KNOWN
+from toposcope.analysis.verdict import BEYOND, NONE
+from toposcope.report.composing import Page
+from toposcope.report.document import Picture
+from toposcope.report.first_screen import first_screen
 from toposcope.report.not_made import not_made_table, sentences
+from toposcope.report.section import Tables
 from toposcope.report.sections.between_runs import SECTION, between_runs_charts
 from toposcope.report.study_data import StudyData
 
-
-def informative(rng: np.random.Generator, loss: Array, rate: Array, hidden: Array) -> dict[str, Array]:
-    made = uninformative(rng, loss, rate, hidden)
-    return {"rips H0.total": hidden[:, None] + 0.2 * wandering(rng, loss.shape), **made}
+BEGINNING = "Topology says more about the final validation loss than the loss so far, "
 
 
-def of_population(n_runs: int, *, informed: bool, sizes: tuple[int, ...] = (3000,)) -> StudyData:
-    """Return a study of a population, with its two tables."""
-    found, log, runs = population(informative if informed else uninformative, n_runs, 8, 1, sizes=sizes)
+@cache
+def of_population(topology: Carried, n_runs: int, **options: Any) -> StudyData:
+    """Return a study of a population whose table is computed when it is read."""
+    found, log, runs = frames(topology, n_runs, **options)
     of = dataclasses.replace(small_study("nothing"), trajectories=found, log=log, runs=runs)
-    tests, steps = between_runs_table(found, log, runs), between_runs_step_table(found, log, runs)
-    return with_tables(of, {"between_runs": tests, "between_runs_by_step": steps})
+    given = {name: partial(itself, frame) for name, frame in all_tables(**of.tables).items()}
+    object.__setattr__(of, "tables", Tables(of, given | dict(SECTION.tables)))
+    return of
 
 
-@pytest.fixture(scope="module")
-def informed() -> StudyData:
-    return of_population(20, informed=True)
+def itself(frame: pl.DataFrame, _: StudyData) -> pl.DataFrame:
+    return frame
 
 
-def test_information_between_runs_is_said_first(informed: StudyData) -> None:
-    first = summary(informed)[0]
-    assert first.startswith(
-        "Topology says more about the final validation loss than the loss, the learning rate and the weight norm at "
-        "the same step: between 20 runs of one size at equal step, 1 of 8 topological features does so (H0 total)."
-    )
-    assert "With 20 runs a rank correlation of 0." in first
-    assert first.endswith("Of 1 plain quantity (norms, spectra), none carries any given the same.")
-    assert "decides; a control is tested given the others; p is by permuting the runs" in str(
-        section_of("between-runs", informed)
-    )
-    assert "Between runs, at level 0.05" in str(section_of("methods", informed))
-
-
-def test_no_information_is_said_with_what_would_have_been_detected() -> None:
-    first = summary(of_population(12, informed=False))[0]
-    assert first.startswith(
-        "Topology goes with the final validation loss, but says no more about it than the loss, the"
-    )
-    assert "With 12 runs a rank correlation of 0." in first
-
-
-def test_sizes_are_named() -> None:
-    first = summary(of_population(16, informed=False, sizes=(3000, 7000)))[0]
-    assert ": between 16 runs of 2 sizes, each among those of its size, at equal step, alone " in first
-
-
-def test_where_no_test_could_be_made_none_is_claimed(informed: StudyData) -> None:
-    undefined = {"verdict": pl.lit("cannot be told"), "reason": pl.lit("the same in all runs")}
-    of = with_tables(informed, {"between_runs": informed.tables["between_runs"].with_columns(**undefined)})
-    first = summary(of)[0]
-    assert first.startswith("Whether topology says more about")
-    assert first.endswith("cannot be told: the same in all runs.")
-
-
-def test_few_runs_are_one_line_of_the_methods() -> None:
-    few = of_population(5, informed=False)
-    assert section_of("between-runs", few) is None
-    assert between_runs_charts(few) == []
-    assert not any("Between" in sentence for sentence in summary(few))
-    (said,) = [one for one in sentences(not_made_table(few, [SECTION])) if "between_runs_by_step" in one]
-    assert "needs more runs: 5 runs can be compared at equal step; it takes 8 runs of one size" in said
-
-
-def test_runs_that_are_left_out_are_named(informed: StudyData) -> None:
+@pytest.mark.slow
+def test_a_gain_is_said_first_and_drawn() -> None:
+    of = of_population("the hidden", 40, projections="nothing", twin="nothing")
+    composed = Page([SECTION], of).compose()
+    assert composed.summary[0].startswith(f"{BEGINNING}the schedule and plain quantities of the weights: at ")
+    assert composed.sections[0].finding == f"{BEGINNING}schedule and norms"
+    charts = [block.chart.name for block in composed.sections[0].blocks if isinstance(block, Picture)]
+    assert charts == ["between-runs-skill", "between-runs-errors"]
+    assert set(composed.tables) == {"between_runs"}
+    screen = first_screen(of)
+    assert screen.first == "Topology says more about the final loss than the loss so far, schedule and norms."
+    assert screen.second.startswith("Over 40 runs and 6 fractions ")
+    assert "% smaller, at " in screen.second
     status = pl.when(run="run-3").then(pl.lit("diverged")).otherwise("status")
-    changed = dataclasses.replace(informed, runs=informed.runs.with_columns(status=status))
+    changed = with_tables(dataclasses.replace(of, runs=of.runs.with_columns(status=status)), of.tables)
+    object.__setattr__(changed, "_computed", {})
     assert "Excluded: run-3 (diverged)." in str(section_of("between-runs", changed))
 
 
-def test_the_figure_names_its_features(informed: StudyData) -> None:
-    alone, given = between_runs_charts(informed)
-    assert alone.title == "Alone, 1 of 2 features goes with the final loss"
-    assert given.title == "Given the loss and the controls, 1 of 2 features goes with the final loss"
-    assert "across 20 runs" in given.alt
-    assert "H0 total" in str(given.spec()["datasets"])
+def of_verdict(verdict: str, reason: str = "") -> StudyData:
+    of = material(9, 4)
+    table = of.tables["between_runs"].with_columns(verdict=pl.lit(verdict), reason=pl.lit(reason))
+    return with_tables(of, {"between_runs": table})
+
+
+@pytest.mark.parametrize(
+    ("of", "summary", "second"),
+    [
+        (material(9, 4), f"no more about it than {KNOWN}: added to the loss so far alone, at 10% of training rips H0 "
+         "makes the error 50% smaller (40% to 60%, adjusted p 0.01), over 9 runs. Given all of these, a gain of 20%",
+         "rips H0 added to the loss so far alone makes the error 50% smaller, at 10% of training."),
+        (of_verdict(NONE), "over 9 runs and 3 fractions its skill is 0.0% to 0.0%, the lowest adjusted p 0.5. Given "
+         "all of these, a gain of 20% would have been detected 4 times in 5.",
+         "Over 9 runs and 3 fractions a gain of 20% would have been detected at best, and none was."),
+        (of_verdict(BEYOND), f"than {KNOWN}: at 10% of training rips H0 makes", "rips H0 makes the error 0% smaller"),
+    ],
+)  # fmt: skip
+def test_sentences_follow_the_table(of: StudyData, summary: str, second: str) -> None:
+    assert summary in Page([SECTION], of).summary()[0]
+    assert second in first_screen(of).second
+    assert "Between runs, at level 0.05" in str(section_of("methods", of))
+
+
+def test_charts_show_topology_given_the_loss_alone_and_given_everything() -> None:
+    skills, errors = between_runs_charts(material(9, 4))
+    assert skills.title.startswith("Topology goes with the final validation loss")
+    assert (
+        "rips H0, given the loss alone, rips H0, given everything else, random projections, placebo twin" in skills.alt
+    )
+    assert errors.title == "With norms and spectra the error of the final validation loss falls from 0.045 to 0.005"
+
+
+@pytest.mark.parametrize("n_runs", [3, 11])
+def test_few_runs_are_one_line_of_the_methods(n_runs: int) -> None:
+    of = of_population("the hidden", n_runs)
+    composed = Page([SECTION], of).compose()
+    assert not composed.sections
+    assert not composed.summary
+    (said,) = sentences(not_made_table(of, [SECTION]))
+    assert said == f"not made: between_runs: needs 12 runs to compare; {n_runs} runs can be"
+    assert "the loss so far" not in first_screen(of).first

@@ -17,10 +17,7 @@ from toposcope.report.charts.headlines import headline_chart
 from toposcope.report.study_data import StudyData
 
 DRAW: dict[str, Callable[[StudyData], Any]] = {
-    f"{section.anchor}-{i}": draw
-    for section in CORE
-    if section.anchor != "nested-models"  # whose tables take a population
-    for i, draw in enumerate(section.charts)
+    f"{section.anchor}-{i}": draw for section in CORE for i, draw in enumerate(section.charts)
 } | {"headlines": headline_chart}
 OF_STATES = ("representations",)
 HOSTILE = "</script>'\"datum[run] || {{x}}"

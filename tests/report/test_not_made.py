@@ -31,7 +31,7 @@ STUDIES = {
     "nothing": (WHOLE, {}),
     "size": (
         replace(WHOLE, runs=WHOLE.runs.with_columns(n_parameters=pl.lit(None, pl.Int64))),
-        dict.fromkeys(("scaling", "matched", "collapse"), "the number of parameters of"),
+        {"scaling": "the number of parameters of"},
     ),
     "loss": (
         with_trajectories(lambda t: replace(t, targets={})),
@@ -41,10 +41,10 @@ STUDIES = {
     "covariates": (with_trajectories(lambda t: replace(t, covariates={})), {}),
     "checkpoints": (
         with_trajectories(first_checkpoints),
-        dict.fromkeys(("matched", "collapse", "layer_onsets"), "measured checkpoints"),
+        {"layer_onsets": "measured checkpoints"},
     ),
     "complete": (replace(WHOLE, runs=WHOLE.runs.with_columns(status=pl.lit("running"))), {"scaling": "complete runs"}),
-    "runs": (replace(WHOLE, trajectories=[], runs=WHOLE.runs.clear()), {"matched": "2 sizes; 0 known"}),
+    "runs": (replace(WHOLE, trajectories=[], runs=WHOLE.runs.clear()), {"scaling": "3 sizes; 0 known"}),
     "log": (replace(WHOLE, log=WHOLE.log.clear()), {}),
 }
 
@@ -62,4 +62,4 @@ def test_an_analysis_that_is_not_made_names_what_it_lacks(without: str) -> None:
     assert [name for name, words in expected.items() if words not in lacks[name]] == []
     assert [name for name, lacking in lacks.items() if lacking == NO_ROW] == []
     assert len(sentences(found)) <= len(set(lacks.values()))
-    assert {"curvature", "landscape", "nested_models"} <= lacks.keys()
+    assert {"curvature", "landscape", "between_runs"} <= lacks.keys()

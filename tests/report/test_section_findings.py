@@ -79,9 +79,9 @@ def test_the_association_says_what_is_beyond_the_trend(rule: str, text: str) -> 
     assert finding("association", associated(rule)) == text
 
 
-def test_between_runs_counts_what_is_left_given_the_controls() -> None:
+def test_between_runs_says_what_topology_adds() -> None:
     text = finding("between-runs", material(9, 4))
-    assert text == "1 of 8 topological features goes with the final loss given loss and controls"
+    assert text == "Topology goes with the final validation loss, but says no more about it than loss and norms"
 
 
 def test_the_doctor_counts_runs_with_faults_and_failures() -> None:

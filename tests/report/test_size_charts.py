@@ -23,11 +23,11 @@ from toposcope.report.charts.diagrams import (
 )
 from toposcope.report.sections.layers import random_matrix_charts, unusual
 from toposcope.report.sections.phases import change_point_chart, described
-from toposcope.report.sections.scaling import cross_size_charts, nearest, scaling_charts, trend
+from toposcope.report.sections.scaling import scaling_charts, trend
 from toposcope.report.study_data import StudyData
 
 OF_WEIGHTS = (change_point_chart, scaling_charts, random_matrix_charts, diagram_chart, betti_charts)
-OF_STATES = (state_diagram_chart, state_betti_charts, cross_size_charts)
+OF_STATES = (state_diagram_chart, state_betti_charts)
 
 
 def all_charts(of: StudyData, draw: Any) -> dict[str, Chart]:
@@ -60,10 +60,6 @@ def test_charts_of_hidden_states() -> None:
     drawn = all_charts(with_states(material(3)), OF_STATES)
     assert drawn["state-diagrams"].title.startswith("H0 total ")
     assert drawn["state-betti-h0"].title.startswith("Hidden states: components merge at ")
-    assert [c.title for n, c in drawn.items() if n.startswith("sizes")] == [
-        f"{name} of different sizes lies nearest at equal loss"
-        for name in ("RankMe of hidden states (control)", "H0 total of hidden states", "H1 total of hidden states")
-    ]
     for chart in drawn.values():
         check_chart(chart)
 
@@ -104,22 +100,6 @@ def test_the_power_law_passes_through_its_own_values() -> None:
 )
 def test_a_title_names_a_direction_only_where_there_is_one(rho: float, words: str) -> None:
     assert trend({"rho": rho}) == words
-
-
-def test_sizes_that_cannot_be_compared_are_not_said_to_be_near() -> None:
-    assert nearest({"step": 0.5}) == "is compared at equal step only"
-    assert nearest({}) == "cannot be compared"
-
-
-def test_equal_tokens_that_are_equal_steps_are_not_drawn_twice() -> None:
-    study = with_states(material(3))
-    for per_step, columns in (((512, 512, 512), 2), ((512, 512, 1024), 3)):
-        runs = [
-            dataclasses.replace(t, tokens=n * t.steps.astype(float))
-            for t, n in zip(study.trajectories, per_step, strict=True)
-        ]
-        (first, *_) = charts_of(cross_size_charts, dataclasses.replace(study, trajectories=runs)).values()
-        assert first.spec()["columns"] == columns
 
 
 def test_lost_diagrams_are_no_obstacle() -> None:

@@ -97,14 +97,6 @@ def test_association_tables_have_the_scale_where_there_is_one() -> None:
     }  # fmt: skip
 
 
-def test_sizes_are_listed_by_every_clock(study: StudyData) -> None:
-    (table,) = (t for t in tables(section_of("scaling", study)) if t.name == "collapse")
-    assert [row[1] for row in table.rows[:3]] == ["step", "tokens", "loss"]
-    assert table.rows[2][6] == "0.100"
-    nothing = with_tables(without(study, "collapse"), {"scaling": study.tables["scaling"].clear()})
-    assert section_of("scaling", nothing) is None
-
-
 def test_tests_of_topology_against_spectra_stand_side_by_side(study: StudyData) -> None:
     (block,) = against_spectra(study.tables["comparisons"])
     assert isinstance(block, Details)

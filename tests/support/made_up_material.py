@@ -8,10 +8,9 @@ import polars as pl
 from named_features import by_feature, by_group
 from section_tools import all_tables
 
-from toposcope.analysis.between_runs import GIVEN, STEP_SCHEMA
-from toposcope.analysis.between_runs import SCHEMA as BETWEEN_RUNS
+from toposcope.analysis.between_runs.gain import SCHEMA as BETWEEN_RUNS
+from toposcope.analysis.between_runs.verdict import KNOWN
 from toposcope.analysis.layers import onset_table
-from toposcope.analysis.matched import COLLAPSE, MATCHED
 from toposcope.analysis.phases import NP_MEAN, move_table
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
@@ -102,26 +101,24 @@ def association(found: list[Trajectory]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def between_runs(found: list[Trajectory]) -> dict[str, pl.DataFrame]:
-    """Return correlations across runs at equal step: alone all features go with the final loss, given it one does."""
-    rows, steps = [], []
-    for j, feature in enumerate(found[0].features):
-        row: dict[str, Any] = {"feature": str(feature), "kind": feature.kind, "n_runs": len(found), "reason": ""}
-        for given, rho in zip(GIVEN, (0.9, 0.4, 0.8 if j == 1 else 0.1), strict=True):
-            row |= {f"n_steps{given}": len(found[0].steps), f"rho{given}": rho, f"band{given}": 0.6}
-            row |= {
-                f"p{given}": 1 - rho,
-                f"p_adjusted{given}": 1 - rho if rho < 0.8 else 0.01,
-                f"detectable{given}": 0.8,
-            }
-        rows.append(row | {"verdict": "beyond trend" if j == 1 else "trend only"})
-        steps.append(
-            pl.DataFrame({
-                "feature": str(feature), "step": found[0].steps,
-                **{f"rho{given}": np.full(len(found[0].steps), row[f"rho{given}"]) for given in GIVEN},
-            }, schema=STEP_SCHEMA)
-        )  # fmt: skip
-    return {"between_runs": pl.DataFrame(rows, schema=BETWEEN_RUNS), "between_runs_by_step": pl.concat(steps)}
+def between_runs(found: list[Trajectory]) -> pl.DataFrame:
+    """Return what topology adds: half of the error given the loss alone, nothing given everything else."""
+    rows = [
+        dict.fromkeys(BETWEEN_RUNS)
+        | {"target": "final validation loss", "held_out": "runs", "given": given, "added": added, "fraction": fraction,
+           "n_runs": len(found), "n_groups": len(found), "n_columns": 2, "mae": mae * (1 - fraction),
+           "skill": skill, "low": skill - 0.1, "high": skill + 0.1, "p": p, "p_adjusted": p,
+           "detectable": 0.2 if given == "norms and spectra" else None, "verdict": "trend only",
+           "reason": KNOWN}
+        for fraction in (0.1, 0.5, 0.9)
+        for given, added, mae, skill, p in (
+            ("loss", "schedule", 0.1, 0.5, None), ("schedule", "norms and spectra", 0.05, 0.5, None),
+            ("norms and spectra", "random projections", 0.05, 0.0, None),
+            ("norms and spectra", "placebo twin", 0.05, 0.0, None), ("loss", "rips H0", 0.05, 0.5, 0.01),
+            ("norms and spectra", "rips H0", 0.05, 0.0, 0.5),
+        )
+    ]  # fmt: skip
+    return pl.DataFrame(rows, schema=BETWEEN_RUNS)
 
 
 def change_points(found: list[Trajectory]) -> pl.DataFrame:
@@ -218,14 +215,12 @@ def material(n_runs: int = 5, n_checkpoints: int = 30) -> StudyData:
     )
     tables = all_tables(
         association=association(found),
-        **between_runs(found),
+        between_runs=between_runs(found),
         moved=move_table(found),
         layer_onsets=onset_table(found, [NP_MEAN, feature_named("rips H0.total")]),
         change_points=change_points(found),
         scaling=scaling(found),
         references=references(found),
-        matched=pl.DataFrame(schema=MATCHED),
-        collapse=pl.DataFrame(schema=COLLAPSE),
     )
     return StudyData(
         trajectories=found,

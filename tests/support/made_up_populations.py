@@ -57,18 +57,3 @@ def population(
         rows.append((name, "family", sizes[place[i]], "complete", int(at[-1]), len(at)))
     schema = ["run", "kind", "n_parameters", "status", "last_step", "n_checkpoints"]
     return found, pl.concat(logs), pl.DataFrame(rows, schema=schema, orient="row")
-
-
-def uninformative(rng: np.random.Generator, loss: Array, rate: Array, hidden: Array) -> dict[str, Array]:
-    """Features that follow their own way, the loss, or the loss and the rate, each with noise of its own."""
-    own = wandering(rng, (6, *loss.shape))
-    relative = (loss - loss.mean(axis=0)) / loss.std(axis=0)
-    return {
-        "rips wandering": own[0],
-        "rips heavy": own[1] ** 5,
-        "rips steady": np.repeat(own[2][:, :1], loss.shape[1], axis=1),
-        "rips loss": relative + 0.3 * own[3],
-        "rips near_loss": np.exp(relative + 0.05 * own[4]),
-        "rips loss_and_rate": np.exp(relative + 0.5 * rate[:, None] + 0.3 * own[5]),
-        "rips distance": np.abs(relative),
-    }

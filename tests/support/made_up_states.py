@@ -11,7 +11,6 @@ from section_tools import with_tables
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.homology import Diagram
 from toposcope.report.study_data import StudyData
-from toposcope.study.kinds import kind_of
 
 STATES = "hidden_states"
 LABEL = f"{STATES}:layers=all"
@@ -83,39 +82,6 @@ def comparisons(found: Sequence[Trajectory]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def matched(found: Sequence[Trajectory], sizes: dict[str, int]) -> pl.DataFrame:
-    """Return values that depend on the size at equal step and tokens, and on nothing but the loss at equal loss."""
-    rows = [
-        (
-            f"{LABEL} {name}",
-            kind_of(STATES, name),
-            by,
-            level,
-            t.run,
-            sizes[t.run],
-            5 + level / 1000 + (k if by != "loss" else 0),
-        )
-        for name in ("rankme", "H0.total", "H1.total")
-        for by, levels in (("step", (1.0, 10.0, 100.0)), ("tokens", (1e4, 1e5, 1e6)), ("loss", (5.0, 4.0, 3.0)))
-        for level in levels
-        for k, t in enumerate(found)
-    ]
-    return pl.DataFrame(rows, schema=["feature", "kind", "by", "level", "run", "n_parameters", "value"], orient="row")
-
-
-def collapse() -> pl.DataFrame:
-    """Return the spread that goes with them."""
-    spreads = {"step": 0.8, "tokens": 0.7, "loss": 0.1}
-    rows = [
-        {"feature": f"{LABEL} {name}", "kind": kind_of(STATES, name), "by": by, "n_runs": 5, "n_levels": 3, "low": 1.0,
-         "high": 9.0, "spread": spread,
-         "rho_size": 0.5, "p_size": 0.1, "p_least": 0.05}
-        for name in ("rankme", "H0.total", "H1.total")
-        for by, spread in spreads.items()
-    ]  # fmt: skip
-    return pl.DataFrame(rows)
-
-
 def diagrams(before: Callable[..., dict[str, dict[str, Diagram]]]) -> Callable[..., dict[str, dict[str, Diagram]]]:
     """Return a reader of a cloud that doubles by the last checkpoint, beside the diagrams of weights."""
     deaths = np.sort(np.random.default_rng(1).uniform(0.5, 1, 30))
@@ -133,13 +99,7 @@ def diagrams(before: Callable[..., dict[str, dict[str, Diagram]]]) -> Callable[.
 def with_states(of: StudyData) -> StudyData:
     """Return a study of hidden states of the runs of a made-up study."""
     found = [of_states(t, i) for i, t in enumerate(of.trajectories)]
-    sizes = dict(of.runs.select("run", "n_parameters").iter_rows())
-    tables = {
-        "association": association(found),
-        "comparisons": comparisons(found),
-        "matched": matched(found, sizes),
-        "collapse": collapse(),
-    }
+    tables = {"association": association(found), "comparisons": comparisons(found)}
     labels = pl.DataFrame({"probe": ["hidden_states"], "options": ['{"layers":"all"}'], "label": [LABEL]})
     frame = of.frame.clear()
     made = dataclasses.replace(of, trajectories=found, frame=frame, labels=labels, diagrams=diagrams(of.diagrams))

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from toposcope.lazy import lazy_imports
 
 if TYPE_CHECKING:
-    from toposcope.analysis.between_runs import between_runs_step_table, between_runs_table
+    from toposcope.analysis.between_runs.gain import between_runs_table
     from toposcope.analysis.layers import reference_table
-    from toposcope.analysis.matched import collapse_table, matched_table
     from toposcope.analysis.phases import change_point_table, phase_table
     from toposcope.analysis.scaling import scaling_table
     from toposcope.analysis.table import association_table, comparison_table
@@ -16,12 +15,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Trajectory",
     "association_table",
-    "between_runs_step_table",
     "between_runs_table",
     "change_point_table",
-    "collapse_table",
     "comparison_table",
-    "matched_table",
     "phase_table",
     "reference_table",
     "scaling_table",

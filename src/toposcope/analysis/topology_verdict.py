@@ -5,11 +5,11 @@ from typing import NamedTuple
 import polars as pl
 
 from toposcope.analysis import association_verdict as rule
-from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, strongest
+from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED
 
-NESTED, BETWEEN, WITHIN = "nested models", "between runs", "within runs"
-"""The questions, from the strongest evidence to the weakest: what a forecast of the final loss gains, what goes with
-the final loss across runs, what goes with the loss along each run."""
+BETWEEN, WITHIN = "between runs", "within runs"
+"""The questions, the stronger evidence first: what a forecast of the final loss gains, what goes with the loss along
+each run."""
 NO_TEST, KEEPS_ONE = "no test is defined", "keeps one correlation"
 SCALED = "rho_top_eigenvalue"  # this column has a number for features of hidden states only
 
@@ -52,19 +52,9 @@ def within_runs(rows: pl.DataFrame) -> WithinRuns:
     return WithinRuns(verdict, "", verdict, drifting)
 
 
-def topology_verdict(nested: str, between: set[str], within: str) -> tuple[str, str]:
-    """Return the verdict on a study and the question that it answers: the strongest evidence that can be told.
-
-    Parameters
-    ----------
-    nested, within : str
-        Verdicts of nested models and within runs.
-    between : set of str
-        Those of the features that could be tested between runs.
-    """
-    if nested != UNDETERMINED:
-        return nested, NESTED
-    return (strongest(between), BETWEEN) if between else (within, WITHIN)
+def topology_verdict(between: str, within: str) -> tuple[str, str]:
+    """Return the verdict on a study and the question that it answers: the stronger evidence that can be told."""
+    return (within, WITHIN) if between == UNDETERMINED else (between, BETWEEN)
 
 
 def features_of(rows: pl.DataFrame) -> list[str]:

@@ -12,9 +12,11 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.association_verdict import GAPS, POWER
-from toposcope.analysis.topology_verdict import BETWEEN, NESTED, features_of, topology_verdict
+from toposcope.analysis.between_runs.columns import LOSS
+from toposcope.analysis.between_runs.verdict import deciding, topology_rows
+from toposcope.analysis.topology_verdict import BETWEEN, features_of, topology_verdict
 from toposcope.analysis.trajectory import WEIGHT_NORM
-from toposcope.analysis.verdict import BEYOND, LEVEL, MARKS, NONE, UNDETERMINED, VERDICTS, strongest, verdict_sentence
+from toposcope.analysis.verdict import BEYOND, MARKS, NONE, UNDETERMINED, VERDICTS, strongest, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import measured, primary
 from toposcope.report.document import Cell, Chip, FirstScreen, HeadlineRow, HeadlineTable
@@ -22,7 +24,7 @@ from toposcope.report.formats import UNDEFINED, interval, share, signed
 from toposcope.report.headline import H0, H1, NP, headline_features, named
 from toposcope.report.study_data import StudyData
 from toposcope.report.verdict import StudyVerdict, study_verdict
-from toposcope.wording import counted, examples
+from toposcope.wording import counted
 
 QUANTITIES = (NP.key, H0.key, H1.key, "rips H0.entropy", str(WEIGHT_NORM), "controls stable_rank")
 """The quantities of the first screen, where the study has them."""
@@ -32,60 +34,32 @@ STEP = "Training step"
 
 
 def first_screen(data: StudyData) -> FirstScreen:
-    """Return the verdict of a study: of nested models where it has one, else between runs at equal step, or within."""
-    within, between = study_verdict(data), _tested_between_runs(data)
-    nested = data.tables["nested_verdicts"]
-    row: dict[str, Any] = nested.row(0, named=True) if len(nested) else {"verdict": UNDETERMINED}
-    of_runs = set(between.get_column("verdict")) if len(between) else set()
-    verdict, question = topology_verdict(row["verdict"], of_runs, within.verdict)
+    """Return the verdict of a study: between runs where it has one, else within runs."""
+    within, between = study_verdict(data), data.tables["between_runs"]
+    final = between.filter(target=between.item(0, "target")) if len(between) else between
+    verdict = final.item(0, "verdict") if len(final) else UNDETERMINED
     sentences = within.sentence, within.details
-    if question == NESTED:
-        sentences = _of_nested_models(row, between)
-    elif question == BETWEEN:
-        sentences = _between_runs(verdict, between, within)
-    return FirstScreen(*sentences, tuple(_chips(within, between, data)))
+    if topology_verdict(verdict, within.verdict)[1] == BETWEEN:
+        sentences = _between_runs(final, within)
+    return FirstScreen(*sentences, tuple(_chips(within, data)))
 
 
-def _of_nested_models(row: dict[str, Any], between: pl.DataFrame) -> tuple[str, str]:
+def _between_runs(rows: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
     """Say what topology adds to a forecast of the final loss."""
-    first = verdict_sentence(row["verdict"], what="the final loss", known="the loss so far, schedule and norms")
-    seen = f"Over {row['n_runs']} runs and {counted(row['n_fractions'], 'fraction')}"
-    if row["verdict"] == NONE:
-        found = f"{seen} a gain of {share(row['detectable_least'])} would have been detected at best, and none was."
+    verdict, tested, row = rows.item(0, "verdict"), topology_rows(rows), deciding(rows)
+    first = verdict_sentence(verdict, what="the final loss", known="the loss so far, schedule and norms")
+    seen = f"Over {max(rows['n_runs'])} runs and {counted(tested['fraction'].n_unique(), 'fraction')}"
+    if verdict == NONE:
+        found = f"{seen} a gain of {share(min(tested['detectable'].drop_nans()))} would have been detected at best"
+        found += ", and none was."
     else:
-        found = f"{seen} the error is up to {share(row['skill'])} smaller, at {row['fraction']:.0%} of training."
-    if len(between):
-        beyond = len(between.filter(verdict=BEYOND))
-        says = "says" if beyond < 2 else "say"
-        found += f" At equal step {beyond or 'none'} of {len(between)} {says} more than loss and controls."
-    return f"{first}.", found
+        added = f"{row['added']}{' added to the loss so far alone' if row['given'] == LOSS else ''}"
+        found = f"{seen} {added} makes the error {share(row['skill'])} smaller, at {row['fraction']:.0%} of training."
+    return f"{first}.", found + (f" Within runs: {within.verdict}." if len(within.rows) else "")
 
 
-def _tested_between_runs(data: StudyData) -> pl.DataFrame:
-    table = data.tables["between_runs"]
-    return table.filter(pl.col("kind") == TOPOLOGY, pl.col("verdict") != UNDETERMINED) if len(table) else table
-
-
-def _between_runs(verdict: str, tested: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
-    first = verdict_sentence(verdict, what="the final loss", known="the loss at the same step")
-    beyond = features_of(tested.filter(verdict=BEYOND))
-    total, n_runs = counted(len(tested), "topological feature"), max(tested.get_column("n_runs"))
-    end = f" Within runs: {within.verdict}." if len(within.rows) else ""
-    if beyond:
-        does = "does" if len(beyond) == 1 else "do"
-        names = examples([named(feature) for feature in beyond])
-        return f"{first}.", f"Between {n_runs} runs, {len(beyond)} of {total} {does} so: {names}.{end}"
-    alone = len(tested.filter(pl.col("p_adjusted").fill_nan(1.0) < LEVEL))
-    goes = f"{alone or 'none'} of {total} {'goes' if alone < 2 else 'go'} with the final loss"
-    return f"{first}.", f"Between {n_runs} runs, {goes}, none once loss and controls are known.{end}"
-
-
-def _chips(within: StudyVerdict, between: pl.DataFrame, data: StudyData) -> list[Chip]:
-    chips = [runs_chip(data), *topology_chips(within)]
-    if len(between):
-        beyond = len(between.filter(verdict=BEYOND))
-        chips.append(Chip(f"{beyond:,}", f"{BEYOND}, between runs", "good" if beyond else "plain"))
-    return [*chips, doctor_chip(data), failures_chip(data)]
+def _chips(within: StudyVerdict, data: StudyData) -> list[Chip]:
+    return [runs_chip(data), *topology_chips(within), doctor_chip(data), failures_chip(data)]
 
 
 def topology_chips(within: StudyVerdict) -> list[Chip]:

@@ -141,11 +141,11 @@ def _says(of: pl.DataFrame, losses: pl.DataFrame) -> dict[str, float]:
     result = {name.replace("rho", prefix): np.nan for name in names for prefix in ("rho", "p")}
     strata = losses.select(pl.struct("n_parameters", "start").rank("dense")).to_series().to_numpy().astype(np.int64)
     final, last = losses["real"].to_numpy(), losses["raw"].to_numpy()
-    values = of.select("raw", "merged").to_numpy().T[:, None, :]
+    values = of.select("raw", "merged").to_numpy().T
     if len(of) != len(losses) or not np.isfinite(values).all() or not np.isfinite([final, last]).all():
         return result
-    for given, controls in (("", np.empty((0, 1, len(final)))), ("_given", last[None, None, :])):
-        found = correlate_across_runs(values, final, controls, strata)
-        for side, rho, p in zip(("raw", "merged"), found.mean, found.p, strict=True):
+    for given, controls in (("", None), ("_given", last[None])):
+        found = correlate_across_runs(values, final, strata, controls)
+        for side, rho, p in zip(("raw", "merged"), found.rho, found.p, strict=True):
             result |= {f"rho_{side}{given}": float(rho), f"p_{side}{given}": float(p)}
     return result

@@ -38,10 +38,9 @@ def claims(
     trajectories: Sequence[Trajectory],
     runs: pl.DataFrame,
     predictions: pl.DataFrame,
-    collapse: pl.DataFrame | None = None,
     turns: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Judge the published claims, or of hidden states the hypotheses, which need the tables `collapse` and `turns`."""
+    """Judge the published claims, or of hidden states the hypotheses, which need the table `turns`."""
     if published is None:
         return pl.DataFrame(schema=SCHEMA)
     known, published = {t.run: t for t in trajectories}, with_imported_traces(published, trajectories)
@@ -54,7 +53,7 @@ def claims(
         phases=phases, change_points=change_points, predictions=predictions,
     )  # fmt: skip
     if published.subject == STATES:
-        rows = [(number, *judged) for number, judged in enumerate(hypotheses(case, collapse, turns), 1)]
+        rows = [(number, *judged) for number, judged in enumerate(hypotheses(case, turns), 1)]
     else:
         made = declared(published)
         rows = [(number, *rule(case)) for number, rule in enumerate(RULES, 1) if made[number]]

@@ -18,7 +18,7 @@ TESTED = ("H1.entropy", "H1.total", "H1.count")  # of which sizes are published 
 HERE = "of a run that the publication names"
 
 
-def hypotheses(case: StudyEvidence, collapse: pl.DataFrame | None, turns: pl.DataFrame | None) -> list[Judgement]:
+def hypotheses(case: StudyEvidence, turns: pl.DataFrame | None) -> list[Judgement]:
     """Judge the four."""
     claimed = (
         "The topology of hidden states changes systematically in training: fewer loops, of larger total",
@@ -26,7 +26,7 @@ def hypotheses(case: StudyEvidence, collapse: pl.DataFrame | None, turns: pl.Dat
         f"Topology ({TOPOLOGY}) goes with the perplexity at least as closely as spectral measures",
         "The topology of hidden states has phases, as their spectra have: H1 total falls, then rises",
     )
-    judged = _change(case), _differ(case, collapse), _correlate(case), _turn(case, turns)
+    judged = _change(case), _differ(case), _correlate(case), _turn(case, turns)
     return [Judgement(claim, *each) for claim, each in zip(claimed, judged, strict=True)]
 
 
@@ -45,21 +45,20 @@ def _change(case: StudyEvidence) -> tuple[str, str]:
     return verdict, f"First against last checkpoint, p of the changes, adjusted: {'; '.join(each)}."
 
 
-def _differ(case: StudyEvidence, collapse: pl.DataFrame | None) -> tuple[str, str]:
+def _differ(case: StudyEvidence) -> tuple[str, str]:
     if (known := len({*case.sizes.values()})) < rules.MIN_SIZES:
         return _not_judged(f"{rules.MIN_SIZES} sizes that the publication names; {known} known")
     names = {str(_feature(case, run, quantity)) for run in case.sizes for quantity in TESTED}
-    rows = [] if collapse is None else collapse.filter(pl.col("p_size").is_finite()).to_dicts()
-    steps, losses = ([r for r in rows if r["by"] == by and r["feature"] in names] for by in ("step", "loss"))
-    if not steps:
-        return _not_judged(f"{', '.join(TESTED)} of these sizes at equal step")
-    p, least = adjusted(np.array([row["p_size"] for row in steps])).min(), min(row["p_least"] for row in steps)
-    each = [f"{row['feature']} {signed(row['rho_size'])}" for row in steps]
-    why = f"rho with size at equal step: {', '.join(each)}; least adjusted p {p:.2g}, at best {least:.2g}."
-    if not p < LEVEL:
-        return UNDETERMINED if least * len(steps) >= LEVEL else FALLS, why
-    same = losses and min(row["p_size"] for row in losses) >= LEVEL  # at equal loss they do not differ
-    return rules.EXPLAINED if same else STANDS, why
+    same_step = len({int(case.trajectories[run].steps[-1]) for run in case.sizes}) == 1
+    rows = [r for r in case.scaling.to_dicts() if same_step and r["quantity"] in names and np.isfinite(r["p_exact"])]
+    if not rows:
+        return _not_judged(f"{', '.join(TESTED)} of these sizes at the same last step")
+    p, least = adjusted(np.array([row["p_exact"] for row in rows])).min(), min(row["p_least"] for row in rows)
+    each = [f"{row['quantity']} {signed(row['rho'])}" for row in rows]
+    why = f"rho with size at the last step: {', '.join(each)}; least adjusted p {p:.2g}, at best {least:.2g}."
+    if p < LEVEL:
+        return STANDS, why
+    return UNDETERMINED if least * len(rows) >= LEVEL else FALLS, why
 
 
 def _correlate(case: StudyEvidence) -> tuple[str, str]:

@@ -66,16 +66,10 @@ def accuracy_table(measured: MeasuredRuns) -> pl.DataFrame:
     mean_accuracy = np.array([accuracy[places].mean() for places in members])
     table = {"feature": list(FEATURES), "kind": [KINDS[name] for name in FEATURES]}
     columns: dict[str, Vector] = {}
-    between = _correlated(means, mean_accuracy, np.zeros(len(members), dtype=np.int64))
-    for name, (rho, p) in {"conditions": between, "runs": _correlated(features, accuracy, strata)}.items():
+    between = correlate_across_runs(means, mean_accuracy, np.zeros(len(members), dtype=np.int64))
+    for name, (rho, p) in {"conditions": between, "runs": correlate_across_runs(features, accuracy, strata)}.items():
         columns |= {f"rho_{name}": rho, f"p_{name}": p, f"p_{name}_adjusted": adjusted(p)}
     return pl.DataFrame({**table, **columns})
-
-
-def _correlated(features: Matrix, target: Vector, strata: Indices) -> tuple[Vector, Vector]:
-    """Return rank correlations within strata and their permutation p."""
-    found = correlate_across_runs(features[:, None], target, np.empty((0, 1, len(target))), strata)
-    return found.rho[:, 0], found.p
 
 
 TRAINING = "training"  # folder of what was trained so far

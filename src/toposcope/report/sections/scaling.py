@@ -1,16 +1,14 @@
-"""Final values against the number of parameters, and sizes at equal step, tokens and loss."""
+"""Final values against the number of parameters."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import altair as alt
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.association import MIN_CHECKPOINTS
-from toposcope.analysis.matched import MIN_SIZES, collapse_table, matched_table
 from toposcope.analysis.scaling import scaling_table, sizes_of_complete
-from toposcope.analysis.trajectory import TEXT_LOSS, Trajectory
+from toposcope.analysis.trajectory import TEXT_LOSS
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
 from toposcope.probes.feature import NETWORK
@@ -18,15 +16,16 @@ from toposcope.report import formats
 from toposcope.report import headline as headlines
 from toposcope.report.association_tables import primary
 from toposcope.report.charts.series import run_names
-from toposcope.report.document import Block, folded, linked
-from toposcope.report.not_made import needs_checkpoints, needs_features, needs_sizes
+from toposcope.report.document import Block, linked
+from toposcope.report.not_made import needs_sizes
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
-from toposcope.report.tables import feature_of, headline_rows, interval_of, number_of, numbers, table, text_of
+from toposcope.report.tables import feature_of, headline_rows, interval_of, number_of, numbers, table
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
 from toposcope.report.tuning import MIN_STEADY
 from toposcope.wording import counted
 
+MIN_SIZES = 3  # fewer have only two orders, so that no correlation with size means anything
 MAX_LEGEND_RUNS = 12  # with more runs than this there is no legend
 STEMS = {headlines.NP.key: "neural-persistence", headlines.H0.key: "h0-total", headlines.H1.key: "h1-total"}
 
@@ -94,71 +93,6 @@ def trend(law: Mapping[str, Any]) -> str:
     return f"{verb} from size to size" if abs(rho) > 1 - 1e-9 else f"{verb} with size, with exceptions"
 
 
-OF_STATES = ("rankme", "H0.total", "H1.total")
-MAX_RATIO_SPREAD = 1e-6
-MATCHED_BY = {"step": "training step", "tokens": "tokens seen", "loss": "loss (nats per token)"}
-MAX_FEATURES = 3
-
-
-def cross_size_charts(data: StudyData) -> list[Chart]:
-    """Draw a few features of runs of all sizes, matched by step, tokens and loss."""
-    known = data.tables["matched"].filter(pl.col("value").is_finite())
-    present = set(known.get_column("feature"))
-    wanted = (*headlines.headlines_of(data.trajectories, OF_STATES), *headlines.TRAJECTORIES)
-    left_out = ["tokens"] if _tokens_are_steps(data.trajectories) else []
-    known = known.filter(~pl.col("by").is_in(left_out))
-    return [_chart(data, known, h) for h in [h for h in wanted if h.key in present][:MAX_FEATURES]]
-
-
-def _chart(data: StudyData, known: pl.DataFrame, headline: headlines.Headline) -> Chart:
-    rows = known.filter(feature=headline.key)
-    shared = [by for by in MATCHED_BY if by in rows.get_column("by")]
-    legend = rows.get_column("run").n_unique() <= MAX_LEGEND_RUNS
-    panels = [
-        alt.Chart(rows.filter(by=by).select("run", "level", "value"), title=f"equal {by}")
-        .mark_line(point={"size": 14})
-        .encode(
-            x=_axis(by, rows.filter(by=by)),
-            y=alt.Y("value:Q", title=headline.axis if by == shared[0] else None, scale=alt.Scale(zero=False)),
-            color=run_colour(run_names(data), legend=legend),
-            tooltip=["run:N", alt.Tooltip("level:Q", title=MATCHED_BY[by]), "value:Q"],
-        )
-        .properties(width=220)
-        for by in shared
-    ]
-    collapse = data.tables["collapse"].filter(pl.col("spread").is_finite(), feature=headline.key)
-    spreads = {by: spread for by, spread in collapse.select("by", "spread").iter_rows() if by in shared}
-    title = f"{headline.name} of different sizes {nearest(spreads)}"
-    caption = "Each panel matches the runs by another quantity; levels that not all runs reach are left out."
-    stem = f"{headline.feature.probe}-{headline.feature.statistic}".lower().replace("_", "-").replace(".", "-")
-    figure = alt.concat(*panels, columns=len(panels))
-    text = f"Line charts of {headline.name} of runs of all sizes. {title}."
-    return Chart(f"sizes-{stem}", title, caption, text, figure)
-
-
-def nearest(spreads: dict[str, float]) -> str:
-    """Say by which quantity sizes lie nearest."""
-    if len(spreads) > 1:
-        return f"lies nearest at equal {min(spreads, key=lambda by: spreads[by])}"
-    return f"is compared at equal {next(iter(spreads))} only" if spreads else "cannot be compared"
-
-
-def _axis(by: str, rows: pl.DataFrame) -> alt.X:
-    if by == "loss":  # training goes to the right
-        return alt.X("level:Q", title=MATCHED_BY[by], scale=alt.Scale(reverse=True, zero=False))
-    scale = alt.Scale(type="log" if (rows.get_column("level") > 0).all() else "symlog", nice=False)
-    return alt.X("level:Q", title=MATCHED_BY[by], scale=scale, axis=alt.Axis(format="~s"))
-
-
-def _tokens_are_steps(trajectories: Sequence[Trajectory]) -> bool:
-    """Return whether all runs see equally many tokens per step, so that equal tokens are equal steps."""
-    if not trajectories:
-        return False
-    ratios = np.concatenate([t.tokens[t.steps > 0] / t.steps[t.steps > 0] for t in trajectories])
-    ratios = ratios[np.isfinite(ratios)]
-    return bool(len(ratios)) and bool(np.ptp(ratios) <= MAX_RATIO_SPREAD * ratios[0])
-
-
 def _laws(data: StudyData) -> Iterable[Block | None]:
     rows = headline_rows(data.tables["scaling"], "quantity")
     specs = (
@@ -178,34 +112,6 @@ def _laws(data: StudyData) -> Iterable[Block | None]:
     )
     scaling = table("scaling", "Final values against the number of parameters", specs, rows)
     return (scaling, note if scaling else None)
-
-
-def _across(data: StudyData) -> Iterable[Block | None]:
-    """Show features of all sizes at equal step, tokens and loss."""
-    rows = headline_rows(data.tables["collapse"])
-    specs = (
-        feature_of(),
-        text_of("at equal", "by", names_row=True),
-        *numbers(whole={"runs": "n_runs", "levels": "n_levels"}),
-        *numbers("levels", plain={"from": "low", "to": "high"}),
-        number_of("spread", "spread", lambda x: formats.signed(x).lstrip("+")),
-        *numbers(
-            "rank correlation with size",
-            signed={"rho": "rho_size"},
-            p_value={"p-value": "p_size", "at best": "p_least"},
-        ),
-    )
-    collapse = table("collapse", "How far sizes lie apart at equal step, tokens and loss", specs, rows)
-    explanation = linked(
-        "Spread: the standard deviation over runs at the same level, as a share of that of all matched values; 0 where "
-        "the sizes coincide. The p-value is exact, over all orders of the sizes; “at best” is the lowest that so few "
-        "sizes allow. All: collapse.csv; the values themselves: matched.csv."
-    )
-    return (explanation if collapse else None, folded(collapse, "At equal step, tokens and loss"))
-
-
-def _matched(data: StudyData) -> pl.DataFrame:
-    return matched_table(data.trajectories, dict(data.runs.select("run", "n_parameters").drop_nulls().iter_rows()))
 
 
 def _ends(data: StudyData) -> str:
@@ -247,18 +153,11 @@ SECTION = ReportSection(
     anchor="scaling",
     title="Scaling",
     position=120,
-    tables={
-        "scaling": lambda data: scaling_table(data.trajectories, data.runs),
-        "matched": _matched,
-        "collapse": lambda data: collapse_table(data.tables["matched"]),
-    },
-    charts=(scaling_charts, cross_size_charts),
-    blocks=lambda data, pictures: (*pictures, *_laws(data), *_across(data)),
+    tables={"scaling": lambda data: scaling_table(data.trajectories, data.runs)},
+    charts=(scaling_charts,),
+    blocks=lambda data, pictures: (*pictures, *_laws(data)),
     finding=_finding,
     summary=_summary,
     summary_position=30,
-    needs={
-        "scaling": (_ends,),
-        **dict.fromkeys(("matched", "collapse"), (needs_sizes(2), needs_features, needs_checkpoints(MIN_CHECKPOINTS))),
-    },
+    needs={"scaling": (_ends,)},
 )

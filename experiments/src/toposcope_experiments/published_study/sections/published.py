@@ -154,10 +154,8 @@ def _claims(data: StudyData) -> pl.DataFrame:
     association, phases, changes, scaling = (tables[n] for n in ("association", "phases", "change_points", "scaling"))
     of_runs = data.trajectories, data.runs, tables["predictions"]
     published = published_of(data.declaration)
-    of_states: list[pl.DataFrame] = []
-    if published is not None and published.subject == STATES:
-        of_states = [tables["collapse"], tables["representation_phases"]]
-    return claims(published, association, phases, changes, scaling, *of_runs, *of_states)
+    turns = tables["representation_phases"] if published is not None and published.subject == STATES else None
+    return claims(published, association, phases, changes, scaling, *of_runs, turns)
 
 
 def _numbers(data: StudyData) -> str:

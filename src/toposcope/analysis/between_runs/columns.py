@@ -8,9 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
-from toposcope.analysis.nested_models.population import GAP, Losses, NestedPopulation
-from toposcope.analysis.run_population import FINAL_LOSSES
+from toposcope.analysis.between_runs.population import FINAL_LOSSES, GAP, Losses, RunPopulation
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.probes.probe import NOISE
@@ -18,9 +16,19 @@ from toposcope.typing import Indices, Matrix, Steps, Vector
 
 FRACTIONS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 TOLERANCE = 1e-9
-PROJECTIONS, TWIN = "random_projections", "placebo_twin"  # probes whose columns topology has to beat
-LOSS, SCHEDULE, PLAIN = "loss", "schedule", "plain"
+# Chosen on made-up populations (docs/methods/between-runs.md)
+MIN_NEARNESS = 0.8  # a run takes part if its latest checkpoint is at this share of the fraction, or later
+MIN_KNOWN_SHARE = 0.9  # share of the runs in which a column is known; elsewhere the mean takes its place
+MIN_SLOPE_ROWS = 3  # logged losses that a slope takes
+MIN_MEAN_ROWS, MEAN_SHARE = 10, 0.1  # rows of the training loss whose mean is its level: the last tenth
+NEXT_SHARE = 0.1  # of all steps, in which divergence is looked for
+SPIKE_RISE, SPIKE_ROWS = 0.1, 10  # relative rise of the mean of so many logged losses
+MAX_SPREADS = 5.0  # robust standard deviations from the median beyond which targets are clipped in fitting
+LOSS, SCHEDULE, PLAIN = "loss", "schedule", "norms and spectra"
 LEVELS = "levels"  # the columns of the losses whose products with the schedule count too
+CHAIN = (LOSS, SCHEDULE, PLAIN)  # each model has the columns of the one before it and these
+PLACEBOS = {"random_projections": "random projections", "placebo_twin": "placebo twin"}
+"""Blocks of columns that topology has to beat, by their probe."""
 _DIMENSION = re.compile(r"H\d+(?=\.)")
 
 
@@ -31,9 +39,7 @@ class FractionColumns:
     fraction: float  # nothing after this share of a run's steps was looked at
     places: Indices  # shape (n,); of the runs in the population
     at: Indices  # shape (n,); place of the checkpoint among those of the run
-    # shape (n, p); ``loss``, ``levels``, ``schedule``, ``plain``, and ``random_projections`` and ``placebo_twin`` where
-    # measured
-    blocks: dict[str, Matrix]
+    blocks: dict[str, Matrix]  # shape (n, p); `LEVELS`, those of `CHAIN`, and of `PLACEBOS` where measured
     families: dict[str, Matrix]  # shape (n, p); topology, by probe and dimension
 
     def of_runs(self, chosen: Indices) -> "FractionColumns":
@@ -42,7 +48,7 @@ class FractionColumns:
         return FractionColumns(self.fraction, self.places[chosen], self.at[chosen], blocks, families)
 
 
-def fraction_columns(population: NestedPopulation, fraction: float) -> FractionColumns | None:
+def fraction_columns(population: RunPopulation, fraction: float) -> FractionColumns | None:
     """Return the columns at a fraction; None if no run has topology there."""
     members = [
         (i, at)
@@ -69,7 +75,7 @@ def fraction_columns(population: NestedPopulation, fraction: float) -> FractionC
     found[LEVELS] = [columns[0] for columns in targets] + [shapes[:, 0], shapes[:, 1]]
     found[SCHEDULE] = list(_schedule(population, places, at))
     blocks = {name: _usable(columns, len(places)) for name, columns in found.items()}
-    named = (LOSS, LEVELS, SCHEDULE, PLAIN, PROJECTIONS, TWIN)
+    named = (LEVELS, *CHAIN, *PLACEBOS.values())
     families = {name: block for name, block in blocks.items() if name not in named and block.shape[1]}
     return FractionColumns(fraction, places, at, {name: blocks[name] for name in named if name in blocks}, families)
 
@@ -81,8 +87,8 @@ def family_of(feature: Feature) -> str:
 
 
 def _block_of(feature: Feature) -> str:
-    if feature.probe in (PROJECTIONS, TWIN):
-        return feature.probe
+    if feature.probe in PLACEBOS:
+        return PLACEBOS[feature.probe]
     if feature.kind == TOPOLOGY:
         return family_of(feature)
     return LOSS if feature.kind == "loss" else PLAIN
@@ -91,7 +97,7 @@ def _block_of(feature: Feature) -> str:
 def _checkpoint(t: Trajectory, end: float) -> int | None:
     """Return the place of the latest checkpoint up to a step, if it is near it."""
     place = int(np.searchsorted(t.steps, end * (1 + TOLERANCE), side="right")) - 1
-    return place if place >= 0 and t.steps[place] > 0 and t.steps[place] >= tuning.MIN_NEARNESS * end else None
+    return place if place >= 0 and t.steps[place] > 0 and t.steps[place] >= MIN_NEARNESS * end else None
 
 
 def _series(runs: Sequence[Trajectory]) -> Iterator[tuple[Feature, list[Vector | None]]]:
@@ -118,24 +124,24 @@ def _shape(losses: Losses, step: int) -> Vector:
     """Return of the training loss up to a step: level, slope, curvature and scatter of its logarithm."""
     seen = (losses.steps <= step) & np.isfinite(losses.training) & (losses.training > 0)
     x, y = np.log(losses.steps[seen]), np.log(losses.training[seen])
-    if len(y) < tuning.MIN_SLOPE_ROWS:
+    if len(y) < MIN_SLOPE_ROWS:
         return np.full(4, np.nan)
     late, middle = x > np.log(step / 2), (x > np.log(step / 4)) & (x <= np.log(step / 2))
-    level = y[-max(tuning.MIN_MEAN_ROWS, int(tuning.MEAN_SHARE * len(y))) :].mean()
+    level = y[-max(MIN_MEAN_ROWS, int(MEAN_SHARE * len(y))) :].mean()
     slope, scatter = _line(x[late], y[late])
     return np.array([level, slope, slope - _line(x[middle], y[middle])[0], scatter])
 
 
 def _line(x: Vector, y: Vector) -> tuple[float, float]:
     """Return the slope of a line and the scatter about it; NaN for fewer than three values."""
-    if len(x) < tuning.MIN_SLOPE_ROWS:
+    if len(x) < MIN_SLOPE_ROWS:
         return np.nan, np.nan
     x, y = x - x.mean(), y - y.mean()
     slope = float(x @ y / (x @ x))
     return slope, float((y - slope * x).std())
 
 
-def _schedule(population: NestedPopulation, places: Indices, at: Indices) -> Iterator[Vector]:
+def _schedule(population: RunPopulation, places: Indices, at: Indices) -> Iterator[Vector]:
     """Yield what is known of the training at its start, and the learning rate of the moment."""
     for values in population.declared.values():
         yield _logarithm(values[places])
@@ -162,7 +168,7 @@ def _usable(columns: Iterable[Vector], n: int) -> Matrix:
     """Return the columns that are known in most runs and differ between runs."""
     table = np.array(list(columns)).reshape(-1, n).T
     known = np.isfinite(table)
-    often = known.mean(axis=0) >= tuning.MIN_KNOWN_SHARE
+    often = known.mean(axis=0) >= MIN_KNOWN_SHARE
     low = np.where(known, table, np.inf).min(axis=0, initial=np.inf)
     high = np.where(known, table, -np.inf).max(axis=0, initial=-np.inf)
     return np.asarray(table[:, often & (high > low)])
@@ -178,7 +184,7 @@ class Problem:
     """What is predicted at one fraction."""
 
     target: str
-    kind: Kind  # logarithms of losses are fitted. Errors are absolute ones, and of an event the log loss
+    kind: Kind  # logarithms of losses are fitted. Errors are absolute ones, and of an event squared ones
     values: Vector  # shape (n,); of the runs whose target is known; 0 or 1 of an event
     columns: FractionColumns  # of the same runs
     groups: dict[str, Indices]  # shape (n,)
@@ -187,15 +193,23 @@ class Problem:
         """Return what models are fitted to."""
         return np.log(self.values) if self.kind == "loss" else self.values
 
-    def errors(self, predicted: Matrix) -> Matrix:
-        """Return the errors of predictions of `fitted`; the last axis is that of the runs."""
-        if self.kind == "event":
-            p = np.clip(predicted, tuning.MIN_PROBABILITY, 1 - tuning.MIN_PROBABILITY)
-            return np.asarray(-np.log(np.where(self.values > 0, p, 1 - p)))
-        return np.asarray(np.abs((np.exp(predicted) if self.kind == "loss" else predicted) - self.values))
+    def errors(self, predicted: Matrix, fitted: Matrix) -> Matrix:
+        """Return the errors of predictions of what models are fitted to."""
+        if self.kind == "loss":
+            return np.asarray(np.abs(np.exp(predicted) - np.exp(fitted)))
+        return np.asarray(np.abs(predicted - fitted) if self.kind == "number" else (predicted - fitted) ** 2)
+
+    def limits(self, learned: Indices) -> tuple[float, float]:
+        """Return to what the targets of runs that are learned from are clipped, so that a few do not decide a fit."""
+        values = self.fitted()[learned]
+        centre = np.median(values)
+        spread = NORMAL * np.median(np.abs(values - centre))
+        if self.kind == "event" or not spread > 0:
+            return -np.inf, np.inf
+        return float(centre - MAX_SPREADS * spread), float(centre + MAX_SPREADS * spread)
 
 
-def problems(population: NestedPopulation, columns: FractionColumns) -> list[Problem]:
+def problems(population: RunPopulation, columns: FractionColumns) -> list[Problem]:
     """Return the targets that differ between the runs at a fraction."""
     places = columns.places
     found: dict[str, Vector] = {name: values[places] for name, values in population.targets.items()}
@@ -212,12 +226,12 @@ def problems(population: NestedPopulation, columns: FractionColumns) -> list[Pro
     return made
 
 
-def _diverges(population: NestedPopulation, columns: FractionColumns) -> Vector:
+def _diverges(population: RunPopulation, columns: FractionColumns) -> Vector:
     """Return 1 for runs that diverge or spike within the next tenth of training, else 0; NaN if it is not known."""
     events = np.full(len(columns.places), np.nan)
     for i, (place, at) in enumerate(zip(columns.places, columns.at, strict=True)):
         step = int(population.runs[place].steps[at])
-        end = step + tuning.NEXT_SHARE * population.last_steps[place]
+        end = step + NEXT_SHARE * population.last_steps[place]
         losses = population.losses[place]
         if step < population.diverged_at[place] <= end:
             events[i] = 1.0
@@ -232,19 +246,10 @@ def spikes(steps: Steps, losses: Vector, step: float, end: float) -> float:
     The mean of any ten consecutive logged losses after the step is compared with that of the last ten up to it; with
     fewer than ten rows on either side nothing is known. A loss that is not finite counts as a rise.
     """
-    before, after = losses[steps <= step][-tuning.SPIKE_ROWS :], losses[(steps > step) & (steps <= end)]
-    if len(before) < tuning.SPIKE_ROWS or len(after) < tuning.SPIKE_ROWS or not np.isfinite(before).all():
+    before, after = losses[steps <= step][-SPIKE_ROWS:], losses[(steps > step) & (steps <= end)]
+    if len(before) < SPIKE_ROWS or len(after) < SPIKE_ROWS or not np.isfinite(before).all():
         return np.nan
     if not np.isfinite(after).all():
         return 1.0
-    means = np.convolve(after, np.full(tuning.SPIKE_ROWS, 1 / tuning.SPIKE_ROWS), mode="valid")
-    return float(means.max() > (1 + tuning.SPIKE_RISE) * before.mean())
-
-
-def winsorised(values: Vector) -> Vector:
-    """Return values with those far from the median brought nearer, so that a few of them do not decide a fit."""
-    centre = np.median(values)
-    spread = NORMAL * np.median(np.abs(values - centre))
-    if not spread > 0:
-        return values
-    return np.asarray(np.clip(values, centre - tuning.MAX_SPREADS * spread, centre + tuning.MAX_SPREADS * spread))
+    means = np.convolve(after, np.full(SPIKE_ROWS, 1 / SPIKE_ROWS), mode="valid")
+    return float(means.max() > (1 + SPIKE_RISE) * before.mean())

@@ -1,4 +1,4 @@
-"""The ridge of nested models against least squares with a penalty, and its held-out errors against fitting again."""
+"""The ridge on blocks against least squares with a penalty, and its held-out errors against fitting again."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from toposcope.analysis.nested_models.fitting import Block, RidgeModel, fit_ridge, standardised
-from toposcope.analysis.tuning import INTERCEPT_STRENGTH, STRENGTHS
+from toposcope.analysis.between_runs.ridge import (
+    INTERCEPT_STRENGTH,
+    STRENGTHS,
+    Block,
+    RidgeModel,
+    fit_ridge,
+    standardised,
+)
 from toposcope.typing import Indices, Matrix, Vector
 
 
@@ -28,6 +34,10 @@ def made(rng: np.random.Generator, n: int, m: int, widths: list[int]) -> tuple[l
     return blocks, (target - target.mean()) / target.std()
 
 
+def predicted(model: RidgeModel, target: Vector) -> Vector:
+    return np.asarray(model.prediction(model.residuals(target[:, None]))[:, 0])
+
+
 @examples(60)
 @given(
     st.integers(0, 2**32 - 1),
@@ -39,8 +49,9 @@ def test_predictions_are_those_of_least_squares_with_a_penalty(
 ) -> None:
     blocks, y = made(np.random.default_rng(seed), n, 5, [p for p, _ in widths])
     strengths = [s for _, s in widths]
-    model = RidgeModel.of(blocks, strengths, y, None)
-    np.testing.assert_allclose(model.prediction(), by_least_squares(blocks, strengths, y), rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        predicted(RidgeModel.of(blocks, strengths), y), by_least_squares(blocks, strengths, y), rtol=1e-6, atol=1e-6
+    )
 
 
 @examples(30)
@@ -51,17 +62,17 @@ def test_a_further_block_is_added_with_the_strength_that_errs_least(
     rng = np.random.default_rng(seed)
     (first, second), y = made(rng, n, 4, [3, width])
     groups = [np.flatnonzero(np.arange(n) % 4 == g) for g in range(4)] if in_groups else None
-    model = RidgeModel.of([first], [0.1], y, groups)
+    model = RidgeModel.of([first], [0.1], groups)
+    targets = np.column_stack([y, rng.permutation(y)])
+    strength, found = model.with_block(second, model.residuals(targets))
     errors = [held_out_error([first], [0.1], y, groups)]
     errors += [held_out_error([first, second], [0.1, s], y, groups) for s in STRENGTHS]
-    chosen = model.chosen(second)[0]
     strengths = [np.inf, *STRENGTHS.tolist()]
-    assert errors[strengths.index(chosen)] == pytest.approx(min(errors), rel=1e-5)
-    if np.isfinite(chosen):
-        expected = by_least_squares([first, second], [0.1, chosen], y)
-    else:
-        expected = by_least_squares([first], [0.1], y)
-    np.testing.assert_allclose(model.prediction_with(second), expected, rtol=1e-5, atol=1e-5)
+    assert errors[strengths.index(strength[0])] == pytest.approx(min(errors), rel=1e-5)
+    for chosen, target, prediction in zip(strength, targets.T, found.T, strict=True):
+        used = 1 + int(np.isfinite(chosen))
+        expected = by_least_squares([first, second][:used], [0.1, chosen][:used], target)
+        np.testing.assert_allclose(prediction, expected, rtol=1e-5, atol=1e-5)
 
 
 def held_out_error(blocks: list[Block], strengths: list[float], y: Vector, groups: list[Indices] | None) -> float:
@@ -78,10 +89,10 @@ def test_a_block_of_noise_hardly_changes_a_prediction_and_one_of_the_target_take
     (known,), y = made(rng, 80, 40, [3])
     noise = standardised(rng.normal(size=(80, 30)), rng.normal(size=(40, 30))).scaled()
     model = fit_ridge([known], y)
-    before = np.abs(model.prediction()).mean()
-    assert np.abs(model.prediction_with(noise) - model.prediction()).mean() < 0.3 * before
+    before, residuals = predicted(model, y), model.residuals(y[:, None])
+    assert np.abs(model.with_block(noise, residuals)[1][:, 0] - before).mean() < 0.3 * np.abs(before).mean()
     informed = Block(y[:, None], np.linspace(-2, 2, 40)[:, None])
-    assert np.corrcoef(model.prediction_with(informed), informed.held_out[:, 0])[0, 1] > 0.99
+    assert np.corrcoef(model.with_block(informed, residuals)[1][:, 0], informed.held_out[:, 0])[0, 1] > 0.99
 
 
 def test_unknown_and_constant_columns() -> None:
@@ -93,4 +104,4 @@ def test_unknown_and_constant_columns() -> None:
     nothing = standardised(np.ones((4, 2)), np.ones((2, 2)))
     assert nothing.learned.shape == (4, 0)
     y = np.array([-1.0, 1.0, -1.0, 1.0])
-    assert fit_ridge([nothing.scaled(), nothing.products()], y).prediction() == pytest.approx([0, 0], abs=1e-3)
+    assert predicted(fit_ridge([nothing.scaled(), nothing.products()], y), y) == pytest.approx([0, 0], abs=1e-3)

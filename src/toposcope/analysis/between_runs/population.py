@@ -1,4 +1,4 @@
-"""The runs that nested models are fitted to: how they ended, what they were declared with, and how they are grouped."""
+"""The runs that are compared: how they ended, what they were declared with, and how they are grouped."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis import tuning
-from toposcope.analysis.run_population import FINAL_LOSSES, known_final_losses
-from toposcope.analysis.trajectory import Trajectory
+from toposcope.analysis.trajectory import TEXT_LOSS, Trajectory
 from toposcope.family.run import learning_rate
+from toposcope.logs import final_training_loss
 from toposcope.typing import Indices, Steps, Vector
 
+FINAL_LOSSES = {"validation_loss": "validation loss", TEXT_LOSS: "loss on the text", "loss": "training loss"}
+"""Final losses by the name of the loss they are of, the most reliable first."""
+TRAINING = ("smoothed_loss", "batch_loss")  # targets of which the log has the final loss
+MIN_LOGGED_SHARE = 0.98  # share of a run's steps up to which a loss is known to count as final
+MAX_BANDS = 4  # peak learning rates are divided into so many bands
 GAP, OTHER_LOSS = "generalisation gap", "loss on other corpora"
 OTHER_PREFIX, NATS = "validation_loss_", "nats"  # name and unit of the losses on other corpora among `Study.targets`
 NO_SETTINGS = ("run", "size", "seed", "n_parameters")
@@ -31,7 +35,7 @@ class Losses:
 
 
 @dataclass(frozen=True, eq=False)
-class NestedPopulation:
+class RunPopulation:
     """Runs, their targets and their groups."""
 
     runs: list[Trajectory]  # those that ended, or diverged before the end of a known plan
@@ -47,13 +51,13 @@ class NestedPopulation:
     left_out: dict[str, str]  # why, by run
 
 
-def nested_population(
+def run_population(
     trajectories: Sequence[Trajectory],
     log: pl.DataFrame,
     runs: pl.DataFrame,
     declared: pl.DataFrame,
     further: pl.DataFrame,
-) -> NestedPopulation:
+) -> RunPopulation:
     """Choose the runs, and find their targets and groups."""
     rows = {row["run"]: row for row in runs.iter_rows(named=True)}
     plans = {row["run"]: row for row in declared.iter_rows(named=True)} if len(declared) else {}
@@ -75,7 +79,7 @@ def nested_population(
         {} if np.isfinite(at) else known_final_losses(t, logs.get(t.run, log.clear()))
         for t, at in zip(members, diverged_at, strict=True)
     ]
-    return NestedPopulation(
+    return RunPopulation(
         members,
         last_steps,
         diverged_at,
@@ -132,6 +136,23 @@ def _targets(
     return {target: values for target, values in targets.items() if np.isfinite(values).any()} if members else {}
 
 
+def known_final_losses(t: Trajectory, log: pl.DataFrame) -> dict[str, float]:
+    """Return the final losses of a run that are known to its end, by the keys of `FINAL_LOSSES`."""
+    logged = log.get_column("step").max() if len(log) else 0
+    end = MIN_LOGGED_SHARE * max(int(t.steps[-1]), logged if isinstance(logged, int) else 0, 1)
+    finals: dict[str, float] = {}
+    for name in ("validation_loss", TEXT_LOSS):
+        values = t.targets.get(name, np.empty(0))
+        known = np.flatnonzero(np.isfinite(values))
+        if len(known) and t.steps[known[-1]] >= end:
+            finals[name] = float(values[known[-1]])
+    if len(log) and any(name in t.targets for name in TRAINING):
+        rows = log.select("step", "loss").sort("step").drop_nulls().filter(pl.col("loss").is_finite())
+        if len(rows) and rows.item(-1, "step") >= end:
+            finals["loss"] = final_training_loss(*(rows.get_column(name).to_numpy() for name in ("step", "loss")))[0]
+    return finals
+
+
 def _declared(
     plans: Sequence[Mapping[str, Any] | None], sizes: Sequence[int | None], last_steps: Vector
 ) -> dict[str, Vector]:
@@ -186,9 +207,9 @@ def _peak(t: Trajectory, plan: Mapping[str, Any] | None) -> float:
 def _bands(rates: Vector) -> Indices:
     """Return the band of each rate: each rate its own if they are few, else quarters of the runs."""
     distinct = np.unique(rates)
-    if len(distinct) <= tuning.MAX_BANDS:
+    if len(distinct) <= MAX_BANDS:
         return np.searchsorted(distinct, rates)
-    limits = np.quantile(rates, np.arange(1, tuning.MAX_BANDS) / tuning.MAX_BANDS)
+    limits = np.quantile(rates, np.arange(1, MAX_BANDS) / MAX_BANDS)
     return _numbered(np.searchsorted(limits, rates, side="right").tolist())
 
 

@@ -1,4 +1,4 @@
-"""Populations whose truth is known, for nested models: what topology and its controls carry of the final loss."""
+"""Populations whose truth is known: what topology and its placebos carry of the final loss."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from made_up_populations import Array, population, wandering
 
-from toposcope.analysis.nested_models.population import NestedPopulation, nested_population
+from toposcope.analysis.between_runs.population import RunPopulation, run_population
 from toposcope.analysis.trajectory import Trajectory
 
 Carried = Literal["nothing", "the known", "the hidden"]
@@ -49,6 +49,6 @@ def frames(
     return population(features, n_runs, 10, seed, sizes=sizes)
 
 
-def nested(topology: Carried, n_runs: int = 48, seed: int = 0, **options: object) -> NestedPopulation:
-    """Return such a population, ready for nested models; see `frames`."""
-    return nested_population(*frames(topology, n_runs, seed, **options), NONE, NONE)  # type: ignore[arg-type]
+def of_runs(topology: Carried, n_runs: int = 48, seed: int = 0, **options: object) -> RunPopulation:
+    """Return such a population with its targets and groups; see `frames`."""
+    return run_population(*frames(topology, n_runs, seed, **options), NONE, NONE)  # type: ignore[arg-type]

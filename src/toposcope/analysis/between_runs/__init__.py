@@ -1,0 +1,1 @@
+"""What topology adds between runs, beyond what is known of them without it."""
