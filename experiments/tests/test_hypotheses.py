@@ -42,7 +42,8 @@ def judged(
     none = pl.DataFrame()
     case = StudyEvidence(
         association, scaling.clear() if lacking == "scaling" else scaling, known, subject="hidden_states",
-        published=PUBLISHED, sizes=sizes, named=[] if lacking == "runs" else list(RUNS), phases=none, change_points=none, predictions=none,
+        published=PUBLISHED, sizes=sizes, named=[] if lacking == "runs" else list(RUNS), phases=none,
+        change_points=none, predictions=none,
     )  # fmt: skip
     found = hypotheses(case, None if lacking == "turns" else pl.DataFrame(turns))
     return [(verdict, why) for _, verdict, why in found]

@@ -63,7 +63,7 @@ def write_report(
     kinds : sequence of "svg", "png", "pdf"
         As what the figures are written.
     workers : int
-        Processes that render figures and fit nested models; with 1, this one does.
+        Processes that render figures and compare runs; with 1, this one does.
     folder : Path, optional
         Where it is written; by default ``report`` in the folder of the study.
 
