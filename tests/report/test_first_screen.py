@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from made_studies import FEATURES, RUNS, N, no_findings, runs_frame, study, with_columns
+from made_up_material import between_runs as between_runs_table
 from made_up_material import material as made_up
 from made_up_states import with_states
 from section_tools import with_tables
@@ -48,7 +49,7 @@ def falling(rule: str = "nothing") -> StudyData:
 
 def between_runs(of: StudyData, verdict: str) -> StudyData:
     """Return the study with this verdict between runs."""
-    return with_tables(of, {"between_runs": made_up(9).tables["between_runs"].with_columns(verdict=pl.lit(verdict))})
+    return with_tables(of, {"between_runs": between_runs_table(of.trajectories, verdict)})
 
 
 STUDIES: dict[str, tuple[Callable[[], StudyData], str, str]] = {

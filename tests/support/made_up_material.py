@@ -13,6 +13,7 @@ from toposcope.analysis.between_runs.verdict import KNOWN
 from toposcope.analysis.layers import onset_table
 from toposcope.analysis.phases import NP_MEAN, move_table
 from toposcope.analysis.trajectory import Trajectory
+from toposcope.analysis.verdict import BEYOND, TREND
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.report.study_data import StudyData
@@ -101,21 +102,22 @@ def association(found: list[Trajectory]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def between_runs(found: list[Trajectory]) -> pl.DataFrame:
-    """Return what topology adds: half of the error given the loss alone, nothing given everything else."""
+def between_runs(found: list[Trajectory], verdict: str = TREND) -> pl.DataFrame:
+    """Return what topology adds: half of the error given the loss alone, and given everything else if it is beyond."""
+    gain, own_p = (0.4, 0.01) if verdict == BEYOND else (0.0, 0.5)
     rows = [
         dict.fromkeys(BETWEEN_RUNS)
         | {"target": "final validation loss", "held_out": "runs", "given": given, "added": added, "fraction": fraction,
            "n_runs": len(found), "n_groups": len(found), "n_columns": 2, "mae": mae * (1 - fraction),
            "skill": skill, "low": skill - 0.1, "high": skill + 0.1, "p": p, "p_adjusted": p,
-           "detectable": 0.2 if given == "norms and spectra" else None, "verdict": "trend only",
-           "reason": KNOWN}
+           "detectable": 0.2 if given == "norms and spectra" else None, "verdict": verdict,
+           "reason": KNOWN if verdict == TREND else ""}
         for fraction in (0.1, 0.5, 0.9)
         for given, added, mae, skill, p in (
             ("loss", "schedule", 0.1, 0.5, None), ("schedule", "norms and spectra", 0.05, 0.5, None),
             ("norms and spectra", "random projections", 0.05, 0.0, None),
             ("norms and spectra", "placebo twin", 0.05, 0.0, None), ("loss", "rips H0", 0.05, 0.5, 0.01),
-            ("norms and spectra", "rips H0", 0.05, 0.0, 0.5),
+            ("norms and spectra", "rips H0", 0.05 * (1 - gain), gain, own_p),
         )
     ]  # fmt: skip
     return pl.DataFrame(rows, schema=BETWEEN_RUNS)

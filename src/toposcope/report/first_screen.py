@@ -46,13 +46,14 @@ def first_screen(data: StudyData) -> FirstScreen:
 
 def _between_runs(rows: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
     """Say what topology adds to a forecast of the final loss."""
-    verdict, tested, row = rows.item(0, "verdict"), topology_rows(rows), deciding(rows)
+    verdict, tested = rows.item(0, "verdict"), topology_rows(rows)
     first = verdict_sentence(verdict, what="the final loss", known="the loss so far, schedule and norms")
     seen = f"Over {max(rows['n_runs'])} runs and {counted(tested['fraction'].n_unique(), 'fraction')}"
     if verdict == NONE:
         found = f"{seen} a gain of {share(min(tested['detectable'].drop_nans()))} would have been detected at best"
         found += ", and none was."
     else:
+        row = deciding(rows)
         added = f"{row['added']}{' added to the loss so far alone' if row['given'] == LOSS else ''}"
         found = f"{seen} {added} makes the error {share(row['skill'])} smaller, at {row['fraction']:.0%} of training."
     return f"{first}.", found + (f" Within runs: {within.verdict}." if len(within.rows) else "")

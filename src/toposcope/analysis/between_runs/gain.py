@@ -130,6 +130,8 @@ def _shortfall(problem: Problem) -> str:
     n = len(np.unique(problem.groups[CONFIGURATIONS]))
     if n < MIN_CONFIGURATIONS:
         return f"{n} configurations can be compared; it takes {MIN_CONFIGURATIONS}"
+    if not problem.columns.families:
+        return "no topological feature is known in nearly all runs and differs between them"
     if problem.kind == "event":
         events = int(problem.values.sum())
         if min(events, len(problem.values) - events) < MIN_EVENTS:
@@ -175,9 +177,9 @@ def measure(problem: Problem) -> Measured:
         for given in (LOSS, PLAIN):
             targets = permuted(problem, y, chain[given]) if grouping == CONFIGURATIONS else y
             predicted = predictions(fitted, given, families, targets)
-            before = problem.errors(predicted.pop(given), targets)
-            for name, of in predicted.items():
-                after = problem.errors(of, targets)
+            before = problem.errors(predicted[given], targets)
+            for name in families:
+                after = problem.errors(predicted[name], targets)
                 tested = row(given, name, families[name].shape[1], after, before)
                 if grouping == CONFIGURATIONS:
                     found.skills[given, name] = skills = skill(after, before)

@@ -29,33 +29,37 @@ MIN_WHOLE = 0.1  # shares from here on are written in whole percent
 
 def decide(rows: pl.DataFrame) -> tuple[str, str]:
     """Return the verdict on a target by `RULE`, and what explains a gain or why nothing can be told."""
-    found = _significant(topology_rows(rows))
-    without = rows.filter(pl.col("p").is_null(), held_out=CONFIGURATIONS)
-    best = dict(without.group_by("fraction").agg(pl.col("mae").min()).iter_rows())
-    explained = [_explained(row, best[row["fraction"]]) for row in found]
-    if "" in explained:
-        measured = rows.get_column("added").unique().to_list()
-        missing = [NAMES[probe] for probe, name in PLACEBOS.items() if name not in measured]
-        if not missing:
-            return BEYOND, ""
-        them = "them" if len(missing) > 1 else "it"
-        return (
-            UNDETERMINED,
-            f"whether {' or '.join(missing)} would do as much is open: the study does not measure {them}",
-        )
-    if not topology_rows(rows).get_column("detectable").is_finite().any():
-        return UNDETERMINED, UNFOUND
-    if explained:
-        return TREND, explained[0]
-    return (TREND, KNOWN) if _significant(topology_rows(rows, alone=True)) else (NONE, "")
+    gains = _gains(rows)
+    if not gains:
+        if not topology_rows(rows).get_column("detectable").is_finite().any():
+            return UNDETERMINED, UNFOUND
+        return (TREND, KNOWN) if len(_significant(topology_rows(rows, alone=True))) else (NONE, "")
+    if gains[0]["explained_by"]:
+        return TREND, gains[0]["explained_by"]
+    measured = rows.get_column("added").unique().to_list()
+    if missing := [NAMES[probe] for probe, name in PLACEBOS.items() if name not in measured]:
+        question = f"whether {' or '.join(missing)} would do as much is open"
+        return UNDETERMINED, f"{question}: the study does not measure {'them' if len(missing) > 1 else 'it'}"
+    return BEYOND, ""
 
 
-def _explained(row: dict[str, Any], best: float) -> str:
-    """Return what does as much as a gain of topology; empty where nothing does."""
-    reasons = [name for probe, name in NAMES.items() if (low := row[f"low_over_{probe}"]) is not None and not low > 0]
-    if reasons:
-        return joined(reasons)
-    return "" if row["mae"] < best else OTHER_MODEL
+def _gains(rows: pl.DataFrame) -> list[dict[str, Any]]:
+    """Return the significant gains given everything else, those that nothing explains first."""
+    others = rows.filter(pl.col("p").is_null(), held_out=CONFIGURATIONS)
+    least = dict(others.group_by("fraction").agg(pl.col("mae").min()).iter_rows())
+    gains = []
+    for row in _significant(topology_rows(rows)).iter_rows(named=True):
+        low = {name: row[f"low_over_{probe}"] for probe, name in NAMES.items()}
+        reasons = [name for name, end in low.items() if end is not None and not end > 0]
+        if not reasons and row["mae"] >= least[row["fraction"]]:
+            reasons = [OTHER_MODEL]
+        gains.append(row | {"explained_by": joined(reasons) if reasons else ""})
+    return sorted(gains, key=lambda row: row["explained_by"] != "")
+
+
+def _significant(tests: pl.DataFrame) -> pl.DataFrame:
+    gains = tests.filter(pl.col("p_adjusted") < LEVEL, pl.col("skill") > 0)
+    return gains.sort("p_adjusted", -pl.col("skill"), maintain_order=True)
 
 
 def topology_rows(rows: pl.DataFrame, *, alone: bool = False) -> pl.DataFrame:
@@ -64,9 +68,10 @@ def topology_rows(rows: pl.DataFrame, *, alone: bool = False) -> pl.DataFrame:
 
 
 def deciding(rows: pl.DataFrame) -> dict[str, Any]:
-    """Return the test that decides the verdict on a target."""
-    found = topology_rows(rows, alone=rows.item(0, "reason") == KNOWN)
-    return found.sort("p_adjusted", pl.col("skill"), descending=[False, True], maintain_order=True).row(0, named=True)
+    """Return the gain that the verdict on a target rests on."""
+    if rows.item(0, "reason") == KNOWN:
+        return _significant(topology_rows(rows, alone=True)).row(0, named=True)
+    return _gains(rows)[0]
 
 
 def finding(rows: pl.DataFrame) -> str:
@@ -94,7 +99,8 @@ def sentence(rows: pl.DataFrame) -> str:
     text = f"{verdict_sentence(verdict, what=f'the {target}', known=known, figures=figures)}."
     if verdict != NONE and reason != KNOWN:
         return text
-    low, high = (percent(end) for end in (min(tested["detectable"].drop_nans()), max(tested["detectable"].drop_nans())))
+    known_gains = tested.get_column("detectable").drop_nans()
+    low, high = (percent(end) for end in (min(known_gains), max(known_gains)))
     range_ = low if low == high else f"{low} to {high}, by fraction,"
     return f"{text} Given all of these, a gain of {range_} would have been detected 4 times in 5."
 
@@ -112,7 +118,3 @@ def percent(value: float | None) -> str:
     if value is None or not np.isfinite(value):
         return "–"
     return f"{100 * value:.{0 if abs(value) >= MIN_WHOLE else 1}f}%".replace("-", "−")
-
-
-def _significant(found: pl.DataFrame) -> list[dict[str, Any]]:
-    return found.filter(pl.col("p_adjusted") < LEVEL, pl.col("skill") > 0).sort("p_adjusted", "fraction").to_dicts()
