@@ -259,25 +259,23 @@ def detectable(skills: Matrix, is_found: NDArray[np.bool_]) -> float:
 
 
 def adjusted(parts: Sequence[Measured], n_targets: int) -> list[Row]:
-    """Return the rows of one target, with p adjusted and what would have been detected.
-
-    A permutation counts against a skill if any family has that skill at any fraction (Westfall and Young 1993).
-    """
+    """Return the rows of one target, with p adjusted and what would have been detected."""
     for alone in (True, False):
-        largest: Vector = np.fmax.reduce(
-            [s for part in parts for (given, _), s in part.skills.items() if (given == LOSS) == alone]
-        )
-
-        def p_of(skills: Matrix, largest: Vector = largest) -> Matrix:
-            reached = largest >= skills[..., None] - TOLERANCE
-            return np.asarray(np.minimum(1.0, n_targets * reached.mean(axis=-1)))
-
+        skills = [s for part in parts for (given, _), s in part.skills.items() if (given == LOSS) == alone]
+        largest: Vector = np.fmax.reduce(skills)
         for part in parts:
-            least = detectable(part.planted, (p_of(part.planted) < LEVEL) & (part.planted > 0))
+            is_found = (part.planted > 0) & (p_adjusted(part.planted, largest, n_targets) < LEVEL)
             for row in part.rows:
                 if row["p"] is not None and (row["given"] == LOSS) == alone:
-                    row |= {"p_adjusted": float(p_of(np.array(row["skill"]))), "detectable": None if alone else least}
+                    row["p_adjusted"] = float(p_adjusted(np.array(row["skill"]), largest, n_targets))
+                    row["detectable"] = None if alone else detectable(part.planted, is_found)
     return [row for part in parts for row in part.rows]
+
+
+def p_adjusted(skills: Matrix, largest: Vector, n_targets: int) -> Matrix:
+    """Return the share of permutations whose largest skill is as large (Westfall and Young 1993), times the targets."""
+    reached = largest >= skills[..., None] - TOLERANCE
+    return np.asarray(np.minimum(1.0, n_targets * reached.mean(axis=-1)))
 
 
 def _row(
