@@ -23,12 +23,11 @@ from result_files import Spread
 from textbook import textbook_model, textbook_steps
 from toposcope.family import SIZES, Corpus, FamilyRun, TrainingOptions
 from toposcope.family.batched import group_runs
-from toposcope.family.batched.packs import run_bytes
+from toposcope.family.batched.packs import MAX_CPU_BYTES, MAX_CPU_RUNS, run_bytes
 from toposcope.family.batched.training import PackTrainer
 from toposcope.family.corpus import Tokens, load, prepare
 from toposcope.family.run_folder import Outcome
 from toposcope.family.training import Trainer
-from toposcope.family.tuning import MAX_CPU_BYTES, MAX_CPU_RUNS
 from toposcope.progress import silent
 
 RUNS = 64

@@ -2,6 +2,8 @@
 
 import hashlib
 
+SEED = 42  # from which every random choice of the analyses derives its own
+
 
 def derive_seed(seed: int, *names: str | int) -> int:
     """Return a 63-bit seed for one named random choice.

@@ -21,8 +21,7 @@ from toposcope.analysis.ranks import (
     ranks,
     single_draws,
 )
-from toposcope.kernels.resampled_ranks import resampled_spearman
-from toposcope.kernels.tuning import RANK_LANES
+from toposcope.kernels.resampled_ranks import RANK_LANES, resampled_spearman
 
 RNG = np.random.default_rng(7)
 Vector = NDArray[np.float64]

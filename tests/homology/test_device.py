@@ -16,11 +16,17 @@ from torch import Tensor
 
 import toposcope
 from toposcope.kernels import device_bipartite_tree, device_search
-from toposcope.kernels.boruvka import Neighbours, difference_search
-from toposcope.kernels.device_bipartite_tree import KEY_TYPES, Forest, SortedEdges, device_tree_weights
+from toposcope.kernels.boruvka import DEVICE_BOUNDS_BYTES, N_LISTED, Neighbours, difference_search
+from toposcope.kernels.device_bipartite_tree import (
+    DEVICE_BLOCK_ENTRIES,
+    DEVICE_SURVIVORS_PER_VERTEX,
+    KEY_TYPES,
+    Forest,
+    SortedEdges,
+    device_tree_weights,
+)
 from toposcope.kernels.device_search import TorchProductSearch, device_tree, torch_difference_search
 from toposcope.kernels.prim import prim_tree
-from toposcope.kernels.tuning import DEVICE_BLOCK_ENTRIES, DEVICE_BOUNDS_BYTES, DEVICE_SURVIVORS_PER_VERTEX, N_LISTED
 
 moderate = examples(100)
 DTYPES = list(KEY_TYPES)

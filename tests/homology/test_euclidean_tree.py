@@ -21,11 +21,18 @@ from scipy.spatial.distance import cdist, pdist, squareform
 
 from toposcope.kernels import boruvka as rounds
 from toposcope.kernels import farthest, pairwise
-from toposcope.kernels.boruvka import Neighbours, ProductSearch, boruvka_tree, difference_search, tree_by_searches
+from toposcope.kernels.boruvka import (
+    BOUNDS_BYTES,
+    N_LISTED,
+    Neighbours,
+    ProductSearch,
+    boruvka_tree,
+    difference_search,
+    tree_by_searches,
+)
 from toposcope.kernels.farthest import farthest_order
 from toposcope.kernels.pairwise import first_occurrences
 from toposcope.kernels.prim import matrix_tree, prim_tree
-from toposcope.kernels.tuning import BOUNDS_BYTES, N_LISTED
 
 exhaustive = examples(600)
 thorough = examples(200)

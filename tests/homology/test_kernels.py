@@ -15,10 +15,9 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
 
 from toposcope.kernels import bipartite_tree, compiled
-from toposcope.kernels.bipartite_tree import bipartite_tree_keys, heavy_entries
+from toposcope.kernels.bipartite_tree import SURVIVORS_PER_VERTEX, bipartite_tree_keys, heavy_entries
 from toposcope.kernels.magnitudes import Magnitudes
 from toposcope.kernels.sets import bits_above, empty_tree, find, join, largest, toggle
-from toposcope.kernels.tuning import SURVIVORS_PER_VERTEX
 
 moderate = examples(100)
 

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
-from toposcope.analysis.smooth_trend import ColouredNoise, Trends, squares_outside, trends
+from toposcope.analysis.smooth_trend import BREAK_MARGIN, ColouredNoise, Trends, squares_outside, trends
 from toposcope.errors import ToposcopeError
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
+
+# Smooth trends and breaks in them: chosen on 13 kinds of smooth curves (docs/methods/phases.md)
+MIN_NOISE = 0.005  # as a share of the range: smooth curves are not known to fit better than that
+NOISE_ROUNDS = 2  # of estimating the noise about the breaks, and the breaks in that noise
 
 MIN_PIECE_LENGTH = 3  # a piece has at least this many points: a line fits any two
 
@@ -160,7 +163,7 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     if not np.ptp(y) > 0:
         return []
     y = (y - y.mean()) / np.ptp(y)
-    sigma = max(noise_level(times, y), tuning.MIN_NOISE)
+    sigma = max(noise_level(times, y), MIN_NOISE)
     found = segment(times, y[:, None], PER_CHANGE * sigma**2 * np.log(len(y)))[0]
     if not found:
         return []
@@ -203,7 +206,7 @@ def _noise(times: Vector, y: Vector) -> tuple[ColouredNoise, Vector, list[int]]:
     curves = trends(times, noise)
     family = int(curves.choose(y[:, None])[0])
     breaks: list[int] = []  # cannot be distinguished from correlated noise before that is estimated
-    for _ in range(tuning.NOISE_ROUNDS):
+    for _ in range(NOISE_ROUNDS):
         basis = curves.with_breaks(family, breaks)
         innovations = _outside(basis, noise.whiten(y[:, None])[:, 0])
         noise = ColouredNoise.estimate(noise.colour(innovations[:, None])[:, 0], _size(basis))
@@ -245,12 +248,12 @@ def _p_smooth(
     curves = trends(times, ColouredNoise.white(n))
     smooth = curves.bases[int(curves.choose(y[:, None])[0])]
     drawn = noise.colour(innovations[np.random.default_rng(seed).integers(0, n, (n, DRAWS))])
-    drawn *= max(1.0, tuning.MIN_NOISE / max(float(np.sqrt((drawn**2).mean())), np.finfo(float).tiny))
+    drawn *= max(1.0, MIN_NOISE / max(float(np.sqrt((drawn**2).mean())), np.finfo(float).tiny))
     largest = _largest_gains(curves, (smooth @ (smooth.T @ y))[:, None] + drawn)
     family = curves.choose_with(y, breaks)
     shares = []
     for c in found:
-        others = curves.with_breaks(family, [b for b in breaks if abs(b - c) >= tuning.BREAK_MARGIN])
+        others = curves.with_breaks(family, [b for b in breaks if abs(b - c) >= BREAK_MARGIN])
         gain = _gains(curves, others, y[:, None])[:, 0]
         # a turn between two checkpoints may be placed at either, by one method and the other
         own = gain[max(c - 1, 0) : c + 2].max()
@@ -270,5 +273,5 @@ def _largest_gains(curves: Trends, series: Vector) -> Vector:
 
 def _gains(curves: Trends, basis: Vector, series: Vector) -> Vector:
     """Return gains as shares of what the basis leaves, or of the least noise where that is more."""
-    left = np.maximum(squares_outside(basis, series), len(series) * tuning.MIN_NOISE**2)
+    left = np.maximum(squares_outside(basis, series), len(series) * MIN_NOISE**2)
     return curves.gains(basis, series) / left

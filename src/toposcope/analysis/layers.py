@@ -9,11 +9,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
 from toposcope.analysis.trajectory import WEIGHT_NORM, Trajectory
 from toposcope.homology.matrix_controls import ENSEMBLES
 from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.typing import Vector
+
+# Moves and turns: of 200 series of white noise, fewer than 1 in 10 turn (docs/methods/association.md)
+MIN_MOVE_SHARE = 0.1  # a layer that moves less than this share of the most has no first move
 
 
 def onset(steps: NDArray[np.int64], values: Vector) -> tuple[int, float] | None:
@@ -42,7 +44,7 @@ def onset_table(trajectories: Iterable[Trajectory], features: Sequence[Feature])
     texts = dict.fromkeys(("run", "feature", "layer", "role"), pl.String)
     table = pl.DataFrame(rows, schema={**texts, "step": pl.Int64, "departure": pl.Float64}, orient="row")
     largest = pl.when(pl.col("departure").is_finite()).then("departure").max().over("run", "feature").fill_null(0.0)
-    moves = table.with_columns(moves=pl.col("departure") >= tuning.MIN_MOVE_SHARE * largest)
+    moves = table.with_columns(moves=pl.col("departure") >= MIN_MOVE_SHARE * largest)
     first = pl.when("moves").then("step").min().over("run", "feature")
     return moves.with_columns(is_first=pl.col("moves") & (pl.col("step") == first))
 

@@ -4,10 +4,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
 from toposcope.logs.table import ByStep
 from toposcope.probes import Feature
 from toposcope.typing import Vector
+
+MIN_VALIDATED_SHARE = 0.9  # share of the checkpoints with a loss that have a validation loss, for it to be the target
 
 SMOOTHING_STEPS = 100
 GRADIENT_NORM_MEAN = Feature("log", "", "grad_norm_mean", "norm")
@@ -37,7 +38,7 @@ class Logged:
             "batch_loss": self._at(steps, self.loss),
         }
         counts = {name: int(np.isfinite(values).sum()) for name, values in found.items()}
-        validated = counts["validation_loss"] >= tuning.MIN_VALIDATED_SHARE * max(counts["smoothed_loss"], 1)
+        validated = counts["validation_loss"] >= MIN_VALIDATED_SHARE * max(counts["smoothed_loss"], 1)
         found.pop("smoothed_loss" if validated else "validation_loss")
         if np.array_equal(found.get("smoothed_loss", []), found["batch_loss"], equal_nan=True):
             found.pop("smoothed_loss")  # logged at checkpoints only, so smoothing changes nothing

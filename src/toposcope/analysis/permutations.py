@@ -7,9 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
 from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE, mid_ranks, orthonormal_basis
-from toposcope.seeds import derive_seed
+from toposcope.seeds import SEED, derive_seed
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_ENUMERATED_SIGNS, MAX_ENUMERATED_ORDERS = 14, 8
@@ -101,7 +100,7 @@ def correlate_across_runs(
     ):
         return Correlations(rho, p)
     few = n_strata == 1 and n <= MAX_ENUMERATED_ORDERS
-    moved = y[orders(n) if few else draw_permutations(strata, N_PERMUTATIONS, tuning.SEED)].T
+    moved = y[orders(n) if few else draw_permutations(strata, N_PERMUTATIONS, SEED)].T
     total = (moved**2).sum(axis=0)
     squares = total - ((basis.T @ moved) ** 2).sum(axis=0)
     squares[squares <= MIN_RESIDUAL_SHARE * total] = np.inf

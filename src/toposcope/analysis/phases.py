@@ -9,14 +9,16 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
 from toposcope.analysis.change_points import change_points, noise_level
 from toposcope.analysis.trajectory import Trajectory, cloud_feature
 from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.progress import Progress, silent
-from toposcope.seeds import derive_seed
+from toposcope.seeds import SEED, derive_seed
 from toposcope.study.kinds import PUBLISHED
 from toposcope.typing import Vector
+
+# Moves and turns: of 200 series of white noise, fewer than 1 in 10 turn (docs/methods/association.md)
+MIN_TURN_SHARE, MIN_TURN_NOISE = 0.2, 4.0  # distance of an extreme from both ends, in ranges and noise deviations
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def move(steps: NDArray[np.int64], values: Vector) -> Move | None:
     first, last = float(values[0]), float(values[-1])
     change = (last - first) / abs(first) if first else np.nan
     noise = noise_level(np.arange(len(values), dtype=np.float64), values) if len(values) > 2 else 0.0
-    threshold = max(tuning.MIN_TURN_SHARE * float(np.ptp(values)), tuning.MIN_TURN_NOISE * noise)
+    threshold = max(MIN_TURN_SHARE * float(np.ptp(values)), MIN_TURN_NOISE * noise)
     extremes = {"peak": int(values.argmax()), "dip": int(values.argmin())}
     heights = {turn: float(np.abs(values[at] - values[[0, -1]]).min()) for turn, at in extremes.items()}
     turn = max(heights, key=lambda name: heights[name])
@@ -151,7 +153,7 @@ def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = 
     rows: list[dict[str, object]] = []
     phased = list(_phased(trajectories))
     for done, (run, feature, steps, values) in enumerate(phased, start=1):
-        found = change_points(steps, values, derive_seed(tuning.SEED, "change points", run, feature))
+        found = change_points(steps, values, derive_seed(SEED, "change points", run, feature))
         rows += [{"run": run, "feature": feature, **asdict(point)} for point in found]
         progress("change points", done, len(phased))
     schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}

@@ -10,7 +10,6 @@ from numpy.polynomial.chebyshev import chebvander
 from numpy.typing import NDArray
 
 from toposcope.analysis import association_verdict as rule
-from toposcope.analysis import tuning
 from toposcope.analysis.adjustment import MIN_RUNS, pairing_p, replicated
 from toposcope.analysis.association import (
     COLUMNS,
@@ -22,8 +21,10 @@ from toposcope.analysis.association import (
 )
 from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
-from toposcope.seeds import derive_seed
+from toposcope.seeds import SEED, derive_seed
 from toposcope.typing import Matrix, Vector
+
+POWER_DEGREE, CHECKPOINTS_PER_DEGREE = 6, 8  # of the polynomial in the log of the step that the loss follows
 
 N_PLANTED = 32  # features planted in each run
 SIZES = (rule.PLANTED, 0.6, 0.75, 0.9)
@@ -59,7 +60,7 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
 
 def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Vector]:
     """Return `power` and `detectable` in each run of one of so many features, shape (r,)."""
-    rng = np.random.default_rng(derive_seed(tuning.SEED, "planted", len(runs)))
+    rng = np.random.default_rng(derive_seed(SEED, "planted", len(runs)))
     signals = [_residual(run) for run in runs]
     noises = [_alike(signal, rng) for signal in signals]
 
@@ -83,7 +84,7 @@ def _residual(run: AssociationTask) -> Vector:
     time = np.log1p((steps - steps[0]) / (steps[1] - steps[0]))
     known = [covariate for name, covariate in run.covariates.items() if name in PARTIALLED] + [*run.scales]
     covariates = [(covariate - covariate.mean()) / np.ptp(covariate) for covariate in known if np.ptp(covariate) > 0]
-    curve = chebvander(2 * time / time[-1] - 1, min(tuning.POWER_DEGREE, len(time) // tuning.CHECKPOINTS_PER_DEGREE))
+    curve = chebvander(2 * time / time[-1] - 1, min(POWER_DEGREE, len(time) // CHECKPOINTS_PER_DEGREE))
     basis, _ = np.linalg.qr(np.column_stack([curve, *covariates]))
     left = loss - basis @ (basis.T @ loss)
     size = float(np.linalg.norm(left))
@@ -125,7 +126,7 @@ def _associated(
         )
         for i, (run, features) in enumerate(zip(runs, planted, strict=True))
     ]
-    return [associate(task, tuning.SEED, resampled=False) for task in tasks]
+    return [associate(task, SEED, resampled=False) for task in tasks]
 
 
 def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.bool_]:
@@ -139,7 +140,7 @@ def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.b
     if results[0].pairings.size:
         squares = zip(*(result.with_own(i) for i, result in enumerate(results)), strict=True)
         for name, by_run in zip(("p_pairing", "p_pairing_differences"), squares, strict=True):
-            p = [pairing_p(square, tuning.SEED) for square in np.stack(by_run, axis=1)]
+            p = [pairing_p(square, SEED) for square in np.stack(by_run, axis=1)]
             columns[name] = np.tile(p, (len(results), 1))
     verdicts, gaps = rule.verdicts_of({name: values.ravel() for name, values in columns.items()})
     passing = [verdict == BEYOND or gap is rule.RUNS for verdict, gap in zip(verdicts, gaps, strict=True)]

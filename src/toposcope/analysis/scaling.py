@@ -6,11 +6,10 @@ from dataclasses import asdict, dataclass, fields
 import numpy as np
 import polars as pl
 
-from toposcope.analysis import tuning
 from toposcope.analysis.permutations import MAX_ENUMERATED_ORDERS, orders
 from toposcope.analysis.ranks import correlate, ranks, two_sided
 from toposcope.analysis.trajectory import Trajectory
-from toposcope.seeds import derive_seed
+from toposcope.seeds import SEED, derive_seed
 from toposcope.typing import Vector
 
 RESAMPLES = 1000
@@ -166,7 +165,7 @@ def scaling_table(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> pl.
     rows = []
     for name, pairs in finals.items():
         n_parameters, values = np.array(pairs).T
-        law = fit_size_law(n_parameters, values, derive_seed(tuning.SEED, "scaling", name))
+        law = fit_size_law(n_parameters, values, derive_seed(SEED, "scaling", name))
         if law is not None:
             rows.append({"quantity": name, **asdict(law)})
     counts = {"quantity": pl.String, "n": pl.Int64, "n_sizes": pl.Int64}

@@ -7,8 +7,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
 from toposcope.typing import Vector
+
+# Smooth trends and breaks in them: chosen on 13 kinds of smooth curves (docs/methods/phases.md)
+MAX_NOISE_CORRELATION = 0.95  # of neighbouring checkpoints; more cannot be distinguished from a trend
+MAX_TREND_DEGREE, TIME_SCALES = 6, 7  # of polynomials in log(1 + t / scale), from the first interval to the whole run
+MAX_WIDTHS_PER_RUN = 17  # of a sigmoid, which rises from 10% to 90% in 4.4 widths: a quarter of the checkpoints
+BREAK_MARGIN, MAX_BREAKS = 3, 6  # checkpoints on either side of a break, and breaks in a trajectory
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +58,7 @@ class ColouredNoise:
         even = residuals / scale
         lagged = float((even[1:] * even[:-1]).sum() / (even**2).sum())
         unbiased = (lagged + n_parameters / n) / max(1 - (n_parameters + 2) / n, 1 / n)
-        correlation = float(np.clip(unbiased, 0, tuning.MAX_NOISE_CORRELATION))
+        correlation = float(np.clip(unbiased, 0, MAX_NOISE_CORRELATION))
         return cls(correlation, _loudness(np.abs(residuals[1:] - correlation * residuals[:-1]), n))
 
     def whiten(self, columns: Vector) -> Vector:
@@ -127,8 +132,8 @@ class Trends:
         jump, hinge = (_outside(basis, columns) for columns in self.breaks)
         hinge = _unit(hinge - jump * (jump * hinge).sum(axis=0), 1e-6)
         gain: Vector = (jump.T @ series) ** 2 + (hinge.T @ series) ** 2
-        gain[: tuning.BREAK_MARGIN] = 0
-        gain[len(gain) - tuning.BREAK_MARGIN + 1 :] = 0
+        gain[:BREAK_MARGIN] = 0
+        gain[len(gain) - BREAK_MARGIN + 1 :] = 0
         return gain
 
     def find_breaks(self, values: Vector) -> tuple[int, list[int]]:
@@ -136,12 +141,12 @@ class Trends:
         n = len(values)
         breaks: list[int] = []
         family = int(self.choose(values[:, None])[0])
-        while len(breaks) < min(tuning.MAX_BREAKS, n // 8):
+        while len(breaks) < min(MAX_BREAKS, n // 8):
             basis = self.with_breaks(family, breaks)
             left = squares_outside(basis, values[:, None])[0]
             gain = self.gains(basis, values[:, None])[:, 0]
             for c in breaks:
-                gain[max(0, c - tuning.BREAK_MARGIN + 1) : c + tuning.BREAK_MARGIN] = 0
+                gain[max(0, c - BREAK_MARGIN + 1) : c + BREAK_MARGIN] = 0
             place = int(gain.argmax())
             rest = max(left - gain[place], ROUNDING * (values**2).sum())
             if not left > 0 or n * np.log(left / rest) < PER_BREAK * np.log(n):
@@ -174,15 +179,15 @@ def _families(times: bytes) -> tuple[Vector, NDArray[np.int64]]:
     """Return columns, shape (families, n, d), and of each member its family, columns used and parameters."""
     t = np.frombuffer(times)
     n = len(t)
-    degree = max(1, min(tuning.MAX_TREND_DEGREE, n // 4))
+    degree = max(1, min(MAX_TREND_DEGREE, n // 4))
     columns: list[Vector] = []
     members = [(0, 1, 1)]
-    for scale in np.geomspace(t[1], 1, tuning.TIME_SCALES):
+    for scale in np.geomspace(t[1], 1, TIME_SCALES):
         u = np.log1p(t / scale)
         members += [(len(columns), d + 1, d + 2) for d in range(1, degree + 1)]
         columns.append(np.polynomial.chebyshev.chebvander(2 * u / u[-1] - 1, degree))
-    if n >= tuning.MAX_WIDTHS_PER_RUN:  # with fewer checkpoints these cannot be distinguished from the polynomials
-        for scale in np.geomspace(t[1], 1, 2 * tuning.TIME_SCALES):
+    if n >= MAX_WIDTHS_PER_RUN:  # with fewer checkpoints these cannot be distinguished from the polynomials
+        for scale in np.geomspace(t[1], 1, 2 * TIME_SCALES):
             e = np.exp(-t / scale)
             members += [(len(columns), 3, 3), (len(columns), 4, 4)]
             columns.append(np.column_stack([np.ones(n), e, e * t, t]))
@@ -197,7 +202,7 @@ def _families(times: bytes) -> tuple[Vector, NDArray[np.int64]]:
 
 def _sigmoids(n: int) -> list[Vector]:
     found = []
-    for width in n / tuning.MAX_WIDTHS_PER_RUN * np.array([1.0, 2.0, 4.0]):
+    for width in n / MAX_WIDTHS_PER_RUN * np.array([1.0, 2.0, 4.0]):
         for centre in np.arange(width, n - width, width):
             z = (np.arange(n) - centre) / width
             s = 1 / (1 + np.exp(-z))

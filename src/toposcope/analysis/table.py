@@ -7,7 +7,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
 from toposcope.analysis.adjustment import Method, pairing_p
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, AssociationTask, FeatureSeries, associate
 from toposcope.analysis.association_verdict import with_verdicts
@@ -17,7 +16,7 @@ from toposcope.analysis.trajectory import Features, SeriesByName, Trajectory, cl
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
 from toposcope.probes.point_clouds import SPECTRAL
 from toposcope.progress import Progress, silent
-from toposcope.seeds import derive_seed
+from toposcope.seeds import SEED, derive_seed
 from toposcope.typing import Matrix, Vector
 
 MAX_COMPARED = 24
@@ -105,7 +104,7 @@ def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Se
     p = np.full(len(keys), np.nan)
     for members in matrices.values():
         runs, indices = list(members), list(members.values())
-        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(tuning.SEED, "pairing"))
+        p[indices] = pairing_p(rows[np.ix_(indices, runs)], derive_seed(SEED, "pairing"))
     return pl.Series(p, dtype=pl.Float64)
 
 
@@ -137,7 +136,7 @@ def _of_group(
         noise=_rows(noise, names, n),
         scales=np.array([features.get(scale, unknown) if (scale := trajectory.scale(f)) else unknown for f in names]),
     )
-    result = associate(task, derive_seed(tuning.SEED, "association", trajectory.run, target, group))
+    result = associate(task, derive_seed(SEED, "association", trajectory.run, target, group))
     rows = pl.DataFrame(
         {
             **{
@@ -214,7 +213,7 @@ def _compared(
 ) -> Iterator[Row]:
     """Compare each feature with each of the others, against the first target, where all three are known."""
     for target, losses in list(trajectory.targets.items())[:1]:
-        seed = derive_seed(tuning.SEED, "comparison", trajectory.run, target)
+        seed = derive_seed(SEED, "comparison", trajectory.run, target)
         for known_others, measured in _known_alike(others, losses):
             shared = {name: np.where(known_others, values, np.nan) for name, values in features.items()}
             for known, names in _known_alike(shared, losses):

@@ -10,9 +10,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.analysis import tuning
 from toposcope.analysis.groups import combined, feature_names, layer_groups, probe_of, scale_free
-from toposcope.analysis.logged import Logged
+from toposcope.analysis.logged import MIN_VALIDATED_SHARE, Logged
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Feature, Kind, Probe, make_probes, probe_types
 from toposcope.probes.feature import NETWORK, split_label
@@ -251,7 +250,7 @@ class _Rows:
             return targets
         n_text, n_validated = (np.isfinite(v).sum() for v in (self.text_loss, targets.get("validation_loss", np.nan)))
         before = ["batch_loss"] if batch_first else []
-        before += ["validation_loss"] if n_validated >= tuning.MIN_VALIDATED_SHARE * n_text else []
+        before += ["validation_loss"] if n_validated >= MIN_VALIDATED_SHARE * n_text else []
         first = {name: targets[name] for name in before if name in targets}
         return first | {TEXT_LOSS: self.text_loss} | {n: v for n, v in targets.items() if n not in first}
 

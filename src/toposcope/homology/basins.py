@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count
+from toposcope.homology.diagram import MAX_BASINS, N_LEVELS
 from toposcope.homology.sublevel import (
     Sublevel,
     as_edges,
@@ -17,7 +18,6 @@ from toposcope.homology.sublevel import (
     sublevel_graph,
     sublevel_grid,
 )
-from toposcope.homology.tuning import MAX_BASINS, N_LEVELS
 from toposcope.typing import Indices, Vector
 
 if TYPE_CHECKING:

@@ -19,12 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array, as_count, as_number, as_positive
-from toposcope.homology.tuning import MAX_TENTS
 from toposcope.typing import Matrix, Vector
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
     from toposcope.charts.diagrams import Bars
+
+# values of tents that a landscape holds at a time; levels and basins of a profile
+MAX_TENTS, N_LEVELS, MAX_BASINS = 2_000_000, 64, 100
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,11 @@ from toposcope.errors import ToposcopeError, warn_caller
 from toposcope.homology.arrays import as_count, as_float_matrix, as_number
 from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud, as_distances
 from toposcope.homology.rips import rips
-from toposcope.homology.tuning import MIN_POINTS, N_SIZES
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
+
+# dimension: subset sizes, and the fewest points with which default sizes are apart enough for a slope
+N_SIZES, MIN_POINTS = 8, 50
 
 MAX_EQUAL_CHORD = 2.0**-50  # chord of the unit sphere that rounding may leave between equal directions
 
@@ -140,8 +142,7 @@ def _two_least_squares(points: Matrix, same: float) -> Matrix:
 
 def _neighbours(points: Matrix) -> tuple[NDArray[np.int32], Matrix]:
     """List the nearest points of each, and their squared distances; the first two are certain, absent ones infinite."""
-    from toposcope.kernels.boruvka import neighbour_searches
-    from toposcope.kernels.tuning import N_LISTED
+    from toposcope.kernels.boruvka import N_LISTED, neighbour_searches
 
     n = len(points)
     indices, squares = np.empty((n, N_LISTED), np.int32), np.empty((n, N_LISTED))

@@ -14,18 +14,17 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.loops import MAX_POINTS, loop_bytes, loop_diagram
 from toposcope.homology.memory import free_memory
 from toposcope.homology.point_cloud import Cloud, Directions, Distances, Euclidean, Metric, as_cloud, from_centroid
-from toposcope.homology.tuning import (
-    BLOCK_BYTES,
-    MAX_PIVOTS,
-    MAX_TRIALS_PER_POINT,
-    MIN_PIVOTS,
-    N_NEAR,
-    N_PRECISION_SAMPLES,
-)
 from toposcope.typing import Indices, Matrix, Vector
 
 if TYPE_CHECKING:
     from toposcope.kernels.relative_neighbours import Measured
+
+# Chosen on benchmarks/loops.py; no result depends on them.
+# pivots, as many as dimensions within these, half of them central and half random, and how many are
+# tried in a row; bytes of the bounds held at once; points whose nearest neighbours decide the precision of the bounds;
+# points tried for each one at most (140 in random clouds)
+MIN_PIVOTS, MAX_PIVOTS, N_NEAR, BLOCK_BYTES = 64, 512, 64, 1 << 26
+N_PRECISION_SAMPLES, MAX_TRIALS_PER_POINT = 16, 2000
 
 
 def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vector:

@@ -19,11 +19,16 @@ from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
 from toposcope.homology.point_cloud import Metric, as_cloud, outlasts_rounding
-from toposcope.homology.tuning import BYTES_PER_ENTRY, FIRST_EDGE_SHARE, GROWTH
 from toposcope.typing import Indices, Matrix, Vector
 
 if TYPE_CHECKING:
     from toposcope.kernels.loop_edges import Scale
+
+# Chosen on benchmarks/loops.py; no result depends on them.
+# the share of the edges that is written first, and how many times as many the next (fewer passes at once)
+FIRST_EDGE_SHARE, GROWTH = 1 / 4, 2
+# for each entry of the matrix: its distance, the id of its edge if that is active, and the keys and chains of edges
+BYTES_PER_ENTRY = 24
 
 MAX_POINTS = 1 << 16  # an edge's ends are numbers of 16 bits each
 

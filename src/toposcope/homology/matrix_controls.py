@@ -8,8 +8,9 @@ from numpy.typing import ArrayLike
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix
-from toposcope.homology.tuning import BLOCK_ENTRIES
 from toposcope.typing import Matrix
+
+BLOCK_ENTRIES = 1 << 20  # of a matrix in float64, at a time, for its clustering coefficient
 
 Ensemble = Literal["gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed"]
 

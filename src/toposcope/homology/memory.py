@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology.tuning import MIN_CHECKED_BYTES
+
+MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 

@@ -13,11 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_float_matrix, as_scaled_matrix, scaled, shown
 from toposcope.homology.memory import check_fits
-from toposcope.homology.tuning import MAX_LEAST_ENTRY, MIN_BORUVKA_COORDINATES, MIN_BORUVKA_POINTS
 from toposcope.typing import Indices, Matrix, Vector
 
 if TYPE_CHECKING:
     from toposcope.kernels.prim import Tree
+
+# Quicker on clouds of up to 10,000 points (benchmarks/point_clouds.py); no result depends on them.
+# from so many points, and so many numbers in all, Boruvka's rounds are quicker than Prim's algorithm
+MIN_BORUVKA_POINTS, MIN_BORUVKA_COORDINATES = 1000, 40_000
+MAX_LEAST_ENTRY = 128  # up to this least entry, rows of whole numbers are recognised, whatever they were multiplied by
 
 Metric = Literal["euclidean", "cosine", "precomputed"]
 

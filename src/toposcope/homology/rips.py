@@ -24,9 +24,13 @@ from toposcope.homology.point_cloud import (
     outlasts_rounding,
     trees_batch,
 )
-from toposcope.homology.tuning import DEFAULT_LANDMARKS, ENGINE_BYTES, MAX_MEMORY_SHARE
 from toposcope.homology.voids import void_diagram
 from toposcope.typing import Indices, Vector
+
+# from H2 on, for each entry of the matrix: its distance, twice, the edge made of it, twice, and numbers of ids and rows
+ENGINE_BYTES = 48
+# where the user sets no number of points: the share of the machine's memory that H1 may take, and the landmarks beyond
+MAX_MEMORY_SHARE, DEFAULT_LANDMARKS = 0.5, 2000
 
 OTHER_TOOLS = {
     2: "geoph computes H1 of all points of a plane",

@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_array, as_count, not_finite
-from toposcope.homology.tuning import MAX_DIRECT_ENTRIES
 from toposcope.typing import Matrix, Vector
+
+MAX_DIRECT_ENTRIES = 1 << 18  # of points whose singular values are taken from themselves, not from their scatter
 
 EPS = 2.0**-52
 

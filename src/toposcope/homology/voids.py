@@ -8,8 +8,9 @@ import numpy as np
 
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.loops import cap_of, without_death
-from toposcope.homology.tuning import EDGES_AT_ONCE
 from toposcope.typing import Matrix
+
+EDGES_AT_ONCE = 4096  # of those that open and close voids; a few seconds where they take longest
 
 
 def void_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:

@@ -26,20 +26,22 @@ from toposcope.kernels.bipartite_prim import prim_entries, prim_keys
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.magnitudes import Entries, Keys, Magnitudes
 from toposcope.kernels.sets import ONE, WORD, ZERO, Parents, bits_above, find, join, lowest_bit
-from toposcope.kernels.tuning import (
-    KEY_RUN,
-    MAX_PRIM_VERTICES,
-    MAX_SHORT_SORT,
-    MAX_SMALL,
-    MIN_COLUMNS_PER_LOOKUP,
-    MIN_ENTRIES_BY_STEP,
-    MIN_ENTRIES_PER_THREAD,
-    N_SAMPLED_ABOVE,
-    N_SAMPLED_TOGETHER,
-    N_WORDS,
-    SURVIVORS_PER_VERTEX,
-)
 from toposcope.typing import Indices
+
+# Chosen on two cores (benchmarks/neural_persistence.py); no result depends on them.
+# entries to collect for each vertex (6 incident to each, so that about e^-6 of them stay unjoined);
+# entries of the sample above the threshold, with as many at or below it to see whether they equal it; and neighbours
+# sampled at each position
+SURVIVORS_PER_VERTEX, N_SAMPLED_ABOVE, N_SAMPLED_TOGETHER = 3.0, 32, 32
+KEY_RUN = 256  # entries of a row that are compared together where rows are read again: few hold one that matters
+N_WORDS = 64  # words of comparisons that are made before the entries above are taken out of them
+MAX_SHORT_SORT = 1 << 12  # up to so many are sorted by digits of 8 bits, more by 12, whose counts take more room
+MIN_COLUMNS_PER_LOOKUP = 16  # columns outside are looked up one by one where there is at most one to so many columns
+MAX_SMALL = 16  # components of at most so many vertices choose first, where few of the vertices outside are in them
+MAX_PRIM_VERTICES = 600  # up to so many vertices, Prim's algorithm is as fast
+MIN_ENTRIES_PER_THREAD = 1 << 18  # fewer entries than this are not worth another thread
+# from so many on, each step is a call of its own: what is compiled into another function runs slower from the disk
+MIN_ENTRIES_BY_STEP = 1 << 22
 
 Index = NDArray[np.integer[Any]]
 Block = tuple[int, int]

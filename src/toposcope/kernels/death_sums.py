@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.kernels.compiled import compiled
-from toposcope.kernels.tuning import SUM_LANES
 from toposcope.typing import Vector
+
+SUM_LANES = 8  # sums that are taken side by side: quicker than one sum, and rounded less often
 
 
 class DeathSums(NamedTuple):

@@ -19,8 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toposcope.kernels.tuning import DEVICE_BLOCK_ENTRIES, DEVICE_SAMPLED_ABOVE, DEVICE_SURVIVORS_PER_VERTEX
 from toposcope.typing import Vector
+
+# Chosen on an H100 (benchmarks/gpu.py); no result depends on them.
+# entries to collect for each vertex, entries of the sample above the threshold, and entries that torch copies at once
+DEVICE_SURVIVORS_PER_VERTEX, DEVICE_SAMPLED_ABOVE, DEVICE_BLOCK_ENTRIES = 4, 32, 1 << 24
 
 KEY_TYPES = {
     torch.float16: torch.int16,

@@ -17,10 +17,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toposcope.kernels.boruvka import Neighbours, made_on_first_call, rounding, tree_by_searches
+from toposcope.kernels.boruvka import (
+    DEVICE_BOUNDS_BYTES,
+    MIN_POINTS_PER_SEARCH,
+    N_LISTED,
+    Neighbours,
+    made_on_first_call,
+    rounding,
+    tree_by_searches,
+)
 from toposcope.kernels.prim import Tree
 from toposcope.kernels.sets import Parents
-from toposcope.kernels.tuning import DEVICE_BOUNDS_BYTES, MIN_POINTS_PER_SEARCH, N_LISTED
 from toposcope.typing import Indices
 
 

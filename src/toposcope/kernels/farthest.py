@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from toposcope.kernels.boruvka import left_factor, product_factors
 from toposcope.kernels.compiled import compiled
 from toposcope.kernels.prim import squared_distance
-from toposcope.kernels.tuning import MAX_CANDIDATES, MIN_BOUNDED_WIDTH
 from toposcope.typing import Indices, Matrix, Vector
+
+MAX_CANDIDATES = 16  # points measured at a time for the next landmarks
+MIN_BOUNDED_WIDTH = 64  # from so many coordinates on, bounds are quicker than distances
 
 Factors = tuple[NDArray[Any], Vector]
 

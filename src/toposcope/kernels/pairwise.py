@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, compiled_sums
-from toposcope.kernels.tuning import CACHED_POINT_BYTES, HASHED_ENTRIES
 from toposcope.typing import Indices, Matrix, Vector
+
+CACHED_POINT_BYTES, HASHED_ENTRIES = 1 << 18, 1 << 14  # what stays in the cache while others are compared or hashed
 
 
 @compiled

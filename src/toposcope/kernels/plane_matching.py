@@ -20,18 +20,15 @@ import numpy as np
 
 from toposcope.kernels.boruvka import insert_ascending
 from toposcope.kernels.compiled import compiled, inlined
-from toposcope.kernels.tuning import (
-    BOX_RUN,
-    LAST_STEP,
-    MAX_OUTBID,
-    MAX_RAISE,
-    MIN_OUTBID,
-    N_BID_ROUNDS,
-    N_BID_ROUNDS_SAVED,
-    PAIRS_ADDED,
-    PAIRS_AT_FIRST,
-)
 from toposcope.typing import Indices, Matrix, Vector
+
+# matching in the plane: points passed over together; pairs listed at first for each point, and added in a round
+BOX_RUN, PAIRS_AT_FIRST, PAIRS_ADDED = 32, 8, 4
+# bids: the step of the last round, in units of the mean price (each earlier one is four times the next); rounds besides
+# as many as the order, and how many fewer where the pairs that matter are known; a bid raises a price by at most so
+# many steps beyond the one that is due; no more bids where fewer points than this share are outbid (prices hardly
+# matter), or each so many times on average (the pairs listed are too few for all)
+LAST_STEP, N_BID_ROUNDS, N_BID_ROUNDS_SAVED, MAX_RAISE, MIN_OUTBID, MAX_OUTBID = 1 / 16, 3, 2, 4.0, 0.2, 24
 
 FREE = -1
 ALONE = -2

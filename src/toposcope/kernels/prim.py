@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, compiled_fused, compiled_sums, inlined
 from toposcope.kernels.pairwise import edge_squares
-from toposcope.kernels.tuning import MAX_PRIM_COLUMNS
 from toposcope.typing import Indices, Matrix, Vector
+
+MAX_PRIM_COLUMNS = 40  # up to so many coordinates, Prim's algorithm measures several points at once, not one faster
 
 Clouds = NDArray[np.float64]
 NO_LENGTH = np.int64(np.iinfo(np.int64).max)  # above the bits of all lengths, infinity included

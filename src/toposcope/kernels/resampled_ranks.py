@@ -9,8 +9,9 @@ are their sums, which are exact in any order.
 import numpy as np
 
 from toposcope.kernels.compiled import compiled
-from toposcope.kernels.tuning import RANK_LANES
 from toposcope.typing import Indices, Matrix, Vector
+
+RANK_LANES = 64  # resamples that are counted at once: few enough for their counts to stay in the cache
 
 
 @compiled

@@ -11,11 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from toposcope.kernels.boruvka import Neighbours, Search, neighbour_searches, tree_by_searches
+from toposcope.kernels.boruvka import MIN_POINTS_PER_SEARCH, Neighbours, Search, neighbour_searches, tree_by_searches
 from toposcope.kernels.compiled import compiled, compiled_sums
 from toposcope.kernels.prim import put_edge
 from toposcope.kernels.sets import Parents
-from toposcope.kernels.tuning import MIN_POINTS_PER_SEARCH
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_SQUARED_NORM = 2.0**26.5

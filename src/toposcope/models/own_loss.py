@@ -14,7 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from toposcope.errors import ToposcopeError
 from toposcope.models.summed_loss import SummedLoss, blocks_of, flat
-from toposcope.models.tuning import ROUNDING
+
+ROUNDING = 8  # relative error of a loss, in units of the precision of the dtype it is computed in
 
 
 class FunctionOfModule(nn.Module):

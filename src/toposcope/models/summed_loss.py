@@ -18,7 +18,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from toposcope.errors import ToposcopeError
 from toposcope.models.running import LanguageModel, check_sequences, stack
 from toposcope.models.texts import TokenSequence
-from toposcope.models.tuning import GPU_PIECE_BYTES, GRADIENT_TENSORS, MIN_HEAD_WIDTH, PIECE_BYTES
+
+# Fixed, never the free memory, so that every machine gives the same bytes.
+# bytes of the activations of a batch, about the cache of a CPU, or enough to keep a GPU busy; tensors of the size of a
+# hidden state that a block keeps for the gradient; the width of a head, assumed of attention, which keeps three values
+# for each pair of tokens and head
+PIECE_BYTES, GPU_PIECE_BYTES, GRADIENT_TENSORS, MIN_HEAD_WIDTH = 1 << 26, 1 << 30, 32, 32
 
 Total = Callable[[Sequence[Tensor], Sequence[int]], Tensor]
 """Takes the parameters and the indices of some sequences; returns their summed loss, differentiable."""

@@ -39,7 +39,7 @@ def is_compiled(probes: Collection[str], n_vertices: int) -> bool:
 
 def _first_calls(probes: Collection[str], n_vertices: int) -> list[str]:
     """Return the names of calls, the longest first."""
-    from toposcope.kernels.tuning import MAX_PRIM_VERTICES
+    from toposcope.kernels.bipartite_tree import MAX_PRIM_VERTICES
 
     of_probe = {
         "rips": {"loops", "points"},

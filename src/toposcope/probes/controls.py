@@ -14,8 +14,9 @@ from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Measurement, Probe, ProbeInput, Shape, Value
 from toposcope.probes.row_blocks import Rows, Widening, block_length, largest_entry, pieces, unit_of
-from toposcope.probes.tuning import MAX_DIRECT_ENTRIES
 from toposcope.typing import Matrix, Vector
+
+MAX_DIRECT_ENTRIES = 1 << 18  # of a matrix that is decomposed directly; of larger ones it is W'W or WW'
 
 MIN_TAIL = 10  # eigenvalues a power law needs at least
 

@@ -24,19 +24,19 @@ from toposcope.probes.probe import (
     lowered,
     stacked,
 )
-from toposcope.probes.tuning import (
-    GRAPH_BYTES,
-    MAX_PRODUCTS,
-    NEAR_ZERO,
-    SECONDS_PER_PRODUCT,
-    TOLERANCE,
-    UNSEEN,
-    VECTORS,
-)
 from toposcope.seeds import derive_seed
 
 if TYPE_CHECKING:
     from toposcope.models.hessian_products import HessianProduct
+
+# Chosen on small GPTs (benchmarks/curvature.py).
+# the residual at which an eigenvalue has converged, as a share of the largest absolute one; about how many
+# products for the eigenvalues of one end; the share of the largest below which others are neither positive nor negative
+TOLERANCE, MAX_PRODUCTS, NEAR_ZERO = 1e-3, 400, 0.01
+# seconds for each parameter and token of a product; a model's parameters, in units of those of its analysed layers
+# (embeddings and biases are not seen beforehand); vectors of the size of the model, next to a basis: the model itself,
+# its gradient, and what a product takes; bytes of the graph of the gradient and of what is computed in between
+SECONDS_PER_PRODUCT, UNSEEN, VECTORS, GRAPH_BYTES = 4e-10, 1.5, 14, 1 << 30
 
 EDGES = tuple(round(0.05 * k - 1.025, 3) for k in range(42))
 """Where the cumulative density is reported, in units of the largest absolute eigenvalue; finer would be below the

@@ -8,7 +8,6 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Weights, lowered
-from toposcope.probes.tuning import FLOPS
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
 
     from toposcope.models.loss_planes import Axes, Plane, Sample
     from toposcope.models.summed_loss import SummedLoss
+
+FLOPS = 3e10  # of the planes of a loss, in a second of one processor
 
 NO_FINITE_BAR = "no finite bar"
 NO_PATH = "no plane of a path"

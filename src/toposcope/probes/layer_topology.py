@@ -15,7 +15,10 @@ from toposcope.homology.neural_persistence import neural_persistence_batch
 from toposcope.homology.rips import components_batch
 from toposcope.probes.probe import ProbeInput
 from toposcope.probes.stacks import by_stacks
-from toposcope.probes.tuning import MAX_BYTES_TOGETHER, MAX_TOGETHER
+
+# layers of one shape in one call: entries of a layer (for a larger one, a call of its own costs nothing that matters)
+# and of a stack; checkpoints, and bytes of their files, that are measured together
+MAX_TOGETHER, MAX_BYTES_TOGETHER = 32, 1 << 25
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,8 +12,11 @@ from toposcope.homology import neural_persistence, rips
 from toposcope.homology.matrix_controls import ENSEMBLES, Ensemble, random_matrix
 from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Measurement, Probe, ProbeInput, Value, lowered, stacked
-from toposcope.probes.tuning import CACHED_SHAPES, MAX_ENTRIES, MIN_DRAWS
 from toposcope.seeds import derive_seed
+
+# entries drawn for one shape and ensemble (fewer than 20 matrices beyond 1024 x 1024), the fewest
+# matrices with a usable spread, and shapes whose references a process caches
+MAX_ENTRIES, MIN_DRAWS, CACHED_SHAPES = 20 * 2**20, 3, 512
 
 Shape = tuple[int, ...]
 

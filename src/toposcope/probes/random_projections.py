@@ -9,8 +9,7 @@ from toposcope.checkpoints import Layer
 from toposcope.kernels.sign_projections import WORD_BITS, add_sign_projections
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import Failure, Measurement, Probe, ProbeInput, Shape, guarded
-from toposcope.probes.row_blocks import Rows, Widening
-from toposcope.probes.tuning import BLOCK_BYTES
+from toposcope.probes.row_blocks import BLOCK_BYTES, Rows, Widening
 from toposcope.seeds import derive_seed
 from toposcope.typing import Vector
 

@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import Layer
 from toposcope.homology.arrays import not_finite
 from toposcope.kernels.magnitudes import largest_magnitude, widened
-from toposcope.probes.tuning import BLOCK_BYTES, PIECE_ENTRIES
 from toposcope.typing import Matrix
+
+BLOCK_BYTES = 1 << 23  # of a block of rows in float64; a block is never less than one row
+PIECE_ENTRIES = 1 << 15  # summed at a time: they fit in the cache, and rounding does not grow with the matrix
 
 
 def block_length(width: int) -> int:

@@ -11,13 +11,16 @@ import numpy as np
 from toposcope.checkpoints import Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import ph_dimension, principal_shares, random_walk_shares, random_walk_shares_of, step_cosines
-from toposcope.homology.tuning import MIN_POINTS
+from toposcope.homology.dimension import MIN_POINTS
 from toposcope.kernels.magnitudes import largest_magnitude
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInput, Shape, Weights, guarded
 from toposcope.probes.row_blocks import Rows, Widening, largest_entry, pieces, unit_of
-from toposcope.probes.tuning import EARLIER, IN_CACHE, MAX_KNOWN
 from toposcope.typing import Matrix
+
+# distances a process remembers (all pairs of 700 checkpoints); earlier checkpoints that the expected time
+# is for; entries of a checkpoint beyond which a distance takes more than twice as long for each
+MAX_KNOWN, EARLIER, IN_CACHE = 1 << 18, 20, 10_000_000
 
 _known: dict[tuple[str, str], float] = {}
 """By the contents of the two: the checkpoints of a run are measured one after another, each with all before it."""

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toposcope.analysis import tuning
 from toposcope.analysis.between_runs.columns import CHAIN, LEVELS, PLAIN, SCHEDULE, Problem
 from toposcope.analysis.between_runs.population import CONFIGURATIONS
 from toposcope.analysis.between_runs.ridge import Block, RidgeModel, fit_ridge, standardised
-from toposcope.seeds import derive_seed
+from toposcope.seeds import SEED, derive_seed
 from toposcope.typing import Indices, Matrix
 
 N_FOLDS = 10
@@ -39,7 +38,7 @@ class Fold:
 
 def named_draws(*names: str | int) -> np.random.Generator:
     """Return the random numbers of one choice."""
-    return np.random.default_rng(derive_seed(tuning.SEED, "nested models", *names))
+    return np.random.default_rng(derive_seed(SEED, "nested models", *names))
 
 
 def fold_places(problem: Problem, grouping: str) -> Indices:

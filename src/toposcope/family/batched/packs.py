@@ -11,10 +11,16 @@ import msgspec
 from safetensors import SafetensorError, safe_open
 
 from toposcope.checkpoints.sources.packed import file_name
-from toposcope.family import tuning
 from toposcope.family.corpus import Corpus
+from toposcope.family.model import MIN_HEAD_WIDTH
 from toposcope.family.run import FamilyRun
 from toposcope.family.run_folder import described
+
+# Which runs train as one model: chosen on ``benchmarks/population.py``; ``docs/methods/training-together.md``.
+MAX_CPU_ACTIVATIONS = 30_000  # entries of a run's residual stream; above, those of several runs do not fit into caches
+MAX_CPU_RUNS = 16  # runs of a pack on a CPU
+MAX_CPU_BYTES = 2 * 10**9  # memory of a pack on a CPU
+MAX_GPU_SHARE = 0.6  # share of the memory of a GPU that the estimate of a pack may fill
 
 STATE = "state.safetensors"  # what a pack resumes from; it stays when its runs have ended
 
@@ -39,7 +45,7 @@ def group_runs(runs: Sequence[FamilyRun], device: str = "cpu", processes: int = 
 def run_bytes(run: FamilyRun) -> int:
     """Estimate the memory that one more run of a pack takes, to about a tenth."""
     size, positions = run.size, run.training.batch_size * run.size.context
-    heads = size.heads * max(tuning.MIN_HEAD_WIDTH, size.hidden // size.heads)
+    heads = size.heads * max(MIN_HEAD_WIDTH, size.hidden // size.heads)
     block = 24 * size.hidden + 10 * heads
     noise = 2 * size.hidden * (1 + 2 * size.layers) if run.training.dropout else 0
     return 4 * (
@@ -53,11 +59,11 @@ def _most(runs: Sequence[FamilyRun], members: Sequence[int], device: str, proces
     if device != "cpu":
         import torch
 
-        return max(1, int(tuning.MAX_GPU_SHARE * torch.cuda.get_device_properties(device).total_memory) // each)
+        return max(1, int(MAX_GPU_SHARE * torch.cuda.get_device_properties(device).total_memory) // each)
     first = runs[members[0]]
-    if first.training.batch_size * first.size.context * first.size.hidden > tuning.MAX_CPU_ACTIVATIONS:
+    if first.training.batch_size * first.size.context * first.size.hidden > MAX_CPU_ACTIVATIONS:
         return 1
-    return max(1, min(tuning.MAX_CPU_RUNS, tuning.MAX_CPU_BYTES // each, math.ceil(len(members) / processes)))
+    return max(1, min(MAX_CPU_RUNS, MAX_CPU_BYTES // each, math.ceil(len(members) / processes)))
 
 
 def _parts(members: list[int], most: int) -> list[list[int]]:

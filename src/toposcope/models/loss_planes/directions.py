@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.models.tuning import MAX_PRODUCTS, PATH_SHARE
 from toposcope.progress import Progress, silent
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 
     from toposcope.models.summed_loss import Block, SummedLoss
     from toposcope.typing import Vector
+
+MAX_PRODUCTS = 400  # for the directions of a plane; what has not converged after them is reported so
+PATH_SHARE = 0.8  # largest coordinate of a checkpoint in a plane along the path of training
 
 MIN_SIDE = 3
 MIN_POINTS = 9

@@ -25,8 +25,9 @@ from toposcope.homology import (
 )
 from toposcope.homology.scattered import N_NEIGHBOURS
 from toposcope.models.loss_planes.surface import Surface
-from toposcope.models.tuning import N_PROFILE_LEVELS
 from toposcope.typing import Indices, Vector
+
+N_PROFILE_LEVELS = 32  # of a profile, besides those of minima and saddles
 
 Graph = Literal["triangulation", "nearest"]
 """Which points are neighbours: those of Freudenthal's or Delaunay's triangulation, or the 8 nearest."""

@@ -15,15 +15,7 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.models.loss_planes.directions import Sample
-from toposcope.models.tuning import (
-    CHUNK_BYTES,
-    GPU_CHUNK_BYTES,
-    GPU_WEIGHT_BYTES,
-    MAX_COPIED_BYTES,
-    MIN_CHUNKS,
-    ROUNDING,
-    WEIGHT_BYTES,
-)
+from toposcope.models.own_loss import ROUNDING
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix, Vector
 
@@ -32,6 +24,14 @@ if TYPE_CHECKING:
 
     from toposcope.models.summed_loss import SummedLoss
     from toposcope.typing import Indices
+
+# Fixed, never the free memory, so that every machine gives the same bytes.
+# of planes: bytes of the activations, and of the weights, of all points that go through the model together; parts of a
+# plane, so that several threads have their share (not by their number, so that no bit depends on it); weights of a
+# model that is copied for each thread, as PyTorch shares out the operations of a larger one
+CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
+WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32
+MIN_CHUNKS, MAX_COPIED_BYTES = 16, 1 << 28
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,12 +4,12 @@ import platform
 from collections.abc import Iterable, Sequence
 from importlib import metadata
 
-from toposcope.analysis.tuning import SEED
 from toposcope.extras import EXTRAS, is_installed
 from toposcope.report.document import Block, Code, Picture, details, paragraph
 from toposcope.report.document import Preformatted as Lines
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
+from toposcope.seeds import SEED
 from toposcope.wording import joined
 
 PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", "altair")
