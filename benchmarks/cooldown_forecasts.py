@@ -75,7 +75,7 @@ def errors_of(run: Mapping[str, Any], part: float) -> Iterator[tuple[float, floa
 
 
 def measured(course: Course, branch: Mapping[str, Any], length: int, decay: Any) -> CoolDown | None:
-    """Return what merged checkpoints tell of a cool-down; None where it is refused."""
+    """Return what merged checkpoints predict of a cool-down; None where it is refused."""
     now = course.now
     losses = {each["window"]: each["loss"] for each in branch["merged"] if each["spacing"] == DENSE}
     merged = [

@@ -55,7 +55,7 @@ HELD_OUT = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What was foretold of one cool-down, and what came; losses in mnats."""
+    """What was predicted of one cool-down, and what came; losses in mnats."""
 
     run: Mapping[str, Any]
     step: int
@@ -84,7 +84,7 @@ class Answer:
 
 @command("cooldowns", "two runs of the smallest size", None)
 def main(quick: bool, out: Path) -> None:
-    """Train, cool down, and compare with what the rule foretold."""
+    """Train, cool down, and compare with what the rule predicted."""
     runs = trained([QUICK] if quick else PACKS, KEPT / "quick" if quick else KEPT)
     answers = [answer for run in runs for answer in answers_of(run)]
     usual = [each for each in answers if each.run["kind"] == "usual"]

@@ -114,7 +114,7 @@ def test_the_end_of_a_run_that_is_left_out_is_not_seen(split: str) -> None:
 
 
 @pytest.mark.slow
-def test_what_a_twin_alone_knows_is_not_foretold() -> None:
+def test_what_a_twin_alone_knows_is_not_predicted() -> None:
     """Runs of a size end alike, where nothing tells beforehand and no other size does."""
     rng = np.random.default_rng(1)
     several = []

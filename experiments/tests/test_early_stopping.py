@@ -126,7 +126,7 @@ def test_rules_are_told_apart_where_the_truth_is_known() -> None:
     assert rules[LOSS]["paid_fixed"] > 0.05
     assert rules[NEURAL_PERSISTENCE]["verdict"] == WORSE
     assert rules[NEURAL_PERSISTENCE]["difference"] > 0
-    assert rules[LOSS]["p_least"] == 2**-14
+    assert rules[LOSS]["min_p"] == 2**-14
     loss, persistence = found.summary()[1], found.summary()[0]
     assert loss.endswith("it is better than a fixed fraction.")
     assert persistence.startswith("Patience on neural persistence")
@@ -137,7 +137,7 @@ def test_few_runs_show_nothing_and_the_summary_says_so() -> None:
     found = judged(plateaus(4))
     assert set(found.rules["verdict"]) == {NOT_SHOWN}
     assert all(sentence.endswith("which 4 runs cannot show.") for sentence in found.summary())
-    assert found.rules["p_least"].to_list() == [1 / 8] * 2
+    assert found.rules["min_p"].to_list() == [1 / 8] * 2
 
 
 def test_equal_runs_are_stopped_at_one_fraction_by_every_rule() -> None:

@@ -21,7 +21,7 @@ from toposcope_experiments.grokking.design import CONDITIONS, CONTROLS, MLP, TRA
 from toposcope_experiments.grokking.experiment import change_table, jump_table, measure_runs
 from toposcope_experiments.grokking.features import FEATURES, FOURIER, TWINS, embedding_features, fourier_share
 from toposcope_experiments.grokking.training import LOGGED, Trained
-from toposcope_experiments.small_networks.group_difference import least_p, two_groups
+from toposcope_experiments.small_networks.group_difference import min_p_of, two_groups
 
 P = 59
 EVERYWHERE = {condition.name: 1.0 for condition in CONDITIONS}
@@ -165,7 +165,7 @@ def test_too_few_runs_cannot_be_judged() -> None:
     row = table.filter(feature=FOURIER).row(0, named=True)
     assert row["verdict"] == UNDETERMINED
     assert row["reason"] == "no p of so few runs is below 0.05 after adjustment"
-    assert row["p"] == row["p_least"] == pytest.approx(2 / 70)
+    assert row["p"] == row["min_p"] == pytest.approx(2 / 70)
 
 
 def test_conditions_that_generalise_are_no_controls() -> None:
@@ -236,9 +236,9 @@ def test_all_divisions_of_two_groups_are_counted() -> None:
 
 def test_extremes_of_two_groups() -> None:
     low, high = np.arange(8.0)[:, None], np.arange(100.0, 108)[:, None]
-    assert two_groups(low, high)[0] == least_p(8, 8) == pytest.approx(2 / 12870)
-    assert two_groups(low[:3], high)[0] == least_p(3, 8) == pytest.approx(1 / 165)
+    assert two_groups(low, high)[0] == min_p_of(8, 8) == pytest.approx(2 / 12870)
+    assert two_groups(low[:3], high)[0] == min_p_of(3, 8) == pytest.approx(1 / 165)
     assert two_groups(np.ones((5, 1)), np.ones((5, 1)))[0] == 1
     assert np.isnan(two_groups(np.full((5, 1), np.nan), np.ones((5, 1)))[0])
     many = two_groups(np.tile(low, (2, 1)), np.tile(high, (2, 1)))[0]
-    assert many == least_p(16, 16) == pytest.approx(1 / 16385)
+    assert many == min_p_of(16, 16) == pytest.approx(1 / 16385)

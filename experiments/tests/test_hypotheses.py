@@ -35,7 +35,7 @@ def judged(
         for run in RUNS for name in NAMES if name != lacking
     ]  # fmt: skip
     association = pl.DataFrame(rows).clear() if lacking == "association" else pl.DataFrame(rows)
-    scaling = pl.DataFrame([{"quantity": "published H1.entropy", "rho": 0.9, "p_exact": p_size, "p_least": 0.001}])
+    scaling = pl.DataFrame([{"quantity": "published H1.entropy", "rho": 0.9, "p_exact": p_size, "min_p": 0.001}])
     turns = [{"run": run, "feature": "published H1.total", "n_turns": directions.count(" "),
               "directions": directions, "p_1": p_turn} for run in RUNS]  # fmt: skip
     sizes = {} if lacking == "sizes" else RUNS

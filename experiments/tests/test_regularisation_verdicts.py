@@ -34,7 +34,7 @@ from toposcope_experiments.regularisation.stopping import (
     stop_table,
 )
 from toposcope_experiments.regularisation.training import TEST_ACCURACY, TRAIN_LOSS, VALIDATION_LOSS
-from toposcope_experiments.small_networks.group_difference import least_p
+from toposcope_experiments.small_networks.group_difference import min_p_of
 
 SHOWN = {AS_PUBLISHED, AS_PUBLISHED_TOO, DIFFERENT, DIFFERENT_TOO, AGAINST}
 
@@ -53,7 +53,7 @@ def test_an_order_made_by_construction_is_found_in_both_views() -> None:
     row = table.row(0, named=True)
     assert row["difference"] == pytest.approx(0.5, abs=0.03)
     assert row["low"] < row["difference"] < row["high"]
-    assert row["p"] == least_p(8, 8)
+    assert row["p"] == min_p_of(8, 8)
 
 
 def test_the_other_order_is_against() -> None:

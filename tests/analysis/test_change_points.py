@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from toposcope.analysis.change_points import ChangePoint, change_points, fit_lines, segment, segment_into
+from toposcope.analysis.change_points import ChangePoint, change_points, fit_lines, optimal_segmentation, segment
 from toposcope.analysis.smooth_trend import ColouredNoise, trends
 from toposcope.errors import ToposcopeError
 
@@ -98,7 +98,7 @@ def test_a_given_number_of_lines_is_that_of_dynamic_programming(n_changes: int) 
     rng = np.random.default_rng(3)
     times = np.linspace(0, 1, 25)
     series = np.cumsum(rng.normal(size=(25, 4)), axis=0)
-    found = segment_into(times, series, n_changes)
+    found = optimal_segmentation(times, series, n_changes)
     for j in range(4):
         signal = np.column_stack([series[:, j], times, np.ones(25)])
         expected = ruptures.Dynp(model="linear", min_size=3, jump=1).fit(signal).predict(n_bkps=n_changes)

@@ -81,13 +81,13 @@ def test_published_p_of_neural_persistence() -> None:
 def test_the_least_p_that_sizes_allow(n: int, least: float) -> None:
     """Four sizes never reach .05; five do in perfect order only."""
     law = law_of(np.array([10.0**i for i in range(n)]), np.arange(n, 0, -1.0))
-    assert law.p_least == pytest.approx(least)
+    assert law.min_p == pytest.approx(least)
     assert law.p_exact == pytest.approx(least)
 
 
 def test_repeated_sizes_allow_less() -> None:
     law = law_of(np.array([1e3, 1e3, 1e4, 1e4, 1e5]), np.array([5.0, 4, 3, 2, 1]))
-    assert law.p_least == law.p_exact == pytest.approx(8 / 120)
+    assert law.min_p == law.p_exact == pytest.approx(8 / 120)
 
 
 @given(st.lists(st.integers(0, 4), min_size=3, max_size=6).filter(lambda v: len(set(v)) > 1))

@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_what_is_foretold_is_what_the_run_came_to(run: Path, held: Path, tmp_path: Path) -> None:
+def test_what_is_predicted_is_what_the_run_came_to(run: Path, held: Path, tmp_path: Path) -> None:
     page = tmp_path / "page"
     done = called("cooldown", held, "--steps", str(LAST - HELD), "--save", tmp_path / "merged", "--out", page)
     assert done.code == 0

@@ -86,7 +86,7 @@ def planted() -> Planted:
 
 @pytest.mark.parametrize("decay", ["linear", "1-sqrt", "cosine"])
 @pytest.mark.parametrize("length", [60, 100, 200])
-def test_a_planted_cool_down_is_foretold(planted: Planted, length: int, decay: Decay) -> None:
+def test_a_planted_cool_down_is_predicted(planted: Planted, length: int, decay: Decay) -> None:
     found = cool_down_forecast(planted.course, planted.merged(length), length, decay)
     truth = planted.cooled(length, decay)
     assert found.low < truth < found.high

@@ -251,7 +251,7 @@ def test_a_diverging_run_gains_nothing(forecaster: AnnealedLaw) -> None:
 
 @pytest.mark.parametrize("forecaster", ANNEALED, ids=lambda forecaster: forecaster.name)
 @pytest.mark.parametrize("scale", [0.3, 0.1, 0.01])
-def test_small_losses_are_foretold_as_well(forecaster: AnnealedLaw, scale: float) -> None:
+def test_small_losses_are_predicted_as_well(forecaster: AnnealedLaw, scale: float) -> None:
     run = made_up_run()
     log = seen(LoggedRun(replace(run.log, loss=scale * run.log.loss), run.schedule), 0.3)
     assert forecaster.fit(log, run.schedule, ()).loss == pytest.approx(scale * run.final(), rel=0.05)

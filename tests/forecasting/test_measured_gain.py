@@ -56,7 +56,7 @@ def measured(run: LoggedRun, step: int, c: float, growth: float = GAIN_GROWTH["l
     st.floats(0.92, 1.0),
     st.sampled_from([("linear", "linear"), ("sqrt", "1-sqrt"), ("cosine", "cosine")]),
 )
-def test_a_planted_gain_is_foretold(c: float, share: float, part: float, shape: tuple[str, Decay]) -> None:
+def test_a_planted_gain_is_predicted(c: float, share: float, part: float, shape: tuple[str, Decay]) -> None:
     run = held(share, shape[0], c)
     log = run.log.until(part * (1 - share) * END)
     assert log is not None

@@ -151,7 +151,7 @@ def test_runs_tell_how_well_they_predict_the_text(study: StudyData, tokens: tupl
 
 def test_the_law_of_losses_in_different_tokens_is_not_told() -> None:
     found = of_states("clock")
-    law = {"quantity": "text_loss", "n_sizes": 4, "exponent": -0.1, "r_squared": 0.9, "p_least": 0.08, "p_exact": 0.08}
+    law = {"quantity": "text_loss", "n_sizes": 4, "exponent": -0.1, "r_squared": 0.9, "min_p": 0.08, "p_exact": 0.08}
     with_law = with_tables(found, {"scaling": pl.DataFrame([law])})
     for differ in (True, False):
         tokens = {"small": 500.0, "middle": 700.0 if differ else 500.0}

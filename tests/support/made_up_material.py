@@ -141,7 +141,7 @@ def scaling(found: list[Trajectory]) -> pl.DataFrame:
     rows = [
         {"quantity": q, "n": len(found), "n_sizes": len(found), "factor": 5.0, "exponent": -0.1, "low": -0.2,
          "high": -0.05, "r_squared": 0.9, "offset": np.nan, "offset_exponent": np.nan,
-         "rho": -1.0, "p_exact": 0.3, "p_least": 0.3}
+         "rho": -1.0, "p_exact": 0.3, "min_p": 0.3}
         for q in quantities
     ]  # fmt: skip
     return pl.DataFrame(rows)

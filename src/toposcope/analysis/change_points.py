@@ -32,7 +32,7 @@ def segment(times: Vector, series: Vector, penalty: float) -> list[list[int]]:
     return [_walk(origin[:, j]) for j in range(m)]
 
 
-def segment_into(times: Vector, series: Vector, n_changes: int) -> NDArray[np.int64]:
+def optimal_segmentation(times: Vector, series: Vector, n_changes: int) -> NDArray[np.int64]:
     """Divide each series into lines with a given number of changes, at the least sum of squared residuals."""
     n, m = series.shape
     best = np.full((n_changes + 1, n + 1, m), np.inf)
@@ -236,7 +236,7 @@ def _intervals(
     length = int(np.ceil(np.sqrt(n)))
     starts = np.random.default_rng(seed).integers(0, n - length + 1, (-(-n // length), DRAWS))
     drawn = (starts[:, None, :] + np.arange(length)[:, None]).reshape(-1, DRAWS)[:n]
-    places = segment_into(times, lines[:, None] + left[drawn] * noise.scale[:, None], len(found))
+    places = optimal_segmentation(times, lines[:, None] + left[drawn] * noise.scale[:, None], len(found))
     low = np.floor(np.percentile(places, 2.5, axis=1)).astype(np.int64)
     return np.minimum(low, found), np.maximum(np.ceil(np.percentile(places, 97.5, axis=1)).astype(np.int64), found)
 

@@ -35,7 +35,7 @@ class SizeLaw:
     offset_exponent: float
     rho: float  # Spearman's correlation with N; NaN for equal values
     p_exact: float  # two-sided: share of all orders with a correlation as large; beyond 8 runs Student's
-    p_least: float  # `p_exact` of values in perfect order: the lowest that these sizes allow
+    min_p: float  # `p_exact` of values in perfect order: the lowest that these sizes allow
 
 
 def fit_size_law(n_parameters: Vector, values: Vector, seed: int) -> SizeLaw | None:
@@ -63,7 +63,7 @@ def fit_size_law(n_parameters: Vector, values: Vector, seed: int) -> SizeLaw | N
         offset_exponent=offset_exponent,
         rho=rho,
         p_exact=p_exact,
-        p_least=rank_correlation(np.sort(n_parameters), np.arange(len(x), dtype=np.float64))[1],
+        min_p=rank_correlation(np.sort(n_parameters), np.arange(len(x), dtype=np.float64))[1],
     )
 
 
@@ -153,7 +153,7 @@ def scaling_table(trajectories: Sequence[Trajectory], runs: pl.DataFrame) -> pl.
     -------
     polars.DataFrame
         ``quantity, n, n_sizes, factor, exponent, r_squared, low, high, offset, offset_exponent, rho, p_exact,
-        p_least``.
+        min_p``.
     """
     sizes = sizes_of_complete(trajectories, runs)
     finals: dict[str, list[tuple[float, float]]] = {}

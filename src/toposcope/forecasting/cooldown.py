@@ -208,7 +208,7 @@ def _check_rates(schedule: Schedule, now: int, length: int) -> None:
     if schedule.warm_up > now - length or now < MIN_WARM_UPS * schedule.warm_up:
         raise RefusedError(
             f"the learning rate warmed up until step {schedule.warm_up:,}, and the last checkpoint is of step {now:,}: "
-            f"a cool-down is foretold from {MIN_WARM_UPS} warm-ups on; ask again at step "
+            f"a cool-down is predicted from {MIN_WARM_UPS} warm-ups on; ask again at step "
             f"{max(MIN_WARM_UPS * schedule.warm_up, schedule.warm_up + length):,}"
         )
     rates = schedule.rates[max(now - length, 0) :]
@@ -216,7 +216,7 @@ def _check_rates(schedule: Schedule, now: int, length: int) -> None:
         how = "falls" if rates[-1] < rates[0] else "changes"
         raise RefusedError(
             f"the learning rate {how} over the last {length:,} steps, from {rates[0]:.3g} to {rates[-1]:.3g}: averages "
-            f"of checkpoints tell of a cool-down where it is constant to {tuning.MAX_RATE_CHANGE:.0%}; ask at a step "
+            f"of checkpoints predict a cool-down where it is constant to {tuning.MAX_RATE_CHANGE:.0%}; ask at a step "
             "before, or for a shorter cool-down"
         )
 

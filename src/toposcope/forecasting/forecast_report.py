@@ -253,7 +253,7 @@ def forecast(
     unit : str, optional
         Of the losses; by default the name of the column decides.
     measured : sequence of CoolDown, str or Path
-        What merged checkpoints of the run tell of cool-downs from now on: the answers of `toposcope.cooldown`, or the
+        What merged checkpoints predict of cool-downs from now on: the answers of `toposcope.cooldown`, or the
         file that ``toposcope cooldown --json`` wrote. Where a decay is planned near, its gain is used in place of a
         prior; the inputs of the report say so, or why not.
 

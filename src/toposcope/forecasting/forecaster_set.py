@@ -55,7 +55,7 @@ def run_forecasters(
     only_default : bool
         Whether the set holds the default alone: its interval is the same, those of the others are not computed.
     measured : sequence of CoolDown
-        What merged checkpoints of the run tell of cool-downs from now on. Where one is planned near, ``s1_anneal``
+        What merged checkpoints predict of cool-downs from now on. Where one is planned near, ``s1_anneal``
         takes its gain in place of a prior, and is the default.
 
     Raises

@@ -62,7 +62,7 @@ class MeasuredLaw(AnnealedLaw):
         found, loss = self.measured, forecast.loss
         down, up = (np.linalg.norm([side, to_fall / 2, noise]) for side in (found.loss - found.low, self._prior.spread))
         low, high = loss * float(np.exp(-down / loss)), loss * float(np.exp(up / loss))
-        remark = "interval: errors of cool-downs foretold from merged checkpoints"
+        remark = "interval: errors of cool-downs predicted from merged checkpoints"
         return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, remark))
 
 

@@ -7,11 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, steps_text
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.integrity.training_state import OPTIMIZER, SCHEDULER
 from toposcope.typing import Vector
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+MIN_COUNTED = 3  # checkpoints that hold a counter
+COUNTER_TOLERANCE, MIN_COUNTER_TOLERANCE = 0.1, 2.0  # off its pace, relative and in all: steps that a scaler skips
+RESTART_COST, JUMP_COST = 0.5, 3.0  # of a counter that begins again, or falls otherwise, in wrong checkpoints
+UNEVEN_COST = 0.9  # of an interval off the pace: two of them are dearer than one wrong checkpoint
+MIN_EVEN_SHARE = 0.6  # of the intervals that keep the pace, for it to be a rule
 
 
 class CounterVerdict(NamedTuple):
@@ -25,7 +31,7 @@ def judge(steps: Sequence[int], counters: Sequence[int]) -> CounterVerdict:
     """Judge counters of ascending steps: they rise, and where most intervals keep a pace, each checkpoint fits it."""
     s, values = np.array(steps, np.float64), np.array(counters, np.float64)
     rises = np.diff(values) / np.diff(s)
-    if len(s) < tuning.MIN_COUNTED or not (rises > 0).any():
+    if len(s) < MIN_COUNTED or not (rises > 0).any():
         return CounterVerdict([])
     ascending = np.sort(values)
     pace = float(np.median(np.diff(ascending) / np.diff(s)))
@@ -34,28 +40,28 @@ def judge(steps: Sequence[int], counters: Sequence[int]) -> CounterVerdict:
     return _chained(s, values, rises)
 
 
-def _room(expected: Vector) -> Vector:
-    return np.maximum(tuning.MIN_COUNTER_TOLERANCE, tuning.COUNTER_TOLERANCE * expected)
+def _tolerance(expected: Vector) -> Vector:
+    return np.maximum(MIN_COUNTER_TOLERANCE, COUNTER_TOLERANCE * expected)
 
 
 def _keeps(s: Vector, values: Vector, pace: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     expected = pace * np.diff(s)
-    return np.asarray(np.abs(np.diff(values) - expected) <= _room(expected))
+    return np.asarray(np.abs(np.diff(values) - expected) <= _tolerance(expected))
 
 
 def _chained(s: Vector, values: Vector, rises: Vector) -> CounterVerdict:
     """Return the checkpoints outside the cheapest chain of checkpoints that may follow each other."""
     n, pace = len(s), float(np.median(rises[rises > 0]))
-    is_even = _keeps(s, values, pace).mean() > tuning.MIN_EVEN_SHARE
+    is_even = _keeps(s, values, pace).mean() > MIN_EVEN_SHARE
     # Epochs of many lengths have no pace: such a counter need only rise. After a restart the pace may be another.
-    uneven = tuning.UNEVEN_COST if is_even else 0.0
+    uneven = UNEVEN_COST if is_even else 0.0
     paces = np.maximum(pace if is_even else 2 * pace, np.append(rises, 0.0))
     costs, back = np.arange(n, dtype=np.float64), np.full(n, -1)
     for j in range(1, n):
         lag, rise = s[j] - s[:j], values[j] - values[:j]
-        fits = np.abs(rise - pace * lag) <= _room(pace * lag)
-        again = (rise < 0) & (values[j] <= paces[j] * lag + _room(paces[j] * lag))
-        stalls = np.where(rise == 0, tuning.UNEVEN_COST, np.where(again, tuning.RESTART_COST, tuning.JUMP_COST))
+        fits = np.abs(rise - pace * lag) <= _tolerance(pace * lag)
+        again = (rise < 0) & (values[j] <= paces[j] * lag + _tolerance(paces[j] * lag))
+        stalls = np.where(rise == 0, UNEVEN_COST, np.where(again, RESTART_COST, JUMP_COST))
         total = costs[:j] + np.arange(j - 1, -1, -1) + np.where(fits, 0.0, np.where(rise > 0, uneven, stalls))
         i = int(total.argmin())
         if total[i] < costs[j]:
@@ -65,7 +71,7 @@ def _chained(s: Vector, values: Vector, rises: Vector) -> CounterVerdict:
         chain.append(int(back[chain[-1]]))
     wrong = sorted(set(range(n)) - set(chain))
     expected, held = np.interp(s[wrong], s[chain[::-1]], values[chain[::-1]]), values[wrong]
-    exchanged = np.abs(np.sort(held) - expected) <= _room(pace * np.diff(s).min())
+    exchanged = np.abs(np.sort(held) - expected) <= _tolerance(pace * np.diff(s).min())
     return CounterVerdict([int(s[k]) for k in wrong], bool(exchanged.all() and (np.diff(held) < 0).any()))
 
 
@@ -95,7 +101,7 @@ def counter_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding
 
 def _unlike_names(steps: Sequence[int], unlike: Sequence[int]) -> set[int]:
     """Return the steps that alone differ from their names; from some step on another unit is counted."""
-    like, few = [step for step in steps if step not in unlike], len(steps) < tuning.MIN_COUNTED
+    like, few = [step for step in steps if step not in unlike], len(steps) < MIN_COUNTED
     if not like or (2 * len(unlike) >= len(steps) and not few):
         return set()
     return {step for step in unlike if step < like[-1] or few}

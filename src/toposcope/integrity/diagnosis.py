@@ -22,10 +22,10 @@ from toposcope.integrity import (
     moments,
     rows,
     step_grid,
-    tuning,
     values,
 )
 from toposcope.integrity.finding import Finding, merged, merged_remarks, steps_text
+from toposcope.integrity.histories import MIN_HISTORY
 from toposcope.integrity.layouts import Plan, layouts, unlike_manifest
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary, other_models, summarise
@@ -123,13 +123,13 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
     beside = models_beside(places_beside(opened), summaries, deep=deep)
-    too_few = f"the path of the weights is not judged: that takes {tuning.MIN_HISTORY} checkpoints"
+    too_few = f"the path of the weights is not judged: that takes {MIN_HISTORY} checkpoints"
     return Diagnosis(
         *(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings),
         coverage=coverage.sentence() if (coverage := coverage_of(summaries)) else "",
         remarks=merged_remarks(
             [
-                *([too_few] if deep and len(summaries) < tuning.MIN_HISTORY else ()),
+                *([too_few] if deep and len(summaries) < MIN_HISTORY else ()),
                 *opened.notes,
                 *beside,
                 *remarks_of(summaries),

@@ -10,15 +10,40 @@ from functools import partial
 
 import numpy as np
 
-from toposcope.integrity import tuning
 from toposcope.integrity.breaks import replaced, scaled
 from toposcope.integrity.finding import Finding, Suspect, steps_text
-from toposcope.integrity.histories import History, all_places, convincing, nearby, tensor_histories
+from toposcope.integrity.histories import (
+    MIN_AGREEING,
+    MIN_BROKEN_SHARE,
+    NEARBY,
+    History,
+    all_places,
+    convincing,
+    nearby,
+    tensor_histories,
+)
 from toposcope.integrity.made_of_others import copied, straight
 from toposcope.integrity.order import find_swaps
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix, Vector
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+MAX_STRETCH = 64  # largest lag, in checkpoints, at which distances are compared
+MIN_MATRICES = 6  # needed for a median over the matrices
+MIN_WALKING = 0.8  # squared distance over two intervals over the sum of both: 1 for a walk, 1/2 for noise
+
+# Off the path: distance from the neighbours over that between them; 1/2 straight on, 1/sqrt 2 for a walk, 1 for noise
+MIN_DETOUR = 2.0
+MIN_DETOUR_OF_MOST = 1.25  # of the median over the matrices, which scatters less
+CORRELATION_LOSS = 0.5  # share of the neighbours' correlation lost too, where a matrix does not walk
+MIN_LOUDNESS = 2.0  # or a detour relative to all but one nearby; a learning rate that is high stays so for a while
+
+# The weights of another run from some step on
+MAX_UNRELATED = 0.15  # correlation that counts as none: 256 independent values give 0.06
+MIN_SPEED_UP = 6.0  # how many times faster than nearby, per step, a correlation falls; restarts do not do that
+MAX_DIVERGED = 3.0  # factor beyond which weights have diverged rather than been replaced
+MIN_LEAP = 4.0  # how much further than in any other interval as long most matrices move in a leap
 
 
 def discontinuities(
@@ -75,7 +100,7 @@ def _long_enough(histories: Sequence[History]) -> list[History]:
     return [history for history in histories if len(history.steps) > 3]
 
 
-def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -> list[Suspect]:
+def _off_path(histories: Sequence[History], longest: int = MAX_STRETCH) -> list[Suspect]:
     """Find stretches of checkpoints whose neighbours on either side are near each other, but far from them."""
     layers: dict[tuple[int, ...], list[str]] = defaultdict(list)
     ratios: dict[tuple[int, ...], list[float]] = defaultdict(list)
@@ -88,11 +113,11 @@ def _off_path(histories: Sequence[History], longest: int = tuning.MAX_STRETCH) -
         if history.is_matrix and longest > 1:
             walking = history.two_intervals()
             alone = _detour_ratios(history.lagged_distances(2), history.rounding_floor(), 1)
-            for k in np.flatnonzero(alone > tuning.MIN_DETOUR_OF_MOST).tolist():
+            for k in np.flatnonzero(alone > MIN_DETOUR_OF_MOST).tolist():
                 if _is_a_detour(history, walking, k + 1, k + 2) or _is_louder(alone, k):
                     single[int(history.steps[k + 1])].append(float(alone[k]))
     for step, of_matrices in single.items():
-        if 2 * len(of_matrices) > max(n_matrices, 2 * tuning.MIN_MATRICES - 1):
+        if 2 * len(of_matrices) > max(n_matrices, 2 * MIN_MATRICES - 1):
             layers[step,], ratios[step,] = [history.name for history in histories], of_matrices
     suspects = []
     known = {history.name: history for history in histories}
@@ -145,7 +170,7 @@ def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], floa
     lagged, walking = history.lagged_distances(min(longest + 1, n - 1)), history.two_intervals()
     for length in range(1, min(len(lagged), (n + 1) // 2)):
         ratios = _detour_ratios(lagged, floor, length)
-        for k in sorted(np.flatnonzero(ratios > tuning.MIN_DETOUR).tolist(), key=lambda k: -float(ratios[k])):
+        for k in sorted(np.flatnonzero(ratios > MIN_DETOUR).tolist(), key=lambda k: -float(ratios[k])):
             alone = length == 1 and history.is_matrix and _is_louder(ratios, k)
             if alone or _is_a_detour(history, walking, k + 1, k + 1 + length):
                 return tuple(history.steps[k + 1 : k + 1 + length].tolist()), float(ratios[k])
@@ -155,24 +180,24 @@ def _worst_detour(history: History, longest: int) -> tuple[tuple[int, ...], floa
 def _is_a_detour(history: History, walking: tuple[Vector, Vector], begin: int, end: int) -> bool:
     """Return whether a detour is no louder noise about a fixed point: the run walks, or correlation is lost."""
     two, both = walking
-    around = range(max(0, begin - tuning.NEARBY - 2), min(len(two), end + tuning.NEARBY))
+    around = range(max(0, begin - NEARBY - 2), min(len(two), end + NEARBY))
     near = [k for k in around if k + 2 < begin or k >= end or begin <= k < end - 2]
     # The ratio of sums: where noise follows the learning rate, single ratios are anything up to 1.
-    if near and two[near].sum() > tuning.MIN_WALKING * both[near].sum():
+    if near and two[near].sum() > MIN_WALKING * both[near].sum():
         return True
     if not history.is_matrix:
         return False
     there, back, across = (
         float(history.part([a, b]).correlations()[0]) for a, b in ((begin - 1, begin), (end - 1, end), (begin - 1, end))
     )
-    return across > tuning.CORRELATION_LOSS and max(there, back) < tuning.CORRELATION_LOSS * across
+    return across > CORRELATION_LOSS and max(there, back) < CORRELATION_LOSS * across
 
 
 def _is_louder(ratios: Vector, k: int) -> bool:
     """Return whether one detour stands out from those nearby, of which one other may be real."""
     away = sorted((j for j in range(len(ratios)) if abs(j - k) > 1), key=lambda j: abs(j - k))
-    others = sorted(ratios[away[: 4 * tuning.NEARBY]])
-    return len(others) > tuning.NEARBY and bool(ratios[k] > tuning.MIN_LOUDNESS * others[-2])
+    others = sorted(ratios[away[: 4 * NEARBY]])
+    return len(others) > NEARBY and bool(ratios[k] > MIN_LOUDNESS * others[-2])
 
 
 def _detour_ratios(lagged: Sequence[Vector], floor: Vector, length: int) -> Vector:
@@ -191,18 +216,18 @@ def _broken(histories: Sequence[History]) -> Iterator[Suspect]:
         fall = -np.log(np.clip(correlation, 0.05, 1))
         elapsed = np.diff(history.steps)
         growth = history.squared_norms[1:] / history.squared_norms[:-1]
-        for k in np.flatnonzero((correlation < tuning.MAX_UNRELATED) & (growth < tuning.MAX_DIVERGED**2)):
+        for k in np.flatnonzero((correlation < MAX_UNRELATED) & (growth < MAX_DIVERGED**2)):
             near = nearby(int(k), len(fall))
             pace = float(np.median(fall[near] / elapsed[near]))
             # Weights may forget their initialisation between the first two checkpoints; nothing of the kind may follow.
             settled = k > 0 or bool(np.all(fall[1:4] < -np.log(0.95)))
-            if settled and fall[k] > tuning.MIN_SPEED_UP * pace * elapsed[k]:
+            if settled and fall[k] > MIN_SPEED_UP * pace * elapsed[k]:
                 lost[int(history.steps[k + 1])].append(history.name)
     every = sorted({int(step) for history in histories for step in history.steps})
-    enough = max(min(tuning.MIN_AGREEING, len(matrices)), tuning.MIN_BROKEN_SHARE * len(matrices))
+    enough = max(min(MIN_AGREEING, len(matrices)), MIN_BROKEN_SHARE * len(matrices))
     for step, names in sorted(lost.items()):
         # One small matrix may forget its first values in the first interval.
-        if len(names) < (tuning.MIN_AGREEING if step == every[1] else enough):
+        if len(names) < (MIN_AGREEING if step == every[1] else enough):
             continue
         layers = _all_if_most(names, histories)
         if step in (every[1], every[-1]):
@@ -216,20 +241,20 @@ def _broken(histories: Sequence[History]) -> Iterator[Suspect]:
 
 def _leapt(histories: Sequence[History]) -> Iterator[Suspect]:
     """Find intervals in which the weights move further than in any other."""
-    leaps: dict[int, list[tuple[str, float]]] = defaultdict(list)
+    far_moves: dict[int, list[tuple[str, float]]] = defaultdict(list)
     matrices = [history for history in histories if history.is_matrix]
     for history in matrices:
         distances = np.sqrt(history.squared_moves + history.rounding_floor()[1:])
         elapsed = np.diff(history.steps)
         # At the beginning everything moves.
-        for k in (np.flatnonzero(distances[1:] > tuning.MIN_LEAP * np.median(distances)) + 1).tolist():
+        for k in (np.flatnonzero(distances[1:] > MIN_LEAP * np.median(distances)) + 1).tolist():
             alike = (2 * elapsed >= elapsed[k]) & (np.arange(len(distances)) != k)
-            if alike.sum() > tuning.NEARBY:
+            if alike.sum() > NEARBY:
                 most = np.max((distances * np.maximum(1, elapsed[k] / elapsed))[alike])
-                if distances[k] > tuning.MIN_LEAP * most:
-                    leaps[int(history.steps[k + 1])].append((history.name, float(distances[k] / most)))
+                if distances[k] > MIN_LEAP * most:
+                    far_moves[int(history.steps[k + 1])].append((history.name, float(distances[k] / most)))
     last = max((int(history.steps[-1]) for history in matrices), default=0)
-    for step, moves in sorted(leaps.items()):
+    for step, moves in sorted(far_moves.items()):
         if 2 * len(moves) > len(matrices):
             further = f"{_times(float(np.median([r for _, r in moves])))} further than in any other interval as long"
             layers = _all_if_most([name for name, _ in moves], histories)

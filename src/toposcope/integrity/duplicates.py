@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from toposcope.checkpoints.kinds import named_buffer
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import (
     Finding,
     Severity,
@@ -25,6 +24,13 @@ from toposcope.integrity.summary import WINDOW_SIZE, CheckpointSummary, TensorSu
 
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+MIN_VECTOR_SHARE = 0.9  # share of a float32 vector's values that change in every interval between its equals
+MIN_VECTOR_VALUES = 4  # of such a vector
+MIN_VECTOR_CHANGES = 20.0  # values that change in lower precision, where one may stay by rounding: exp(-20) by chance
+MIN_FROZEN = 3  # checkpoints over which a frozen layer is the same
+MIN_EXPECTED_CHANGES = 50.0  # values of an unchanged matrix that should have changed: exp(-50) by chance
 
 
 EMBEDDINGS = ("embed", "pos_embed", "head")
@@ -91,7 +97,7 @@ def is_frozen(name: str, run: Run, held: Sequence[CheckpointSummary], *, recurs:
     learned = [n for n, t in run[0].tensors.items() if n == name or not named_buffer(n, len(t.shape))]
     begins, ends = run[0] is held[0], run[-1] is held[-1]
     is_cast = not ends and held[held.index(run[-1]) + 1].tensors[name].dtype != tensor.dtype
-    if recurs or is_cast or len(run) >= tuning.MIN_FROZEN + (not (begins or ends)):
+    if recurs or is_cast or len(run) >= MIN_FROZEN + (not (begins or ends)):
         alone = begins or tensor.role in EMBEDDINGS or (ends and not tensor.is_matrix)
         return alone or any(_stays(other, run) for other in _next_to(name, learned))
     found = BLOCK.match(name)
@@ -112,8 +118,8 @@ def _must_move(tensor: TensorSummary, share: float) -> bool:
     """Return whether a vector of which at least a share of the values always changes cannot stay by chance."""
     count = int(np.prod(tensor.shape))
     if tensor.dtype in ("float32", "float64"):
-        return count >= tuning.MIN_VECTOR_VALUES and share >= tuning.MIN_VECTOR_SHARE
-    return count * share >= tuning.MIN_VECTOR_CHANGES
+        return count >= MIN_VECTOR_VALUES and share >= MIN_VECTOR_SHARE
+    return count * share >= MIN_VECTOR_CHANGES
 
 
 def _distance_to_neighbours(name: str, run: Sequence[CheckpointSummary], held: Sequence[CheckpointSummary]) -> float:
@@ -158,7 +164,7 @@ def whole_duplicates(summaries: Sequence[CheckpointSummary], log: "LogTable | No
             reason = "as where the first update has a learning rate of 0"
         elif _without_learning(group, log):
             reason = "the learning rate between them was 0"
-        elif len(group) >= tuning.MIN_FROZEN and group == steps[-len(group) :]:
+        elif len(group) >= MIN_FROZEN and group == steps[-len(group) :]:
             reason = "as where the learning rate ends at 0"
         severity: Severity = "note" if reason else "fault"
         message = f"byte for byte the same weights; {reason or 'all but one of them are not what they say'}"
@@ -318,7 +324,7 @@ def _should_have_moved(name: str, first: CheckpointSummary, second: CheckpointSu
         # Behind a projection that begins at zero nothing has a gradient at first.
         return False
     count = int(np.prod(tensor.shape))
-    return count * min(own, _share_changed(first, second, tensor.dtype)) >= tuning.MIN_EXPECTED_CHANGES
+    return count * min(own, _share_changed(first, second, tensor.dtype)) >= MIN_EXPECTED_CHANGES
 
 
 def _share_changed(first: CheckpointSummary, second: CheckpointSummary, dtype: str) -> float:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Severity, steps_text
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.logs.table import ByStep
@@ -16,6 +15,17 @@ from toposcope.typing import Steps, Vector
 
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+MIN_LOGGED = 4  # checkpoints that can be compared with the log
+MIN_TIMES = 2.9  # how many times longer than its log a run is whose steps count something else
+LOG_TOLERANCE = 1e-3  # relative, of what was logged: its last digit
+MAX_OFF_TIMES = 0.02  # relative, of the ends of series and log from a multiple: one may count the other's parts
+MIN_UNIT = 3  # power of ten of a unit of rates, such as thousandths; ten times a rate is another rate
+MIN_RELATED = 0.5  # correlation of losses that are surely of one run
+MAX_CHANCE_FALL = 2.0  # of their correlation times the root of their number; 1 in 40 of a part of the same batches
+MAX_NOISE_RATIO = 3.0  # of variances; of two runs of one kind it is 1, and of 10 losses below 3 in 19 of 20
+MAX_OTHER_LEVEL = 0.25  # relative difference of the median losses of two runs of one kind
 
 
 class _Pairs(NamedTuple):
@@ -41,7 +51,7 @@ def _finding(steps: Sequence[int], message: str, severity: Severity = "fault") -
 def log_findings(summaries: Sequence[CheckpointSummary], log: "LogTable | None") -> Iterator[Finding]:
     """Find checkpoints that a log does not fit, and logs of other runs."""
     items = [item for item in summaries if not item.error]
-    if log is None or not len(log.steps) or len(items) < tuning.MIN_LOGGED:
+    if log is None or not len(log.steps) or len(items) < MIN_LOGGED:
         return
     steps, last = [item.step for item in items], int(log.steps[-1])
     found = [*_values_compared(items, log), *_norms(items, log)]
@@ -74,7 +84,7 @@ def _times(steps: Sequence[int], log: "LogTable") -> int:
     ratio = max(steps[-1] / last, last / steps[-1])
     times = round(ratio)
     renamed = times in _DIGITS and len(log.steps) > len(steps)
-    whole = times > 1 and abs(ratio - times) <= tuning.MAX_OFF_TIMES * ratio
+    whole = times > 1 and abs(ratio - times) <= MAX_OFF_TIMES * ratio
     return times if whole and (steps[-1] < last or (math.gcd(*steps) % times == 0 and not renamed)) else 0
 
 
@@ -86,7 +96,7 @@ def _restart(items: Sequence[CheckpointSummary], log: "LogTable") -> int:
     steps, last = [item.step for item in items], int(log.steps[-1])
     for start in steps:
         rest = [item for item in items if item.step > start]
-        if start and len(rest) >= tuning.MIN_LOGGED and 0 <= last - (steps[-1] - start) < steps[-1] - steps[-2]:
+        if start and len(rest) >= MIN_LOGGED and 0 <= last - (steps[-1] - start) < steps[-1] - steps[-2]:
             moved = replace(log, steps=log.steps + start)
             if not any(finding.severity == "fault" for finding in _values_compared(rest, moved)):
                 return start
@@ -101,7 +111,7 @@ def _beyond_the_log(steps: Sequence[int], log: "LogTable") -> Iterator[Finding]:
         return
     times = steps[-1] / last
     words = f"{steps_text(beyond)}: beyond the end of the log, step {last:,}"
-    if 2 * len(beyond) >= len(steps) and times > tuning.MIN_TIMES:
+    if 2 * len(beyond) >= len(steps) and times > MIN_TIMES:
         fix = f"the series ends {times:.3g} times later: its names count something else, or the log is another run's"
         # A log that was cut short has a checkpoint in what is left of it.
         yield _finding(beyond, f"{words}; {fix}", "fault" if any(0 < step <= last for step in steps) else "note")
@@ -150,14 +160,14 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
         _pairs({step: rates[min(k, len(rates) - 1)] for step, rates in held.items()}, log, "learning_rate")
         for k in range(groups)
     ]
-    if not groups or len(every[0].steps) < tuning.MIN_LOGGED:
+    if not groups or len(every[0].steps) < MIN_LOGGED:
         return
     pairs = every[0]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = pairs.held / pairs.logged
     ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
     power = round(math.log10(float(np.median(ratio)))) if len(ratio) else 0
-    unit = 10.0**power if abs(power) >= tuning.MIN_UNIT else 1.0
+    unit = 10.0**power if abs(power) >= MIN_UNIT else 1.0
     fits = max((_fits_any(every, 1.0), _fits_any(every, unit)), key=np.count_nonzero)
     if fits.all():
         return
@@ -166,7 +176,7 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
     if 2 * fits.sum() >= len(fits):
         yield _finding(wrong, f"{steps_text(wrong)}: not the learning rate of the log; {words}")
         return
-    kept = len(ratio) > 0 and float(np.ptp(np.log(ratio))) < 10 * tuning.LOG_TOLERANCE
+    kept = len(ratio) > 0 and float(np.ptp(np.log(ratio))) < 10 * LOG_TOLERANCE
     several = len({p.held[-1] for p in every}) > 1
     # As Prodigy and its kin have it, or the factor of a schedule.
     factor = bool((pairs.held == 1).all()) or abs(np.nanmax(log.values["learning_rate"]) - 1) < 0.02
@@ -176,7 +186,7 @@ def _rates(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
 
 def _fits_any(every: Sequence[_Pairs], unit: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return where the learning rate of any group is the log's, in some unit."""
-    room = tuning.LOG_TOLERANCE * unit * (10 * np.abs(every[0].high) + np.abs(every[0].high).max()) + 1e-12
+    room = LOG_TOLERANCE * unit * (10 * np.abs(every[0].high) + np.abs(every[0].high).max()) + 1e-12
     within = [(p.held >= unit * p.low - room) & (p.held <= unit * p.high + room) for p in every]
     return np.asarray(np.any(within, axis=0))
 
@@ -194,8 +204,8 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
             (_compared(own, column, steps) for column in (*columns.values(), lowest)),
             key=lambda pair: int(pair[1].sum()),
         )
-        if exact.sum() >= max(tuning.MIN_LOGGED - 1, np.isfinite(logged).sum() / 2):
-            far = ~exact & (np.abs(own - logged) > 20 * tuning.LOG_TOLERANCE * np.abs(logged))
+        if exact.sum() >= max(MIN_LOGGED - 1, np.isfinite(logged).sum() / 2):
+            far = ~exact & (np.abs(own - logged) > 20 * LOG_TOLERANCE * np.abs(logged))
             if far.any():
                 wrong = sorted({of[int(step)] for step in steps[far]})
                 words = f"at step {steps[far][0]} the checkpoint holds {own[far][0]:.4g}, the log {logged[far][0]:.4g}"
@@ -203,7 +213,7 @@ def _losses(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Fin
             return
         logged = columns[name].at(steps)
         known = np.isfinite(logged)
-        if known.sum() >= tuning.MIN_LOGGED:
+        if known.sum() >= MIN_LOGGED:
             unrelated, surely = _is_unrelated(steps[known], own[known], columns[name])
             foreign |= surely
             if unrelated:
@@ -240,7 +250,7 @@ def _compared(own: Vector, column: ByStep, steps: Steps) -> tuple[Vector, np.nda
     for lag in _LAGS:
         logged = column.at(steps + lag)
         known = np.isfinite(logged)
-        room = tuning.LOG_TOLERANCE * np.abs(logged[known]) + _half_a_digit(logged[known])
+        room = LOG_TOLERANCE * np.abs(logged[known]) + _half_a_digit(logged[known])
         exact[known] |= np.abs(own - logged)[known] <= room
     return column.at(steps), exact
 
@@ -264,10 +274,10 @@ def _is_unrelated(steps: Steps, own: Vector, column: ByStep) -> tuple[bool, bool
     if not smooth:
         return True, False
     correlation = float(squares[0, 1]) / math.sqrt(smooth * noisy)
-    is_kind = noisy < tuning.MAX_NOISE_RATIO * smooth
-    is_kind = is_kind and abs(float(np.median(own)) / float(np.median(logged)) - 1) < tuning.MAX_OTHER_LEVEL
-    lowest = math.sqrt(smooth / noisy) - tuning.MAX_CHANCE_FALL / math.sqrt(len(both))
-    return correlation < tuning.MIN_RELATED, is_kind and correlation < lowest
+    is_kind = noisy < MAX_NOISE_RATIO * smooth
+    is_kind = is_kind and abs(float(np.median(own)) / float(np.median(logged)) - 1) < MAX_OTHER_LEVEL
+    lowest = math.sqrt(smooth / noisy) - MAX_CHANCE_FALL / math.sqrt(len(both))
+    return correlation < MIN_RELATED, is_kind and correlation < lowest
 
 
 _APART = ((), ("embed", "pos_embed"), ("embed", "pos_embed", "head"))
@@ -287,9 +297,9 @@ def _norms(items: Sequence[CheckpointSummary], log: "LogTable") -> Iterator[Find
             }
             held[item.step] = norm(*chosen.values())
         pairs = _pairs(held, log, "weight_norm")
-        room = tuning.LOG_TOLERANCE * np.abs(pairs.logged)
+        room = LOG_TOLERANCE * np.abs(pairs.logged)
         found.append((pairs, (pairs.held >= pairs.low - room) & (pairs.held <= pairs.high + room)))
     pairs, fits = max(found, key=lambda definition: int(definition[1].sum()))
-    if len(fits) >= tuning.MIN_LOGGED and not fits.all() and 2 * fits.sum() >= len(fits):
+    if len(fits) >= MIN_LOGGED and not fits.all() and 2 * fits.sum() >= len(fits):
         wrong, words = pairs.where(~fits), pairs.words(int(np.flatnonzero(~fits)[-1]), "that of the weights is")
         yield _finding(wrong, f"{steps_text(wrong)}: not the norm of the log; {words}")

@@ -10,10 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
-from toposcope.integrity import tuning
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary
 from toposcope.typing import Matrix, Steps, Vector
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+MIN_HISTORY, MIN_SKETCH = 5, 16  # checkpoints, and values of a sketch; of fewer, a walk often comes back
+NEARBY = 4  # checkpoints on either side that something is compared with
+MAX_CHANCE = 1e-3  # series in which chance alone makes a tensor seem off its path, or checkpoints swapped
+MAX_DIRECTIONS = 5  # main directions of a tensor's moves that are looked beyond
+MIN_AGREEING = 3  # tensors that agree where each of them shows less
+
+# The weights of another run from some step on
+MIN_BROKEN_SHARE = 0.2  # share of the matrices, and `MIN_AGREEING` at least, that lose their correlation
 
 EVIDENCE = 32  # intervals on either side whose directions are usual
 
@@ -104,7 +113,7 @@ class History:
         moves = np.delete(moves, [k - low for k in touched], axis=0)
         values, most = self.part(list(places)).values, 0.0
         floor = self.rounding**2 * float(np.square(values).sum(axis=1).mean())
-        for removed in range(tuning.MAX_DIRECTIONS):
+        for removed in range(MAX_DIRECTIONS):
             squares = np.einsum("ij,ij->i", moves, moves)
             # Beyond its main directions, what is smaller than the rounding moves in all directions.
             real = squares > (floor if removed else 0)
@@ -146,14 +155,14 @@ def tensor_histories(
             and (tensor.sketch and tensor.shape == shape and not tensor.n_not_finite and not tensor.is_zero)
             and item.step not in without
         }
-        if len(known) < tuning.MIN_HISTORY:
+        if len(known) < MIN_HISTORY:
             continue
         # Sketches are in float32; of a shape, all are as long.
         rounding = 2.0 ** -min(MANTISSA_BITS[dtype] for dtype in {*dtypes, "float32"})
         tensors = np.array(list(known.values()), dtype=object)
         history = History(name, len(shape) >= 2, np.array(list(known)), tensors, rounding)
         history = history.part(np.flatnonzero(history.values.any(axis=1)))
-        if len(history.steps) >= tuning.MIN_HISTORY and len(tensors[0].values()) >= tuning.MIN_SKETCH:
+        if len(history.steps) >= MIN_HISTORY and len(tensors[0].values()) >= MIN_SKETCH:
             found.append(history)
     return found
 
@@ -166,7 +175,7 @@ def _widened(history: History) -> Matrix:
 
 def convincing(evidence: float, n_looks: int) -> bool:
     """Return whether chance gives as much evidence in one of so many looks in less than one series of a thousand."""
-    return evidence > math.log(n_looks / tuning.MAX_CHANCE)
+    return evidence > math.log(n_looks / MAX_CHANCE)
 
 
 def all_places(histories: Sequence[History]) -> int:
@@ -176,4 +185,4 @@ def all_places(histories: Sequence[History]) -> int:
 
 def nearby(k: int, n: int) -> list[int]:
     """Return the places near the k-th of n, without itself."""
-    return [j for j in range(max(0, k - tuning.NEARBY), min(n, k + tuning.NEARBY + 1)) if j != k]
+    return [j for j in range(max(0, k - NEARBY), min(n, k + NEARBY + 1)) if j != k]

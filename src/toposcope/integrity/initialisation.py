@@ -7,9 +7,14 @@ from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+MAX_NORM_SPREAD = 0.01  # relative range of a norm's weight, which begins constant and moves little in a warm-up
+MIN_ODD_SHARE = 0.5  # share of the tensors that do not look initialised: a few may come from elsewhere
+MIN_DISTANCE_RATIO = 0.8  # distance to the last checkpoint over that to the next; 1 for noise about a fixed point
+MIN_ALIKE = 0.5  # cosine of the median matrix with the next checkpoint's where training goes on from it; 0 for others
 
 NORM_WEIGHT = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|gamma|g)$", re.IGNORECASE)
 """Names of the weights of norms."""
@@ -48,8 +53,8 @@ def _is_frozen(name: str, tensor: TensorSummary, summaries: Sequence[CheckpointS
 
 def _norms(tensors: dict[str, TensorSummary]) -> Iterator[str]:
     held = [t.values() for n, t in tensors.items() if not t.is_matrix and t.sketch and NORM_WEIGHT.search(n)]
-    uneven = [v for v in held if np.ptp(v) > tuning.MAX_NORM_SPREAD * max(float(np.abs(v).max()), 1)]
-    if len(uneven) > tuning.MIN_ODD_SHARE * len(held):
+    uneven = [v for v in held if np.ptp(v) > MAX_NORM_SPREAD * max(float(np.abs(v).max()), 1)]
+    if len(uneven) > MIN_ODD_SHARE * len(held):
         yield f"{len(uneven)} of {len(held)} norm weights are not one number throughout"
 
 
@@ -66,7 +71,7 @@ def _distances(first: CheckpointSummary, others: Sequence[CheckpointSummary]) ->
                 ratios[step].append(distance / next_one)
     medians = {step: float(np.median(of_step)) for step, of_step in ratios.items()}
     nearest = min(medians, key=medians.__getitem__, default=0)
-    if medians and medians[nearest] < tuning.MIN_DISTANCE_RATIO:
+    if medians and medians[nearest] < MIN_DISTANCE_RATIO:
         yield f"it is nearer to step {nearest} than to step {others[0].step}"
 
 
@@ -79,4 +84,4 @@ def _goes_on(first: CheckpointSummary, following: CheckpointSummary) -> bool:
             a, b = tensor.values().astype(np.float64), other.values().astype(np.float64)
             size = float(np.linalg.norm(a) * np.linalg.norm(b))
             alike.append(float(a @ b) / size if size > 0 else 1.0)
-    return bool(alike) and float(np.median(alike)) > tuning.MIN_ALIKE
+    return bool(alike) and float(np.median(alike)) > MIN_ALIKE

@@ -10,9 +10,11 @@ from itertools import groupby
 from operator import itemgetter
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, layers_text, single, steps_text
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+MIN_STAY = 2  # checkpoints for which a layout lasts on either side of a change of plan
 
 Layout = tuple[tuple[int, ...], str] | None  # shape and dtype of a tensor; None where it is absent
 MAX_PASSING = 3  # checkpoints for which a wrong layout lasts between right ones; a head may be left out for longer
@@ -113,7 +115,7 @@ def _planned(actual: Sequence[Layout]) -> list[Layout]:
             for k in range(1, len(runs) - 1)
             if runs[k - 1][0] == runs[k + 1][0] and lengths[k] <= min(MAX_PASSING, max(lengths[k - 1], lengths[k + 1]))
         ]
-        short = passing or [k for k, length in enumerate(lengths) if length < tuning.MIN_STAY]
+        short = passing or [k for k, length in enumerate(lengths) if length < MIN_STAY]
         if not short:
             break
         # Of one length, the later is wrong.

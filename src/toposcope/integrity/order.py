@@ -7,10 +7,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import Suspect
-from toposcope.integrity.histories import History, convincing
+from toposcope.integrity.histories import MIN_AGREEING, MIN_BROKEN_SHARE, NEARBY, History, convincing
 from toposcope.typing import Indices, Matrix, Vector
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+
+# Swapped checkpoints: how many times shorter the path past them is in the other order
+MIN_GAIN = 1.2  # 5/3 for neighbours of a random walk, 3 for straight movement, at most 1 in the right order
+MIN_GAIN_OF_EACH = 1.1  # at each of the two checkpoints
+MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
 
 CHUNK = 256  # checkpoints whose distances are held at once, with the `MAX_LAG` behind them
 
@@ -53,18 +59,18 @@ def _best_swaps(
     touched = np.zeros(len(every), dtype=np.bool_)
     swaps = []
     for pair, ratios in sorted(votes.items(), key=lambda v: (sum(map(math.log, v[1].values())), v[0]), reverse=True):
-        around = slice(max(0, place[pair[0]] - 2 * tuning.NEARBY), place[pair[1]] + 2 * tuning.NEARBY)
+        around = slice(max(0, place[pair[0]] - 2 * NEARBY), place[pair[1]] + 2 * NEARBY)
         if touched[around].any():
             continue
         moving = [name for name, history in matrices.items() if name in ratios or _moves_past(history, *pair)]
         most = 2 * len(ratios) > len(moving)
         in_order = any(a < b for of in counts.values() if (a := of.get(pair[0])) is not None and (b := of.get(pair[1])))
-        enough = max(tuning.MIN_AGREEING, tuning.MIN_BROKEN_SHARE * len(moving))
+        enough = max(MIN_AGREEING, MIN_BROKEN_SHARE * len(moving))
         if not most and (in_order or len(ratios) < enough):
             continue
         evidence = sum(_evidence(matrices[name], *pair) for name in ratios)
         # All tensors of a checkpoint change places together; fewer could be any choice of them, at any lag.
-        n_looks = len(every) * (1 if most else len(moving) * tuning.MAX_LAG)
+        n_looks = len(every) * (1 if most else len(moving) * MAX_LAG)
         if convincing(evidence - (0 if most else len(moving) * math.log(2)), n_looks):
             touched[around] = True
             shorter = f"in the other order the path past them is {np.median(list(ratios.values())):.2g} times shorter"
@@ -98,7 +104,7 @@ def _evidence(history: History, *pair: int) -> float:
 def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float]]:
     """Yield the steps of each pair that gains by a swap, the very ends left out, and how much shorter the path is."""
     for low in range(0, len(history.steps) - 3, CHUNK):
-        high = min(len(history.steps), low + 1 + CHUNK + tuning.MAX_LAG + 1)
+        high = min(len(history.steps), low + 1 + CHUNK + MAX_LAG + 1)
         near = history.part(slice(low, high))
         a, b = _pairs(high - low)
         floor = near.rounding_floor()[a]
@@ -106,7 +112,7 @@ def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float]]:
         whole = _ratio(now[0] + now[1] + middle, then[0] + then[1] + middle, floor)
         # Both checkpoints must gain: at a break of the run, only one does.
         gains = np.minimum(*(_ratio(x, y, floor) for x, y in zip(now, then, strict=True)))
-        for k in np.flatnonzero((whole > tuning.MIN_GAIN) & (gains > tuning.MIN_GAIN_OF_EACH)):
+        for k in np.flatnonzero((whole > MIN_GAIN) & (gains > MIN_GAIN_OF_EACH)):
             pair = low + int(a[k]), low + int(b[k])
             yield (int(history.steps[pair[0]]), int(history.steps[pair[1]])), float(whole[k])
 
@@ -115,7 +121,7 @@ def _swap_gains(history: History) -> Iterator[tuple[tuple[int, int], float]]:
 def _pairs(n: int) -> tuple[Indices, Indices]:
     """Return all pairs of checkpoints that are near enough, the first in the chunk, with one before and one after."""
     a, b = np.triu_indices(n, 1)
-    near = (a > 0) & (a <= CHUNK) & (b < n - 1) & (b - a <= tuning.MAX_LAG)
+    near = (a > 0) & (a <= CHUNK) & (b < n - 1) & (b - a <= MAX_LAG)
     return a[near], b[near]
 
 

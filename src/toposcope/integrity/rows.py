@@ -7,13 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Severity, layers_text, single, steps_text
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import TensorSummary
 from toposcope.integrity.tensor_values import NONE
 from toposcope.integrity.values import is_nearly_zero
 from toposcope.typing import Vector
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+
+# Values: zeros, constants, rounding
+MIN_ZERO_SHARE, MIN_ZEROS = 0.1, 4  # of a sketch that become zero where no row or column does
 
 AS_BY_PRUNING = "as by pruning"
 
@@ -40,7 +44,7 @@ def dead_parts(plan: Plan) -> Iterator[Finding]:
             shares = np.array([float((tensor.values() == 0).mean()) for _, tensor in held])
             changes = _part_changes(held, shares)
             n_matrices += 1
-            n_sparse += bool(changes) or shares[-1] > max(tuning.MIN_ZERO_SHARE / 2, shares[0])
+            n_sparse += bool(changes) or shares[-1] > max(MIN_ZERO_SHARE / 2, shares[0])
             for change in changes:
                 names[change].append(name)
     if names and n_sparse > 1 and 2 * n_sparse >= n_matrices:
@@ -68,13 +72,13 @@ def _part_changes(held: Sequence[tuple[int, TensorSummary]], shares: Vector) -> 
         ("columns", columns, math.prod(shape[1:])),
         ("values", np.rint(n_values * shares), 0),
     ):
-        needed = 1 if n_lines else max(tuning.MIN_ZEROS, int(tuning.MIN_ZERO_SHARE * n_values))
+        needed = 1 if n_lines else max(MIN_ZEROS, int(MIN_ZERO_SHARE * n_values))
         for k in range(1, len(steps)):
             # A checkpoint that lacks the zeros of its neighbours is another matter.
             if counts[k] - counts[:k].max() < needed:
                 continue
             # Lines of a matrix that is sparse already, or becomes so, may lose their last value.
-            if n_lines and max(shares[k - 1], shares[k] - 2 * counts[k] / n_lines) >= tuning.MIN_ZERO_SHARE:
+            if n_lines and max(shares[k - 1], shares[k] - 2 * counts[k] / n_lines) >= MIN_ZERO_SHARE:
                 continue
             end = next((j for j in range(k + 1, len(steps)) if counts[j] - counts[k - 1] < needed), len(steps))
             lasts = end == len(steps) and end > k + 1
@@ -108,7 +112,7 @@ def copied_rows(plan: Plan) -> Iterator[Finding]:
             step, tensor = held[k]
             # Rows that nobody uses are the same from the first update on, or from a change of plan on.
             is_meant = step in plan.changes or (k == 1 and same[k:].min() == same[k])
-            is_coarse = (tensor.values() == 0).mean() >= tuning.MIN_ZERO_SHARE or lines[k - 1].levels > 0
+            is_coarse = (tensor.values() == 0).mean() >= MIN_ZERO_SHARE or lines[k - 1].levels > 0
             if same[k] <= same[:k].max() or is_meant or is_coarse:
                 continue
             if min((same - zero)[k] - (same - zero)[k - 1], (nearly - zero)[k] - (nearly - zero)[k - 1]) > 0:

@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, Severity, steps_text
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+MAX_END = 3  # spacings from the first step, or to the last, past which a single step is on no grid
+MIN_POINTS = 5  # of a piece: four equal distances, or four doublings, are no coincidence
+MIN_COVERAGE = 0.85  # share of the steps on pieces, for a series to be judged by its grid
+MAX_ROUNDED_SPACING = 2  # largest spacing that the rounding of a logarithmic grid can produce
+MAX_SPACING_CHANGES = 200  # a series whose spacing changes more often has no grid
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
     judged = [s for s in steps[:-1] if s > 0]
     covered = [s for s in judged if any(p.start <= s <= p.stop for p in pieces)]
     # Rounded logarithmic grids begin with consecutive numbers, which are a grid only if every step lies on it.
-    needed = 1 if any(0 < p.spacing <= tuning.MAX_ROUNDED_SPACING for p in pieces) else tuning.MIN_COVERAGE
+    needed = 1 if any(0 < p.spacing <= MAX_ROUNDED_SPACING for p in pieces) else MIN_COVERAGE
     if not pieces or len(covered) < needed * len(judged):
         return []
     inside = {point for piece in pieces for point in piece.points()}
@@ -52,7 +58,7 @@ def missing_and_extra(steps: Sequence[int]) -> list[Finding]:
     first = min((p.start + p.spacing for p in pieces if p.start <= 0), default=0)
     extra = [s for s in covered if s not in inside and s > first]
     is_one_gap = bool(missing) and not any(missing[0] < s < missing[-1] for s in steps)
-    if len(missing) > (1 - tuning.MIN_COVERAGE) * len(steps) + 1 and not is_one_gap:
+    if len(missing) > (1 - MIN_COVERAGE) * len(steps) + 1 and not is_one_gap:
         return []
     if needed == 1 and len(missing) > 1 and min(missing) > (steps[0] + steps[-1]) / 2:
         return []
@@ -75,7 +81,7 @@ def _pieces(steps: list[int]) -> list[_Piece]:
     powers = _powers_of_two([s for s in steps if s > 0])
     rest = [s for s in steps if not powers or s >= powers[0].stop]
     lengths = [(distance, len(list(run))) for distance, run in groupby(b - a for a, b in pairwise(rest))]
-    if len(steps) <= tuning.MIN_POINTS or len(lengths) > tuning.MAX_SPACING_CHANGES:
+    if len(steps) <= MIN_POINTS or len(lengths) > MAX_SPACING_CHANGES:
         return []
     place, pieces = 0, list[_Piece]()
     for distance, length in lengths:
@@ -86,15 +92,15 @@ def _pieces(steps: list[int]) -> list[_Piece]:
                 piece = replace(pieces[k], stop=piece.stop)
                 del pieces[k:]
                 break
-            if len(pieces[k].points()) >= tuning.MIN_POINTS:
+            if len(pieces[k].points()) >= MIN_POINTS:
                 break  # what lies between two parts of a piece is shorter, as two gaps alike
         pieces.append(piece)
     kept = [piece for piece in pieces if _is_kept_to(piece, rest)]
     if kept:  # the first and the last step have no neighbour on the other side
         first, last = kept[0], kept[-1]
-        if rest[1] == first.start <= rest[0] + tuning.MAX_END * first.spacing and first.has(rest[0]):
+        if rest[1] == first.start <= rest[0] + MAX_END * first.spacing and first.has(rest[0]):
             kept[0] = replace(first, start=rest[0])
-        if rest[-2] == last.stop >= rest[-1] - tuning.MAX_END * last.spacing and last.has(rest[-1]):
+        if rest[-2] == last.stop >= rest[-1] - MAX_END * last.spacing and last.has(rest[-1]):
             kept[-1] = replace(kept[-1], stop=rest[-1])
     return powers + kept
 
@@ -103,7 +109,7 @@ def _is_kept_to(piece: _Piece, steps: Sequence[int]) -> bool:
     """Return whether a piece has enough points, and at most half as many that are missing or steps between them."""
     covered = [s for s in steps if piece.start <= s <= piece.stop]
     on = sum(piece.has(s) for s in covered)
-    return on >= tuning.MIN_POINTS and len(piece.points()) + len(covered) - 2 * on <= on / 2
+    return on >= MIN_POINTS and len(piece.points()) + len(covered) - 2 * on <= on / 2
 
 
 def _powers_of_two(steps: list[int]) -> list[_Piece]:
@@ -113,7 +119,7 @@ def _powers_of_two(steps: list[int]) -> list[_Piece]:
         ratio, rest = divmod(step, steps[0])
         if rest == 0 and ratio & (ratio - 1) == 0:
             on += 1
-            if on >= tuning.MIN_POINTS and place + ratio.bit_length() - 2 * on <= on / 2:
+            if on >= MIN_POINTS and place + ratio.bit_length() - 2 * on <= on / 2:
                 stop = step
     return [_Piece(steps[0], stop, 0)] if stop else []
 

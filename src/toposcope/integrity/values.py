@@ -9,12 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.integrity import tuning
 from toposcope.integrity.finding import Finding, findings_of_layers, steps_text
 from toposcope.integrity.layouts import Plan
 from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors, sketch_positions
 from toposcope.integrity.tensor_values import NONE
 from toposcope.typing import Indices, Vector
+
+# Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
+
+# Values: zeros, constants, rounding
+MIN_ROUNDED_VALUES = 16  # different values of a sketch; of full precision, one in 4,096 each looks rounded to float16
+MIN_SIZE = 64.0  # root mean square of a matrix not rounded to zero, in units of its dtype's smallest number
+
+# One value that stands alone; in real trainings the ratio reaches 1.5 and the movement 2
+MIN_OUTLIER_RATIO = 2.0  # to the second largest of its tensor, and to the largest before and after
+MIN_OUTLIER_MOVEMENT = 6.0  # beyond those, in units of the furthest movement of any other value of the sketch
+MIN_OUTLIER_RATIO_ONE_SIDED = 5.0  # at the last checkpoint, and where the value stays
+MIN_OUTLIER_MOVEMENT_ONE_SIDED = 20.0
+MIN_OUTLIER_RATIO_OF_FEW = 20.0  # to all other checkpoints, of a tensor of few values; its square at the last
+REACHED_QUANTILE = 0.9  # of the second largest magnitudes over the series: what training reaches is no outlier
 
 MAX_LEVELS = 256  # of values that are called quantised where they have 16 bits too
 COARSE = 1  # in place of a number of bits: there are few different values
@@ -71,7 +84,7 @@ def dead(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
 def is_nearly_zero(tensor: TensorSummary) -> bool:
     """Return whether values are so small that their dtype rounds many to zero, and the rest to few numbers."""
     size = tensor.norm / math.sqrt(max(1, math.prod(tensor.shape)))
-    return size <= tuning.MIN_SIZE * SMALLEST.get(tensor.dtype, 0.0)
+    return size <= MIN_SIZE * SMALLEST.get(tensor.dtype, 0.0)
 
 
 def rounded(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
@@ -126,7 +139,7 @@ def _code(tensor: TensorSummary) -> int | None:
     if 0 < levels <= MAX_LEVELS or (levels > 0 and not bits):
         return COARSE
     if bits and tensor.dtype in ("float32", "float64"):
-        return bits if levels or len(np.unique(tensor.values())) > tuning.MIN_ROUNDED_VALUES else None
+        return bits if levels or len(np.unique(tensor.values())) > MIN_ROUNDED_VALUES else None
     return None if levels < 0 else 0
 
 
@@ -161,8 +174,8 @@ def outlying_values(plan: Plan) -> dict[tuple[str, int], str]:
         if math.prod(shape) < MIN_REST:
             usual = _usual_of_few(largest[:, 0])
         else:
-            reached = float(np.quantile(largest[:, 1], tuning.REACHED_QUANTILE))
-            beyond = np.flatnonzero(largest[:, 0] > tuning.MIN_OUTLIER_RATIO * np.maximum(reached, largest[:, 1]))
+            reached = float(np.quantile(largest[:, 1], REACHED_QUANTILE))
+            beyond = np.flatnonzero(largest[:, 0] > MIN_OUTLIER_RATIO * np.maximum(reached, largest[:, 1]))
             usual = {k: _usual(k, tensors, sketch_positions(math.prod(shape))) for k in beyond.tolist()}
         for k, size in usual.items():
             step, tensor = history[k]
@@ -178,7 +191,7 @@ def _usual_of_few(largest: Vector) -> dict[int, float | None]:
     usual: dict[int, float | None] = {}
     for k in range(1, len(largest)):
         rest = np.delete(largest, k)
-        ratio = tuning.MIN_OUTLIER_RATIO_OF_FEW ** (1 if k < len(largest) - 1 else 2)
+        ratio = MIN_OUTLIER_RATIO_OF_FEW ** (1 if k < len(largest) - 1 else 2)
         if len(np.unique(rest[rest > 0])) >= MIN_MOVED and largest[k] > ratio * rest.max():
             usual[k] = float(rest.max())
     return usual
@@ -202,7 +215,7 @@ def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> floa
     tensor = history[k]
     largest, at = np.abs(tensor.largest_values()), int(tensor.largest_positions()[0])
     before, after = (history[j] if 0 <= j < len(history) else None for j in (k - 1, k + 1))
-    size = largest[0] / tuning.MIN_OUTLIER_RATIO
+    size = largest[0] / MIN_OUTLIER_RATIO
     stays = after is not None and at == after.largest_positions()[0] and abs(after.largest_values()[0]) > size
     neighbours = [other for other in (before, None if stays else after) if other is not None]
     one_sided = stays or after is None
@@ -213,7 +226,7 @@ def _usual(k: int, history: Sequence[TensorSummary], positions: Indices) -> floa
     moves = [np.abs(tensor.values()[rest] - other.values()[rest]).max(initial=0) for other in neighbours]
     if stays and after is not None:  # one that grows goes on to grow
         moves.append(np.abs(tensor.largest_values()[0] - after.largest_values()[0]))
-    ratio = tuning.MIN_OUTLIER_RATIO_ONE_SIDED if one_sided else tuning.MIN_OUTLIER_RATIO
-    movement = tuning.MIN_OUTLIER_MOVEMENT_ONE_SIDED if one_sided else tuning.MIN_OUTLIER_MOVEMENT
+    ratio = MIN_OUTLIER_RATIO_ONE_SIDED if one_sided else MIN_OUTLIER_RATIO
+    movement = MIN_OUTLIER_MOVEMENT_ONE_SIDED if one_sided else MIN_OUTLIER_MOVEMENT
     alone = largest[0] > ratio * usual and largest[0] - usual > movement * float(max(moves))
     return usual if alone else None

@@ -22,7 +22,7 @@ Data = ReportData[CoolDownReport]
 
 
 def _chart(data: Data) -> Chart | None:
-    """Draw what was read and foretold; the first sentence stands at the top of the page."""
+    """Draw what was read and predicted; the first sentence stands at the top of the page."""
     if data.tables["losses"].is_empty():
         return None
     seen = "read and to come" if data.report.answers else "as it was read"

@@ -152,7 +152,7 @@ def headlines_of(trajectories: Sequence[Trajectory], statistics: Iterable[str]) 
 
 def describe_rank_test(row: Mapping[str, float]) -> str:
     """Give the exact p of the rank correlation with size in a row of the scaling table, and the lowest p possible."""
-    lowest = row["p_least"]
+    lowest = row["min_p"]
     text = f"the exact p of the ranks is {row['p_exact']:.3f}"
     if lowest >= LEVEL:
         return f"{text}, and {row['n_sizes']:g} sizes allow none below {lowest:.3f}"

@@ -83,5 +83,5 @@ def _title(found: TriedRules, cost: Cost) -> str:
     if parts:
         text = f"{joined(parts)} than a fixed fraction that saves as much"
         return f"{text[0].upper()}{text[1:]}"
-    few = ", which so few runs cannot show" if all(row["p_least"] >= LEVEL for row in rows) else ""
+    few = ", which so few runs cannot show" if all(row["min_p"] >= LEVEL for row in rows) else ""
     return f"No rule is shown to be better or worse than a fixed fraction that saves as much{few}"

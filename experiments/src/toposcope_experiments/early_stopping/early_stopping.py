@@ -180,7 +180,7 @@ def _sentence(row: Mapping[str, float | str]) -> str:
         NOT_SHOWN: "it is not shown to be better or worse than a fixed fraction",
     }[str(row["verdict"])]
     few = ""
-    if row["verdict"] == NOT_SHOWN and float(row["p_least"]) >= LEVEL:
+    if row["verdict"] == NOT_SHOWN and float(row["min_p"]) >= LEVEL:
         few = f", which {row['n_runs']} run{'s'[: row['n_runs'] != 1]} cannot show"
     return (
         f"{NAMES[str(row['rule'])]}: over {row['n_settings']} settings and {row['n_runs']} "

@@ -25,7 +25,7 @@ STOPS |= dict.fromkeys(("saved", "saved_flops", "loss", "paid", "paid_best"), pl
 MATCHED = {**SETTING, "n_runs": pl.Int64, "n_stopped": pl.Int64}
 MATCHED |= dict.fromkeys(("saved", "paid", "paid_fixed", "difference", "p", "p_adjusted"), pl.Float64)
 COMPARED = {"rule": pl.String, **dict.fromkeys(("n_runs", "n_settings", "n_less", "n_more"), pl.Int64)}
-COMPARED |= dict.fromkeys(("stopped", "saved", "paid", "paid_fixed", "difference", "p", "p_least"), pl.Float64)
+COMPARED |= dict.fromkeys(("stopped", "saved", "paid", "paid_fixed", "difference", "p", "min_p"), pl.Float64)
 COMPARED |= {"p_adjusted": pl.Float64, "verdict": pl.String}
 
 BETTER, WORSE, NOT_SHOWN = "better", "worse", "not shown"
@@ -98,7 +98,7 @@ class TriedRules:
     matched: pl.DataFrame
     # a row a rule: ``n_runs, n_settings``, how many of these pay less and how many more than their fixed fraction,
     # ``n_less, n_more``; means over its grid of ``stopped`` (share of the runs), ``saved, paid, paid_fixed,
-    # difference``; ``p`` of the mean difference of each run, ``p_least`` (what so many runs allow at best),
+    # difference``; ``p`` of the mean difference of each run, ``min_p`` (what so many runs allow at best),
     # ``p_adjusted`` (Holm over rules) and ``verdict``: better, worse or not shown
     rules: pl.DataFrame
 
@@ -179,7 +179,7 @@ def _of_rule(rule: str, rows: Sequence[Mapping[str, float]], differences: Vector
         "stopped": float(np.mean([row["n_stopped"] / n_runs for row in rows])),
         **means,
         "p": sign_flip(differences),
-        "p_least": max(2.0 ** (1 - n_runs), 1 / (2**14 + 1)),
+        "min_p": max(2.0 ** (1 - n_runs), 1 / (2**14 + 1)),
     }
 
 

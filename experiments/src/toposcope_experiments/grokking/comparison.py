@@ -34,7 +34,7 @@ DIFFERENCES: dict[str, type[pl.DataType]] = {
 VERDICTS: dict[str, type[pl.DataType]] = {
     **dict.fromkeys(("architecture", "feature", "kind"), pl.String),
     **dict.fromkeys(("step", "n_runs"), pl.Int64),
-    **dict.fromkeys(("start", "value", "change", "p", "p_least", "p_adjusted"), pl.Float64),
+    **dict.fromkeys(("start", "value", "change", "p", "min_p", "p_adjusted"), pl.Float64),
     "separate_from": pl.Int64,
     **dict.fromkeys(("nearest", "verdict", "reason"), pl.String),
 }
@@ -49,7 +49,7 @@ class Comparison:
     # permutation ``p``
     differences: pl.DataFrame
     # a row for each feature: means of the runs that generalise (``start``, ``value``, ``change``), ``p`` (the largest
-    # over the controls), ``p_least`` (the smallest that so many runs allow), ``p_adjusted``, ``separate_from`` (the
+    # over the controls), ``min_p`` (the smallest that so many runs allow), ``p_adjusted``, ``separate_from`` (the
     # first step from which on, until ``step``, the changes differ from every control's at the level, unadjusted),
     # ``nearest`` (the control that changes farthest in the same direction), ``verdict`` by `RULE`, and the ``reason``
     # where it is undetermined
@@ -77,13 +77,13 @@ def compare(measured: MeasuredRuns) -> Comparison:
     p = np.max([test.p for test in tests.values()], axis=0)
     p_adjusted = adjusted(p)
     separate = _separate_from(changes[:, : at + 1], treated, controls)
-    least = max(test.p_least for test in tests.values())
+    least = max(test.min_p for test in tests.values())
     differences, verdicts = [], []
     for i, feature in enumerate(FEATURES):
         common = {**_name(measured, feature), "step": int(measured.steps[at]), "n_runs": len(treated)}
         differences += [{**common, "control": name, **test.columns(i)} for name, test in tests.items()]
         means = {"start": values[i, 0, treated].mean(), "value": values[i, at, treated].mean()}
-        numbers = {"p": p[i], "p_least": least, "p_adjusted": p_adjusted[i]}
+        numbers = {"p": p[i], "min_p": least, "p_adjusted": p_adjusted[i]}
         from_step = None if separate[i] is None else int(measured.steps[separate[i]])
         judged = _verdict(i, tests, p_adjusted[i], least)
         verdicts.append({**common, **means, **numbers, "separate_from": from_step, **judged})

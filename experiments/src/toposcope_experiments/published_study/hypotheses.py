@@ -53,7 +53,7 @@ def _differ(case: StudyEvidence) -> tuple[str, str]:
     rows = [r for r in case.scaling.to_dicts() if same_step and r["quantity"] in names and np.isfinite(r["p_exact"])]
     if not rows:
         return _not_judged(f"{', '.join(TESTED)} of these sizes at the same last step")
-    p, least = adjusted(np.array([row["p_exact"] for row in rows])).min(), min(row["p_least"] for row in rows)
+    p, least = adjusted(np.array([row["p_exact"] for row in rows])).min(), min(row["min_p"] for row in rows)
     each = [f"{row['quantity']} {signed(row['rho'])}" for row in rows]
     why = f"rho with size at the last step: {', '.join(each)}; least adjusted p {p:.2g}, at best {least:.2g}."
     if p < LEVEL:

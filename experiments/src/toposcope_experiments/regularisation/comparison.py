@@ -90,10 +90,10 @@ def compare(measured: MeasuredRuns, contrasts: Sequence[Contrast] = CONTRASTS) -
                 {**pair, **_feature(name), "published": contrast.published, **_judged_alone(name, numbers)}
                 for name in TESTED
             ]
-            least += [1.0 if test is None else test.p_least] * len(TESTED)
+            least += [1.0 if test is None else test.min_p] * len(TESTED)
     p_adjusted = adjusted(np.array([row.get("p", np.nan) for row in verdicts], dtype=np.float64))
-    for row, p, p_least in zip(verdicts, p_adjusted, least, strict=True):
-        row |= {"p_adjusted": p, **_verdict(row, float(p), p_least * len(verdicts))}
+    for row, p, min_p in zip(verdicts, p_adjusted, least, strict=True):
+        row |= {"p_adjusted": p, **_verdict(row, float(p), min_p * len(verdicts))}
     return Comparison(pl.DataFrame(rows, schema=DIFFERENCES), pl.DataFrame(verdicts, schema=VERDICTS))
 
 

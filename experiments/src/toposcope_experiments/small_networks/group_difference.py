@@ -47,7 +47,7 @@ def _divisions(n: int, total: int) -> NDArray[np.float64]:
     return divisions
 
 
-def least_p(n: int, m: int) -> float:
+def min_p_of(n: int, m: int) -> float:
     """Return the smallest p that `two_groups` can give for groups of n and m values."""
     count = comb(n + m, n)
     if count > MAX_ENUMERATED_DIVISIONS:
@@ -62,7 +62,7 @@ class GroupDifference:
         self.sizes = first.shape[1], second.shape[1]
         self.first_mean, self.second_mean = first.mean(axis=1), second.mean(axis=1)
         self.difference = self.first_mean - self.second_mean
-        self.p, self.p_least = two_groups(first.T, second.T), least_p(*self.sizes)
+        self.p, self.min_p = two_groups(first.T, second.T), min_p_of(*self.sizes)
         from scipy.stats import t as student  # slow to import
 
         variances = [np.var(group, axis=1, ddof=1) for group in (first, second)]

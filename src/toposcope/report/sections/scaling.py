@@ -106,7 +106,7 @@ def _laws(data: StudyData) -> Iterable[Block | None]:
     )
     note = linked(
         "Least squares of the logarithms; the interval resamples runs. The p-value is exact for up to 8 sizes"
-        + (f"; {rows[0]['n_sizes']} sizes allow {rows[0]['p_least']:.3f} at best" if rows else "")
+        + (f"; {rows[0]['n_sizes']} sizes allow {rows[0]['min_p']:.3f} at best" if rows else "")
         + ". All quantities: scaling.csv.",
         note=True,
     )
