@@ -1,12 +1,39 @@
 """Scalars of one persistence diagram, defined in ``docs/methods/diagrams.md``."""
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from toposcope.homology.arrays import MAX_NORMAL_EXPONENT
 from toposcope.homology.diagram import Diagram, as_diagram
 from toposcope.typing import Matrix
+
+
+class Statistic(NamedTuple):
+    """A statistic of a diagram: its words, the power of the lengths that it scales by, and how layers are combined."""
+
+    words: str
+    degree: int = 0
+    over_layers: Literal["sum", "largest", "mean", "total / count", ""] = "sum"
+
+
+STATISTICS = {  # the first nine are of the lengths of the bars, in the order of `_of_lifetimes`
+    "count": Statistic("bars"),
+    "total": Statistic("total", 1),
+    "total_p2": Statistic("total of squares", 2),
+    "mean": Statistic("mean bar", 1, "total / count"),
+    "max": Statistic("longest bar", 1, "largest"),
+    "std": Statistic("spread of the bars", 1, ""),
+    "entropy": Statistic("entropy", 0, "mean"),
+    "entropy_normalized": Statistic("entropy, normalised", 0, "mean"),
+    "n_significant": Statistic("significant bars"),
+    "n_zero": Statistic("empty bars"),
+    "n_essential": Statistic("unbounded bars"),
+    "n_truncated": Statistic("truncated bars"),
+    "cover_radius": Statistic("cover radius", 1, "largest"),
+}
+_OF_LIFETIMES = tuple(STATISTICS)[:9]
 
 
 def statistics(diagram: Diagram) -> dict[str, float]:
@@ -54,9 +81,6 @@ def statistics_batch(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
     if rows[:, 0].all() and np.isfinite(rows[:, -1]).all():
         return [_of_bars(*each) for each in zip(diagrams, _of_lifetimes(rows).T.tolist(), strict=True)]
     return [statistics(diagram) for diagram in diagrams]
-
-
-_OF_LIFETIMES = ("count", "total", "total_p2", "mean", "max", "std", "entropy", "entropy_normalized", "n_significant")
 
 
 def _of_lifetimes(lifetimes: Matrix, unit: int = 0) -> Matrix:

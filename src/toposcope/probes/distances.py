@@ -65,7 +65,7 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
 
     def degree(self, statistic: str) -> int:
         """Return the power of the scale; 0 for diagrams of neural persistence."""
-        return 0 if self.of == "neural_persistence" else super().degree(statistic)
+        return 0 if self.of == "neural_persistence" else 1
 
 
 _COMBINE: dict[str, Callable[..., Any]] = {

@@ -10,7 +10,7 @@ import numpy as np
 from toposcope.homology import Diagram, SpectralMeasures, betti_curve, landscape, rips, statistics, two_nn
 from toposcope.homology.point_cloud import Metric
 from toposcope.probes.feature import TOPOLOGY, Kind
-from toposcope.probes.probe import DEGREES, NOISE, Value, stacked
+from toposcope.probes.probe import NOISE, Value, diagram_degree, stacked
 from toposcope.probes.rips import with_shared_distances
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix
@@ -104,7 +104,7 @@ def degree_of(statistic: str, metric: Metric, normalize: bool) -> int:
     name = statistic.removesuffix(NOISE)
     if name in _SPECTRAL_DEGREES:
         return _SPECTRAL_DEGREES[name]
-    return 0 if normalize or metric == "cosine" else DEGREES.get(name.rpartition(".")[2], 0)
+    return 0 if normalize or metric == "cosine" else diagram_degree(name)
 
 
 def kind_of_cloud(statistic: str) -> Kind:

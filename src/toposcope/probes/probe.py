@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
+from toposcope.homology.statistics import STATISTICS
 from toposcope.models import Reader
 from toposcope.probes.feature import NETWORK, Kind
 
@@ -24,13 +25,6 @@ POOLED = "pooled"
 
 NOISE = ".noise"
 """Suffix of the standard deviation of a statistic over draws or batches."""
-
-DEGREES = {
-    **dict.fromkeys(("total", "mean", "max", "std", "cover_radius"), 1),
-    **dict.fromkeys(("wasserstein_1", "wasserstein_2", "bottleneck"), 1),
-    "total_p2": 2,
-}
-"""The power of the scale in the statistics of a diagram of lengths; all others do not depend on the scale."""
 
 HIDDEN = "hidden"  # role of the pseudo-layers of hidden states, and the beginning of their names
 EMBEDDING = "embedding"  # role of the pseudo-layers of embedding matrices
@@ -325,7 +319,13 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         It is 0 if the statistic does not depend on the scale, and for the controls, which have no twins. Under a
         filtration cap a statistic scales so only if nothing is truncated. See ``docs/methods/association.md``.
         """
-        return 0 if self.SCALE_FREE else DEGREES.get(statistic.removesuffix(NOISE).rpartition(".")[2], 0)
+        return 0 if self.SCALE_FREE else diagram_degree(statistic)
+
+
+def diagram_degree(statistic: str) -> int:
+    """Return the power of the scale that a statistic of a diagram of lengths grows by; 0 of any other statistic."""
+    declared = STATISTICS.get(statistic.removesuffix(NOISE).rpartition(".")[2])
+    return declared.degree if declared else 0
 
 
 LOWERED = "only "  # how a flag of `lowered` begins

@@ -20,7 +20,7 @@ from toposcope.homology.arrays import as_float_matrix
 from toposcope.homology.loops import loop_bytes
 from toposcope.homology.point_cloud import Cloud, Metric, as_cloud, with_distances
 from toposcope.homology.rips import components_batch, expected_seconds
-from toposcope.homology.statistics import statistics_batch
+from toposcope.homology.statistics import STATISTICS, statistics_batch
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.probe import (
     NOISE,
@@ -37,10 +37,6 @@ from toposcope.probes.probe import (
 from toposcope.probes.stacks import by_stacks
 from toposcope.seeds import derive_seed
 from toposcope.typing import Indices, Matrix
-
-SUMS = ("count", "total", "total_p2", "n_significant", "n_zero", "n_essential", "n_truncated")
-MAXIMA = ("max", "cover_radius")
-MEANS = ("entropy", "entropy_normalized")
 
 
 class RipsProbe(Probe, frozen=True, tag="rips"):
@@ -214,18 +210,15 @@ def combine_diagrams(rows: Sequence[Mapping[str, Value]], add_noise: Callable[..
     """
     result: dict[str, Any] = {}
     for name in rows[0]:
-        statistic = name.partition(".")[2]
-        values = stacked(rows, name)
-        if statistic in SUMS:
-            result[name] = values.sum(axis=0)
-        elif statistic in MAXIMA:
+        declared = STATISTICS.get(name.partition(".")[2].removesuffix(NOISE))
+        how = declared.over_layers if declared else ""
+        values, add = stacked(rows, name), add_noise if name.endswith(NOISE) else np.sum
+        if how == "sum":
+            result[name] = add(values, axis=0)
+        elif how == "mean":
+            result[name] = add(values, axis=0) / len(values)
+        elif how == "largest" and add is np.sum:
             result[name] = values.max(axis=0)
-        elif statistic in MEANS:
-            result[name] = values.mean(axis=0)
-        elif statistic.removesuffix(NOISE) in SUMS:
-            result[name] = add_noise(values, axis=0)
-        elif statistic.removesuffix(NOISE) in MEANS:
-            result[name] = add_noise(values, axis=0) / len(values)
     for dimension in {name.partition(".")[0] for name in rows[0]} & {f"H{k}" for k in range(10)}:
         total = np.asarray(result[f"{dimension}.total"])
         result[f"{dimension}.mean"] = (total / np.maximum(_n_bars(rows, dimension), 1))[()]
