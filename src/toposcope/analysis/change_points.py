@@ -151,7 +151,7 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     _check(steps, values)
     if len(values) < 2 * MIN_PIECE_LENGTH or not np.ptp(values) > 0:
         return []
-    first, last = blocks(len(values))
+    first, last = equal_segments(len(values))
     if len(first) < len(values):
         size = np.diff(first, append=len(values))
         values = np.add.reduceat(values / np.abs(values).max() / size.repeat(size), first)
@@ -177,8 +177,8 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     ]
 
 
-def blocks(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first and the last of the checkpoints of each block; of up to 300, each is a block."""
+def equal_segments(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first and the last of the checkpoints of each segment; of up to 300, each is one."""
     ends = np.linspace(0, n, min(n, MAX_POINTS) + 1).round().astype(np.int64)
     return ends[:-1], ends[1:] - 1
 

@@ -54,11 +54,11 @@ def association_table(
     """
     grouped = len(trajectories) <= MAX_COMPARED
     designs: Designs = {}
-    blocks = [_of_block(runs, i, designs, grouped, progress) for i, runs in enumerate(_blocks(trajectories))]
+    blocks = [_of_block(runs, i, designs, grouped, progress) for i, runs in enumerate(_batches(trajectories))]
     return with_power(with_verdicts(pl.concat(blocks), method), [design for _, design in designs.values()])
 
 
-def _blocks(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
+def _batches(trajectories: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
     """Divide runs, in their order, into as few equal blocks as `MAX_COMPARED` allows; no run is one empty block."""
     count = max(1, -(-len(trajectories) // MAX_COMPARED))
     ends = [round(len(trajectories) * i / count) for i in range(count + 1)]

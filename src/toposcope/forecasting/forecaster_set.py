@@ -9,6 +9,7 @@ from toposcope.errors import message_of
 from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, from_present_level
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
+from toposcope.forecasting.held_out import COVERAGE
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
 from toposcope.forecasting.stages import Stage, Stairs, check_course, check_plateau, new_stage
@@ -121,10 +122,11 @@ def run_forecasters(
     chosen = next(name for name in order if name in forecasts)
     low, high = forecasts[chosen].low, forecasts[chosen].high
     if learns and len(losses) > 1 and high > MAX_RANGE * low:
+        stairs = f"; {found}" if isinstance(found, Stairs) else ""
         raise RefusedError(
-            f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a 90% "
-            f"interval would go from {low:.2g} to {high:.2g}{f'; {found}' if isinstance(found, Stairs) else ''}: the "
-            "final loss cannot be told"
+            f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a "
+            f"{COVERAGE:.0%} interval would go from {low:.2g} to {high:.2g}{stairs}: the final loss "
+            "is not identifiable from this log"
         )
     default = replace(forecasts[chosen], forecaster=DEFAULT)
     return ForecastSet({DEFAULT: default, **forecasts}, refused, chosen, stage, said)

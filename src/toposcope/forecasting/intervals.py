@@ -65,7 +65,7 @@ def with_interval(
     if len(relatives) >= MIN_ERRORS:
         width, source = quantile(relatives), f"interval: errors on {len(relatives)} runs of the family"
         if np.ceil((len(relatives) + 1) * COVERAGE) > len(relatives):
-            source += ", too few for 90%: the largest of them"
+            source += f", too few for {COVERAGE:.0%}: the largest of them"
     else:
         width, source = width_alone(forecast, log, schedule, own_errors, spread, jump)
         if len(strangers) >= MIN_ERRORS:

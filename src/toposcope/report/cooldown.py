@@ -6,6 +6,7 @@ from pathlib import Path
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.cooldown_report import CoolDownReport
+from toposcope.forecasting.held_out import COVERAGE
 from toposcope.report.document import Block, Picture, Terms, linked, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import Column, table, text_of
@@ -34,7 +35,7 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     numbers = [(Column(title), text_of(title, title)[1]) for title in columns[2:]]  # as they are written elsewhere
     by_length = table(
         "cool-downs",
-        "The loss after a cool-down that starts now, by its steps, in nats per token, with 90% intervals",
+        f"The loss after a cool-down that starts now, by its steps, in nats per token, with {COVERAGE:.0%} intervals",
         (text_of("steps", "steps", names_row=True), text_of("decay", "decay"), *numbers),
         [dict(zip(columns, row, strict=True)) for row in rows],
     )

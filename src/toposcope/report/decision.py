@@ -63,7 +63,7 @@ def brief_table(advice: Advice) -> tuple[Sequence[str], list[tuple[str, ...]]]:
     finite = np.isfinite(plan.N.low)
     rows = [(name, *(write(end) for end in ((at.value, at.low, at.high) if finite else (at.value,))))
             for name, at, write in planned]  # fmt: skip
-    return ("best fresh run", "value", "low, 95%", "high, 95%")[: len(rows[0])], rows
+    return ("best fresh run", "value", f"low, {plan.N.level:.0%}", f"high, {plan.N.level:.0%}")[: len(rows[0])], rows
 
 
 def _decision_chart(data: Data) -> Chart | None:
@@ -139,7 +139,11 @@ def _law(data: Data, _: Sequence[Picture]) -> Iterable[Block | None]:
     checks = table(
         "approaches",
         "The exponent of N* ~ C^a, by each approach of Hoffmann et al. 2022",
-        (text_of("approach", "approach", names_row=True), number_of("a", "a", _three), text_of("95%", "interval")),
+        (
+            text_of("approach", "approach", names_row=True),
+            number_of("a", "a", _three),
+            text_of(f"{planner.LEVEL:.0%}", "interval"),
+        ),
         [
             {"approach": each.approach, "a": each.a.value, "interval": f"{each.a.low:.3f} to {each.a.high:.3f}"}
             for each in advice.frontiers
@@ -168,7 +172,7 @@ def _bootstrap(advice: Advice) -> pl.DataFrame:
 def _between(interval: planner.Interval, write: Callable[[float], str]) -> str:
     if not np.isfinite(interval.low):
         return write(interval.value)
-    return f"{write(interval.value)} (95%: {write(interval.low)} to {write(interval.high)})"
+    return f"{write(interval.value)} ({interval.level:.0%}: {write(interval.low)} to {write(interval.high)})"
 
 
 def _three(value: float) -> str:

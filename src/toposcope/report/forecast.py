@@ -9,6 +9,7 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
+from toposcope.forecasting.held_out import COVERAGE
 from toposcope.report.document import Block, Picture, Terms, details, linked
 from toposcope.report.formats import UNDEFINED, missing
 from toposcope.report.section import ReportData, ReportSection, remarks_section
@@ -51,7 +52,9 @@ def _blocks(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     why = (specs[0], text_of("no forecast because", "refused", prose=True))
     reasons = table("refused", "Forecasters that refuse, and why", why, refused)
     note = linked("All: forecasts.csv, the curve: curve.csv, the losses: seen.csv.", note=True)
-    caption = f"Final loss by each forecaster in {report.log.unit}, with 90% intervals; default: {report.chosen}"
+    caption = (
+        f"Final loss by each forecaster in {report.log.unit}, with {COVERAGE:.0%} intervals; default: {report.chosen}"
+    )
     if not rows:
         return pictures
     folded = details(counted(len(refused), "forecaster refuses", "forecasters refuse"), reasons)

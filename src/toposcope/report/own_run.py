@@ -16,6 +16,7 @@ from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import ForecastReport, forecast
 from toposcope.forecasting.headline import kind_of
+from toposcope.forecasting.held_out import COVERAGE
 from toposcope.logs import Run
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report import first_screen
@@ -118,7 +119,7 @@ def _second(run: OwnRun) -> Iterator[str]:
         yield f"Complete at step {log.last_seen:,}"
     else:
         seen, last = log.last_seen, report.schedule.last_step
-        yield f"{seen / last:.0%} of {last:,} steps seen; in brackets the 90% interval of the final loss"
+        yield f"{seen / last:.0%} of {last:,} steps seen; in brackets the {COVERAGE:.0%} interval of the final loss"
 
 
 def _alerts_chip(data: StudyData) -> Iterator[Chip]:

@@ -16,6 +16,7 @@ from toposcope.wording import short
 
 COOL_DOWN = 0.2  # share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)
 TOKENS_PER_PARAMETER = 20.0  # of the rule that Hoffmann et al. 2022 are quoted for
+MARGIN_LEVEL = 0.9  # of the interval of the margin, and of the bands of a figure
 DERIVATIVE_STEP = 1e-3  # of a numeric derivative, as a share of the budget
 SIGNALS = {
     "score": "the score turned to capacity-limited",
@@ -85,7 +86,7 @@ class Decision:
     continued: Arm  # the run to the end of the budget
     scaled: Arm  # the best fresh run of the budget
     margin: float  # nats by which the fresh run ends lower by the law; negative if it ends higher
-    low: float  # with `high` the 90% interval of the margin over the bootstrap laws
+    low: float  # with `high` the interval at `MARGIN_LEVEL` of the margin over the bootstrap laws
     high: float
     score: float  # s at (N0, D0): below 0 data-limited, above 0 capacity-limited
     floor: float  # E + A N0^-alpha, which the run never gets below
@@ -121,7 +122,7 @@ def continue_or_scale(
     margins = np.array([_margin(each, run) for each in laws])
     margin = _margin(law, run)
     probability = float(calibration.probability(margins))
-    low, high = np.percentile(margins, [5, 95])
+    low, high = np.percentile(margins, [50 * (1 - MARGIN_LEVEL), 50 * (1 + MARGIN_LEVEL)])
     return Decision(
         run=run,
         answer=answer_of(probability),
@@ -292,7 +293,7 @@ def _reasons(decision: Decision) -> Iterator[str]:
         f"With {run.budget:.3g} FLOP more the run ends at {continued.loss:.3f} nats after {short(continued.tokens)} "
         f"tokens; the best fresh run of as much, {short(scaled.parameters)} parameters on {short(scaled.tokens)} "
         f"tokens, at {scaled.loss:.3f}: {abs(decision.margin):.3f} {'lower' if decision.margin > 0 else 'higher'} "
-        f"(90% of the resampled laws: {_signed(-decision.high, 3)} to {_signed(-decision.low, 3)})."
+        f"({MARGIN_LEVEL:.0%} of the resampled laws: {_signed(-decision.high, 3)} to {_signed(-decision.low, 3)})."
     )
     yield (
         f"Of the resampled laws {_percent(decision.share)} let the fresh run end lower; with the scatter of single "

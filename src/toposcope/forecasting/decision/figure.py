@@ -9,7 +9,7 @@ import polars as pl
 
 from toposcope.charts.axes import budget_axis, count_axis
 from toposcope.charts.chart import Chart
-from toposcope.forecasting.decision.decision import Decision, continued, reasons, scaled
+from toposcope.forecasting.decision.decision import MARGIN_LEVEL, Decision, continued, reasons, scaled
 from toposcope.forecasting.scaling.frontier import by_law
 from toposcope.forecasting.scaling.planner import FLOP, LEVEL, Plan, plan
 from toposcope.forecasting.scaling.points import Points
@@ -93,9 +93,10 @@ def isoflop_figure(fitted: FittedScalingLaw, planned: Plan | None = None) -> Cha
     has_bands = bool(loss["low"].is_finite().all())
     if has_bands:
         layers.insert(0, lines.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title="loss (nats)"), y2="high:Q"))
+    bands = f", with {LEVEL:.0%} intervals" if has_bands else ""
     caption = (
-        f"Lines: the fitted law at equal compute C = 6 N D{', with 95% intervals' if has_bands else ''}; dots: runs "
-        "within a factor of 1.2 of a budget; diamonds: the best size of each budget."
+        f"Lines: the fitted law at equal compute C = 6 N D{bands}; dots: runs within a factor of 1.2 of a budget; "
+        "diamonds: the best size of each budget."
     )
     title = f"Compute-optimal parameters grow as C^{by_law(fitted).a.value:.2f}"
     if planned is not None:
@@ -133,7 +134,9 @@ def decision_figure(fitted: FittedScalingLaw, decision: Decision) -> Chart:
         even.mark_point(size=80, filled=True, opacity=1).encode(x, y, tooltip=["budget", "loss"]),
     ]).properties(height=HEIGHT)  # fmt: skip
     answer, arms, *_ = reasons(decision)
-    caption = "Bands hold 90% of the laws fitted to resampled runs" + ("; a dot is a break-even." if where else ".")
+    caption = f"Bands hold {MARGIN_LEVEL:.0%} of the laws fitted to resampled runs" + (
+        "; a dot is a break-even." if where else "."
+    )
     text = f"Line chart of the final loss of the continued run and of the best fresh run over the budget. {arms}"
     return Chart("decision", answer.split(";")[0].rstrip("."), caption, text, figure)
 
@@ -144,7 +147,11 @@ def _losses(fitted: FittedScalingLaw, decision: Decision) -> pl.DataFrame:
     laws = [law for law in fitted.bootstrap if law.A > 0 and law.B > 0][:MAX_LAWS] or [fitted.law]
     frames = []
     for way, arm in (("continue the run", continued), ("best fresh run", scaled)):
-        low, high = np.percentile([[arm(law, run).loss for run in runs] for law in laws], [5, 95], axis=0)
+        low, high = np.percentile(
+            [[arm(law, run).loss for run in runs] for law in laws],
+            [50 * (1 - MARGIN_LEVEL), 50 * (1 + MARGIN_LEVEL)],
+            axis=0,
+        )
         columns = {"budget": budgets, "loss": [arm(fitted.law, run).loss for run in runs], "low": low, "high": high}
         frames.append(pl.DataFrame(columns).with_columns(way=pl.lit(way)))
     return pl.concat(frames)

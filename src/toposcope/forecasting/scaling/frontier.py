@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.forecasting.scaling.planner import LEVEL, Interval, optimal_split, over_bootstrap
+from toposcope.forecasting.scaling.planner import Interval, optimal_split, over_bootstrap
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw
 from toposcope.seeds import derive_seed
@@ -54,9 +54,7 @@ def approaches(fitted: FittedScalingLaw, *, seed: int = 0) -> tuple[list[Frontie
 
 def by_law(fitted: FittedScalingLaw) -> Frontier:
     """Return approach 3: a = beta / (alpha + beta) and b = alpha / (alpha + beta)."""
-    a, b = over_bootstrap(
-        fitted, lambda law: (law.beta / (law.alpha + law.beta), law.alpha / (law.alpha + law.beta)), LEVEL
-    )
+    a, b = over_bootstrap(fitted, lambda law: (law.beta / (law.alpha + law.beta), law.alpha / (law.alpha + law.beta)))
     ends = np.array([fitted.points.C.min(), fitted.points.C.max()])
     return Frontier("law", a, b, ends, np.array([optimal_split(fitted.law, float(c))[0] for c in ends]))
 
@@ -168,11 +166,12 @@ def _frontier(
     drawn = (np.asarray(count, np.float64) for count in counts)
     slopes = [slope(*found) for found in map(of, drawn) if len(np.unique(found[1])) >= MIN_BUDGETS]
     value, remarks = slope(C, N), []
-    low = high = np.nan
+    exponent = Interval(value, np.nan, np.nan)
     if len(slopes) > resamples / 2:
-        low, high = (float(end) for end in np.percentile(slopes, [50 * (1 - LEVEL), 50 * (1 + LEVEL)]))
+        exponent = Interval.of(value, np.array(slopes))
         if len(slopes) < resamples:
             remarks.append(f"{resamples - len(slopes)} of {resamples} resamples determine no exponent: left out")
     elif resamples:
         remarks.append("most resamples determine no exponent: there is no interval")
-    return Frontier(approach, Interval(value, low, high), Interval(1 - value, 1 - high, 1 - low), C, N, tuple(remarks))
+    of_tokens = Interval(1 - value, 1 - exponent.high, 1 - exponent.low)
+    return Frontier(approach, exponent, of_tokens, C, N, tuple(remarks))

@@ -8,10 +8,11 @@ import numpy as np
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
 from toposcope.forecasting.tuning import MAX_EXTRAPOLATION, MAX_SIZE_SPAN
+from toposcope.typing import Vector
 from toposcope.wording import counted
 
 FLOP = 6.0  # floating-point operations of training, for each parameter and token
-LEVEL = 0.95
+LEVEL = 0.95  # of the intervals over resampled laws
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,13 @@ class Interval:
     value: float
     low: float
     high: float
+    level: float = LEVEL
+
+    @classmethod
+    def of(cls, value: float, resampled: Vector, level: float = LEVEL) -> "Interval":
+        """Return a value with the percentile interval of what it is under resampled laws."""
+        low, high = np.percentile(resampled, [50 * (1 - level), 50 * (1 + level)])
+        return cls(value, float(low), float(high), level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,10 +106,9 @@ def over_bootstrap(
         raise ToposcopeError(f"level: {level:g} given; expected a number between 0 and 1")
     values = describe(fitted.law)
     if not fitted.bootstrap:
-        return [Interval(value, np.nan, np.nan) for value in values]
+        return [Interval(value, np.nan, np.nan, level) for value in values]
     resampled = np.array([describe(law) for law in fitted.bootstrap])
-    low, high = np.percentile(resampled, [50 * (1 - level), 50 * (1 + level)], axis=0)
-    return [Interval(*map(float, ends)) for ends in zip(values, low, high, strict=True)]
+    return [Interval.of(*each, level) for each in zip(values, resampled.T, strict=True)]
 
 
 def _remarks(fitted: FittedScalingLaw, at: dict[str, float], beyond: dict[str, float]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
+from toposcope.forecasting.held_out import COVERAGE
 from toposcope.logs.anomalies import divergence
 from toposcope.logs.run import FINAL_SHARE
 from toposcope.report.document import Block, Picture, csv_link, folded, linked, paragraph
@@ -41,7 +42,7 @@ def _chart(data: StudyData) -> Chart | None:
     return Chart(
         "forecasts-made",
         f"Last forecast of {what}" if len(runs) == 1 else "Forecasts of the final loss, by the step they were made at",
-        "Each forecast of the final loss by the step at which it was made; shaded: its interval of 90%.",
+        f"Each forecast of the final loss by the step at which it was made; shaded: its {COVERAGE:.0%} interval.",
         f"Line chart of forecasts of the final loss over training, in {counted(len(runs), 'run')}.",
         training_lines(rows, "final loss (nats)", runs, bands=made.select("run", "step", "low", "high")),
     )

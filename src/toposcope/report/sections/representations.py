@@ -30,8 +30,6 @@ STATE_QUANTITIES = Terms(
          "cloud, and that drifts. A feature has to keep its correlation given both."),
         ("phases of representations", "Li et al. 2025: rank falls (warm-up), rises (entropy-seeking), falls again "
          "(compression-seeking). Here: turns between monotone stretches, as few as noise allows, with intervals."),
-        ("equal step, tokens, loss", "features of runs of different size, interpolated between checkpoints to levels "
-         "all of them reach; never extrapolated."),
         ("Fisher's z here", "takes the two correlations for independent although they share a loss, and checkpoints "
          "for independent although neighbours are nearly the same model: it is shown because it is often published. "
          "Williams' test drops the first assumption, the block bootstrap of the difference of |rho| both."),
