@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from pool_tasks import deadly, die, held, leave_mark, shared_plus, slow_square, square
+from pool_tasks import deadly, die, held, leave_mark, shared_plus, square
 
 from toposcope.engine.pool import TaskFailure, Workers, shared
 
@@ -59,14 +59,6 @@ def test_whatever_process_is_killed_no_traceback_is_printed() -> None:
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
-def test_idle_is_called_while_no_result_is_ready(tmp_path: Path) -> None:
-    idle_calls: list[int] = []
-    with Workers(2) as pool:
-        results = list(pool.run(slow_square, [1, 2], idle=lambda: idle_calls.append(1)))
-    assert sorted(results) == [(1, 1), (2, 4)]
-    assert idle_calls
-
-
 def test_tasks_get_what_all_share() -> None:
     for count in (1, 2):
         with Workers(count, shared=10) as pool:
@@ -81,8 +73,7 @@ def test_started_processes_have_called_the_function_and_run_tasks(tmp_path: Path
         with Workers(count) as pool:
             pool.start(partial(leave_mark, folder))
             assert dict(pool.run(square, [4])) == {4: 16}
-        # A quick process may take both calls.
-        assert len(list(folder.iterdir())) in ({0} if count == 1 else {1, 2})
+        assert len(list(folder.iterdir())) in ({0} if count == 1 else {1, 2})  # one may be ended before it has started
 
 
 def test_a_process_that_dies_while_it_starts_is_replaced() -> None:

@@ -1,6 +1,6 @@
 """Checkpoints measured together: every number is that of the checkpoint measured alone, to the last bit."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,10 @@ from toposcope.probes.feature import NETWORK
 from toposcope.progress import silent
 from toposcope.study import run_study, tasks, tuning
 from toposcope.study.declaration import Declaration, DeclaredSeries
+from toposcope.study.survey import run_groups
 from toposcope.study.tasks import MeasureTask, measure_tasks
 from toposcope.study.tuning import MAX_GROUP_MS, MAX_GROUPED
-from toposcope.study.work import groups, run_in_groups
+from toposcope.study.work import groups
 
 PROBES: list[dict[str, Any]] = [
     {"name": "neural_persistence"},
@@ -171,7 +172,7 @@ def test_groups_hold_everything_once_and_in_order() -> None:
     for n_workers in (1, 2, 16):
         for n in (0, 1, 5, 100, 3000):
             costs = rng.integers(1, 400, n).tolist()
-            found = list(groups(costs, n_workers))
+            found = list(groups(range(n), lambda place: costs[place], n_workers))  # noqa: B023
             assert [place for group in found for place in group] == list(range(n))
             for group in found:
                 assert len(group) == 1 or sum(costs[place] for place in group) <= MAX_GROUP_MS
@@ -231,7 +232,8 @@ class Killed:
         self.deadly = deadly
         self.sizes: list[int] = []
 
-    def run(self, _: object, waiting: Sequence[Sequence[MeasureTask]], *__: object) -> list[tuple[Any, Any]]:
+    def run(self, _: object, waiting: Iterable[Sequence[MeasureTask]], *__: object) -> list[tuple[Any, Any]]:
+        waiting = list(waiting)
         self.sizes += map(len, waiting)
         return [(group, TaskFailure("killed") if self.deadly in group else [[] for _ in group]) for group in waiting]
 
@@ -239,9 +241,10 @@ class Killed:
 def test_tasks_of_a_group_that_kills_its_process_run_one_by_one() -> None:
     probe = make_probes(PROBES[:1])[0]
     checkpoint = Checkpoint("somewhere/step_1.pt", 1)
-    tasks_made = [MeasureTask(f"run-{i}", checkpoint, "", probe, {}, {}) for i in range(40)]
+    tasks_made = [MeasureTask(f"run-{i}", checkpoint, "", probe, {}) for i in range(40)]
     engine: Any = Killed(tasks_made[11])
-    found = list(run_in_groups(engine, measure_tasks, tasks_made, silent))
+    waiting = groups(tasks_made, lambda _: 0, engine.n_workers)
+    found = [pair for group in run_groups(engine, measure_tasks, waiting, silent) for pair in group]
     assert engine.sizes == [5] * 8 + [1] * 5
     assert len(found) == 40
     assert [task.run for task, result in found if isinstance(result, TaskFailure)] == ["run-11"]

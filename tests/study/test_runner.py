@@ -39,7 +39,7 @@ from small_studies import (
 from toposcope.errors import ToposcopeError
 from toposcope.study import Study, checksums, run_study, store, survey, training
 from toposcope.study.runner import _frozen
-from toposcope.study.tasks import measure_task
+from toposcope.study.tasks import measure_tasks
 from toposcope.study.tuning import MAX_ROW_BYTES
 
 
@@ -213,9 +213,8 @@ def test_a_changed_option_adds_rows_and_shows_no_old_ones(tmp_path: Path, monkey
     assert old.items() <= measurement_ids(directory).items()
     # Declared as at first, the study is what it was at first; only distances follow the diagrams back.
     monkeypatch.setattr(
-        survey, "measure_task", lambda t: measure_task(t) if t.probe.name() == "distances" else no_task(t)
+        survey, "measure_tasks", lambda ts: measure_tasks(ts) if ts[0].probe.name() == "distances" else no_task(ts)
     )
-    monkeypatch.setattr(survey, "measure_tasks", no_task)
     assert run_well(series_study(found, [RIPS, DISTANCES]), directory).rows() == before.rows()
 
 

@@ -1,5 +1,6 @@
 """Reading and measuring in parts: layer by layer, portion by portion, over files that change meanwhile."""
 
+import math
 import os
 import pickle
 import sqlite3
@@ -39,12 +40,12 @@ from toposcope.study.tasks import MeasureTask, ReadTask, measure_task, measure_t
 from toposcope.study.tuning import LONG_TASK_MS
 from toposcope.study.work import (
     WORK,
-    CheckpointSize,
     WorkProgress,
     batches,
+    cut,
     longest_task,
     milliseconds,
-    portions,
+    seconds,
 )
 
 
@@ -146,19 +147,19 @@ def test_a_checkpoint_replaced_before_it_is_hashed_is_measured_as_it_is_then(
 def test_processes_start_where_that_saves_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_seconds: float, starts: bool
 ) -> None:
-    submitted = []
-    submit = Workers._submit
+    started = []
+    start = Workers._start_process
 
     def counted(self: Workers, *arguments: Any) -> Any:
-        submitted.append(arguments)
-        return submit(self, *arguments)
+        started.append(arguments)
+        return start(self, *arguments)
 
-    monkeypatch.setattr(Workers, "_submit", counted)
+    monkeypatch.setattr(Workers, "_start_process", counted)
     monkeypatch.setattr(tuning, "START_SECONDS", start_seconds)
     monkeypatch.setattr(survey, "is_compiled", lambda *_: True)
     found = write_series(tmp_path / "found", [0, 5])
     assert run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=2) == {}
-    assert bool(submitted) is starts
+    assert bool(started) is starts
 
 
 def test_a_first_checkpoint_that_changed_since_is_not_compared_with(
@@ -178,11 +179,15 @@ def test_a_first_checkpoint_that_changed_since_is_not_compared_with(
 
 
 def test_batches_hold_every_layer_once() -> None:
-    seconds = {str(i): n for i, n in enumerate([1e-6, 70, 1e-6, 0.5, 0.6, 0])}
-    found = list(batches(seconds))
-    assert [name for batch in found for name in batch] == list(seconds)
-    assert found == [["0"], ["1"], ["2", "3"], ["4", "5"]]
-    assert len(list(batches(dict.fromkeys(map(str, range(200_000)), 3e-4)))) < 10  # each rewrites what was before
+    probe, shapes = RipsProbe(max_points=1000), {str(n): (n, 64) for n in (1, 30_000, 2, 700, 900, 3)}
+    found = list(batches(probe, shapes))
+    assert [name for batch in found for name in batch] == list(shapes)
+    assert all(
+        len(batch) == 1 or seconds(probe, {n: shapes[n] for n in batch}) <= tuning.BATCH_SECONDS for batch in found
+    )
+    assert len(found) > 1
+    many = {str(k): (1, 64) for k in range(200_000)}
+    assert len(list(batches(probe, many))) < 15  # each rewrites what was before
 
 
 def test_the_longest_task_is_begun_first_and_is_what_takes_as_long_at_least() -> None:
@@ -204,13 +209,12 @@ def test_progress_of_work_that_two_share() -> None:
 
 
 def test_portions_hold_what_may_lie_on_the_disk() -> None:
-    places = [("a", step) for step in range(6)]
-    fetched = dict(zip(places, [0, 30, 30, 30, 200, 10], strict=True))
-    assert list(portions(places, fetched, None)) == [places]
-    found = list(portions(places, fetched, 140))
-    assert [place for portion in found for place in portion] == places
-    assert all(len(w) == 1 or sum(fetched[p] for p in w) <= 70 for w in found)
-    assert CheckpointSize() == CheckpointSize(0, {})
+    fetched = dict(enumerate([0, 30, 30, 30, 200, 10]))
+    found = list(cut(list(fetched), lambda place: fetched[place], 70))
+    assert [place for portion in found for place in portion] == list(fetched)
+    assert all(len(portion) == 1 or sum(fetched[place] for place in portion) <= 70 for portion in found)
+    assert list(cut(list(fetched), lambda _: 9, math.inf)) == [list(fetched)]
+    assert max(map(len, cut(list(fetched), lambda _: 0, 70, size=4))) == 4
 
 
 def test_what_the_doctor_found_stands_in_the_study(tmp_path: Path) -> None:

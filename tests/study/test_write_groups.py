@@ -1,6 +1,5 @@
 """Work kept several pieces at a time: each once, in order, soon, and a group of it whole or not at all."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,55 +9,6 @@ from small_studies import NEURAL_PERSISTENCE, RIPS, assert_same_study, frame, se
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.study import run_study, store, survey, tuning
-from toposcope.study.tuning import MAX_ITEMS, MAX_WAIT_SECONDS
-from toposcope.study.work import WriteGroup
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, as the last number of a list."""
-    now = [0.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[-1])
-    return now
-
-
-def test_every_piece_is_kept_once_and_in_order(clock: list[float]) -> None:
-    kept: list[list[int]] = []
-    with WriteGroup(kept.append) as group:
-        for number in range(MAX_ITEMS + 3):
-            group.add(number)
-        assert kept == [list(range(MAX_ITEMS))]
-    assert kept == [list(range(MAX_ITEMS)), [MAX_ITEMS, MAX_ITEMS + 1, MAX_ITEMS + 2]]
-
-
-def test_what_took_long_is_kept_at_once(clock: list[float]) -> None:
-    kept: list[list[int]] = []
-    with WriteGroup(kept.append) as group:
-        group.add(1)
-        clock.append(MAX_WAIT_SECONDS)
-        group.add(2)
-        assert kept == [[1, 2]]
-        group.add(3)
-        assert kept == [[1, 2]]
-        clock.append(2 * MAX_WAIT_SECONDS)
-        group.add(4)
-    assert kept == [[1, 2], [3, 4]]
-
-
-@pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt, [[1]]), (ToposcopeError, [])])
-def test_a_stop_by_the_user_loses_nothing(
-    clock: list[float], error: type[BaseException], expected: list[list[int]]
-) -> None:
-    kept: list[list[int]] = []
-
-    def stopped() -> None:
-        with WriteGroup(kept.append) as group:
-            group.add(1)
-            raise error
-
-    with pytest.raises(error):
-        stopped()
-    assert kept == expected
 
 
 def test_what_is_put_together_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -117,6 +67,6 @@ def test_the_size_of_groups_shows_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     found = write_series(tmp_path / "found", list(range(0, 50, 5)))
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS])
     assert run_study(declaration, tmp_path / "grouped", workers=1) == {}
-    monkeypatch.setattr(tuning, "MAX_ITEMS", 1)
+    monkeypatch.setattr(tuning, "MAX_GROUPED", 1)
     assert run_study(declaration, tmp_path / "single", workers=1) == {}
     assert_same_study(tmp_path / "grouped", tmp_path / "single")

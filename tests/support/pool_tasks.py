@@ -5,16 +5,10 @@ import signal
 import time
 from pathlib import Path
 
-from toposcope.engine.pool import POLL_SECONDS, shared
+from toposcope.engine.pool import shared
 
 
 def square(number: int) -> int:
-    return number * number
-
-
-def slow_square(number: int) -> int:
-    """Take longer than an engine waits for a result before it does something else."""
-    time.sleep(3 * POLL_SECONDS)
     return number * number
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from toposcope.engine.pool import Engine, Result, Task, TaskFailure, do_nothing, no_cost, run_on_one_thread
+from toposcope.engine.pool import Engine, Result, Task, TaskFailure, no_cost, run_on_one_thread
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.extras import require
 from toposcope.progress import Progress, silent
@@ -69,7 +69,6 @@ class Cluster:
         tasks: Iterable[Task],
         progress: Progress = silent,
         cost: Callable[[Task], int] = no_cost,
-        idle: Callable[[], None] = do_nothing,
     ) -> Iterator[tuple[Task, Result | TaskFailure]]:
         """See `Engine.run`; what running tasks `report` does not arrive, and a lost cluster is a `ClusterLostError`."""
         import ray
@@ -94,8 +93,6 @@ class Cluster:
                 return
             with _loss_reported():
                 done, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
-            if not done:
-                idle()
             for reference in done:
                 task = running.pop(reference)
                 yield task, _result(reference)

@@ -3,20 +3,22 @@
 import multiprocessing
 import operator
 import os
+import pickle
 import signal
 import sys
 import threading
+import traceback
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as wait_for_connections
+from functools import lru_cache
+from itertools import islice
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from multiprocessing.synchronize import SemLock
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from toposcope.homology.memory import free_memory
@@ -33,6 +35,7 @@ MAX_TRIES_ALONE = 2  # times a task runs by itself after a worker died; it has f
 DEFAULT_FREE_MEMORY = 4 * 10**9  # bytes taken to be free where the system does not report it
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
+_SPAWN = multiprocessing.get_context("spawn")
 _report: Progress = silent
 _shared: Any = None
 
@@ -40,10 +43,6 @@ _shared: Any = None
 def no_cost(_: Any) -> int:
     """Return 0: the task holds no memory worth counting."""
     return 0
-
-
-def do_nothing() -> None:
-    """Do nothing."""
 
 
 def report(what: str, done: int, total: int) -> None:
@@ -77,7 +76,6 @@ class Engine(Protocol):
         tasks: Iterable[Task],
         progress: Progress = silent,
         cost: Callable[[Task], int] = no_cost,
-        idle: Callable[[], None] = do_nothing,
     ) -> Iterator[tuple[Task, Result | TaskFailure]]:
         """Yield each task with its result, in the order in which they finish.
 
@@ -91,8 +89,6 @@ class Engine(Protocol):
             Receives what tasks `report`.
         cost : callable
             Task -> bytes it holds in memory.
-        idle : callable
-            Called every `POLL_SECONDS` while tasks run in other processes and none has finished.
 
         Yields
         ------
@@ -106,8 +102,8 @@ class Engine(Protocol):
 class Workers(AbstractContextManager["Workers"]):
     """Worker processes that run tasks, each on one thread. With one worker, tasks run in this process.
 
-    A worker that dies is replaced, and the tasks that were running are run again, one at a time. A task that kills its
-    worker again and again has failed; the others go on.
+    A worker that dies is replaced. The task that it ran is run again when the others are done, by itself, since it may
+    have lacked memory; if it kills its worker again and again, it has failed.
 
     Parameters
     ----------
@@ -118,7 +114,7 @@ class Workers(AbstractContextManager["Workers"]):
     shared : object, optional
         Sent once to each worker; tasks get it from `shared`.
     queue : int
-        Tasks handed out for each worker, of which it runs one.
+        Tasks made ahead for each worker, while all are at work.
 
     Examples
     --------
@@ -128,38 +124,28 @@ class Workers(AbstractContextManager["Workers"]):
     {3: 6, 4: 24, 5: 120}
     """
 
-    def __init__(self, count: int, budget: int | None = None, shared: Any = None, queue: int = 2) -> None:
+    def __init__(self, count: int, budget: int | None = None, shared: Any = None, queue: int = 1) -> None:
         self.n_workers, self.queue = count, queue
         self.budget = (free_memory() or DEFAULT_FREE_MEMORY) // 4 if budget is None else budget
         self._shared = shared
-        self._executor: ProcessPoolExecutor | None = None
-        if count > 1:
-            self._context = multiprocessing.get_context("spawn")
-            self._processes: set[BaseProcess] = set()
-            self._start()
-
-    def _start(self) -> None:
-        self._reports: Any = self._context.SimpleQueue()
-        # Workers hold the other end and stop when this one is closed, at the latest when this process dies.
-        lifeline, self._lifeline = self._context.Pipe(duplex=False)
-        arguments = (self._reports, lifeline, self._shared)
-        self._executor = ProcessPoolExecutor(self.n_workers, self._context, _begin_worker, arguments)
+        self._processes: dict[Connection, BaseProcess] = {}
 
     @property
     def has_started(self) -> bool:
         """Whether there are other processes already."""
-        return self._executor is not None and bool(self._processes)
+        return bool(self._processes)
 
     def start(self, function: Callable[[], object]) -> None:
-        """Start the processes and have them call a function, such as an import, while this one does other work.
+        """Start the processes and have each call a function, such as an import, while this one does other work.
 
-        It is called as often as there are processes; a quick one may take the call of another. What it returns or
-        raises is ignored, as is the death of a process: `run` replaces it.
+        What it returns or raises is ignored, as is the death of a process: `run` replaces it.
         """
-        if self._executor is not None:
-            with suppress(BrokenProcessPool):
-                for _ in range(self.n_workers):
-                    self._submit(operator.call, function)
+        if self.n_workers > 1:
+            while len(self._processes) < self.n_workers:
+                self._start_process()
+            for connection in self._processes:
+                with suppress(OSError):
+                    connection.send_bytes(pickle.dumps((operator.call, function, False)))
 
     def run(
         self,
@@ -167,139 +153,95 @@ class Workers(AbstractContextManager["Workers"]):
         tasks: Iterable[Task],
         progress: Progress = silent,
         cost: Callable[[Task], int] = no_cost,
-        idle: Callable[[], None] = do_nothing,
     ) -> Iterator[tuple[Task, Result | TaskFailure]]:
         """See `Engine.run`."""
-        if self._executor is None:
+        if self.n_workers == 1:
             yield from _run_in_this_process(function, tasks, progress, self._shared)
             return
-        lost: list[Task] = []
-        run = partial(self._run_until_loss, function, progress, cost, idle, lost)
-        waiting = iter(tasks)
-        while True:
-            yield from run(waiting)
-            if not lost:
-                return
-            for task in self._restart(lost):  # each by itself, which shows whether it is the one that kills
+        running: dict[Connection, Task] = {}
+        lost: list[Task] = []  # whose worker died
+        waiting, ready, is_last = iter(tasks), deque[Task](), False
+        done: list[tuple[Task, Result]] = []
+        try:
+            while True:
+                makes_ahead = not is_last and len(ready) < self.queue * self.n_workers
+                if makes_ahead:
+                    ready += (made := list(islice(waiting, 1)))
+                    is_last = not made
+                while ready and len(running) < self.n_workers:
+                    if running and sum(map(cost, [*running.values(), ready[0]])) > self.budget:
+                        break
+                    self._send(function, ready.popleft(), running)
+                yield from done  # once the workers have got more to do
+                if is_last and not running:
+                    break
+                done = self._receive(running, lost, progress, 0 if makes_ahead else POLL_SECONDS)
+            for task in lost:
                 for _ in range(MAX_TRIES_ALONE):
-                    yield from run(iter([task]))
-                    if not self._restart(lost):
+                    self._send(function, task, running)
+                    deaths: list[Task] = []
+                    while running:
+                        yield from self._receive(running, deaths, progress, POLL_SECONDS)
+                    if not deaths:
                         break
                 else:
-                    yield (
-                        task,
-                        TaskFailure(
-                            f"its worker process was killed {MAX_TRIES_ALONE} times, perhaps for lack of memory; "
-                            "try fewer --workers"
-                        ),
-                    )
+                    message = f"its worker process was killed {MAX_TRIES_ALONE} times, perhaps for lack of memory"
+                    yield task, TaskFailure(f"{message}; try fewer --workers")
+        finally:
+            for connection in running:  # after an error, or where the caller wants no more
+                self._end(connection)
 
-    def _restart(self, lost: list[Task]) -> list[Task]:
-        """Empty the list of lost tasks and return its content; replace the workers if there is any."""
-        tasks = lost[:]
-        lost.clear()
-        if tasks:
-            _end_tracker()
-            self._kill()
-            self._start()
-        return tasks
+    def _send(self, function: Callable[[Task], Result], task: Task, running: dict[Connection, Task]) -> None:
+        """Hand a task to a worker without one."""
+        connection = next((c for c in self._processes if c not in running), None) or self._start_process()
+        running[connection] = task
+        content = pickle.dumps((function, task, True))
+        with suppress(OSError):  # of a worker that is dead, which `_receive` finds
+            connection.send_bytes(content)
 
-    def _run_until_loss(
-        self,
-        function: Callable[[Task], Result],
-        progress: Progress,
-        cost: Callable[[Task], int],
-        idle: Callable[[], None],
-        lost: list[Task],
-        waiting: Iterator[Task],
-    ) -> Iterator[tuple[Task, Result]]:
-        """Run tasks until none is left or a worker dies; the tasks that were running are then added to `lost`."""
-        running: dict[Future[Result], Task] = {}
-        costs: dict[Future[Result], int] = {}
-        upcoming: list[Task] = []
-        while True:
-            # A short queue keeps memory small, and little is lost when the run is stopped.
-            while len(running) < self.queue * self.n_workers:
-                upcoming = upcoming or [task for task in [next(waiting, None)] if task is not None]
-                if not upcoming or (running and sum(costs.values()) + cost(upcoming[0]) > self.budget):
-                    break
-                task = upcoming.pop()
-                try:
-                    future = self._submit(function, task)
-                except BrokenProcessPool:
-                    lost += [task, *running.values()]
-                    return
-                running[future], costs[future] = task, cost(task)
-            if not running:
-                return
-            done, _ = wait(running, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
-            while not self._reports.empty():
-                progress(*self._reports.get())
-            if not done:
-                idle()
-            for future in done:
-                if isinstance(future.exception(), BrokenProcessPool):
-                    continue
-                del costs[future]
-                yield running.pop(future), future.result()
-            if any(isinstance(future.exception(), BrokenProcessPool) for future in done):
-                lost += [*running.values(), *upcoming]
-                return
+    def _receive(
+        self, running: dict[Connection, Task], lost: list[Task], progress: Progress, seconds: float
+    ) -> list[tuple[Task, Any]]:
+        """Return what is done after some time at most; move tasks whose workers died from `running` to `lost`."""
+        done = []
+        for connection in wait(list(running), seconds):
+            assert isinstance(connection, Connection)
+            try:
+                kind, value = connection.recv()
+            except (EOFError, OSError):
+                lost.append(running.pop(connection))
+                self._end(connection)
+                continue
+            if kind == "report":
+                progress(*value)
+                continue
+            task = running.pop(connection)
+            if kind == "error":
+                raise value
+            done.append((task, value))
+        return done
 
-    def _submit(self, function: Callable[[Task], Result], task: Task) -> Future[Result]:
-        """Hand a task to the executor, and remember the processes it starts for it."""
-        assert self._executor is not None
-        before = set(multiprocessing.active_children())
-        with _interrupts_blocked():
-            future = self._executor.submit(function, task)
-        self._processes |= set(multiprocessing.active_children()) - before
-        return future
+    def _start_process(self) -> Connection:
+        ours, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(target=_work, args=(theirs, self._shared), daemon=True)
+        with _interrupts_blocked(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that Python's resource tracker was killed too, and is started again
+            process.start()
+        theirs.close()
+        self._processes[ours] = process
+        return ours
 
-    def _kill(self) -> None:
-        """Kill all workers."""
-        _renew_tracker()
-        for process in self._processes:
-            process.kill()
-            process.join()
-        self._processes.clear()
-        assert self._executor is not None
-        self._executor.shutdown(wait=False, cancel_futures=True)
-        self._lifeline.close()
+    def _end(self, connection: Connection) -> None:
+        """Kill a worker: one that ends by itself takes half a second to clear away its compiled code."""
+        process = self._processes.pop(connection)
+        process.kill()
+        process.join()
+        connection.close()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # No task is waited for: those of `run` are done, or of no use after an error, with their state on disk. And a
-        # process that ends by itself takes half a second to clear away its compiled code.
-        if self._executor is not None:
-            self._kill()
-
-
-def _end_tracker() -> None:
-    """End Python's resource tracker: where a worker was killed, it may have been too, and take a while to be gone."""
-    if os.name == "posix":
-        from multiprocessing import resource_tracker
-
-        pid = getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None)
-        if pid is not None:
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-
-
-def _renew_tracker() -> None:
-    """Tell Python's resource tracker again of all semaphores: one that was killed, as workers are, comes back empty.
-
-    It prints a traceback for each that is cleared away and that it does not know.
-    """
-    if os.name != "posix":
-        return
-    from multiprocessing import resource_tracker, util
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it was started again
-        resource_tracker.ensure_running()
-    for finalizer in list(getattr(util, "_finalizer_registry", {}).values()):
-        if getattr(finalizer, "_callback", None) is getattr(SemLock, "_cleanup", do_nothing):
-            resource_tracker.register(finalizer._args[0], "semaphore")  # noqa: SLF001
+        # No task is waited for: those of `run` are done, or of no use after an error, with their state on disk.
+        for connection in list(self._processes):
+            self._end(connection)
 
 
 def _run_in_this_process(
@@ -312,7 +254,7 @@ def _run_in_this_process(
     try:
         for task in tasks:
             future = thread.submit(run_on_one_thread, function, task)
-            while not wait([future], POLL_SECONDS).done:  # a signal may wake the other thread only
+            while not wait_for_futures([future], POLL_SECONDS).done:  # a signal may wake the other thread only
                 pass
             yield task, future.result()
     finally:
@@ -389,21 +331,43 @@ def _thread_pools(_n_modules: int) -> "ThreadpoolController":
     return ThreadpoolController()
 
 
-def _begin_worker(reports: Any, lifeline: Connection, shared: Any) -> None:
-    """Prepare a worker: one thread, no reaction to Ctrl-C, and an end together with its parent's."""
+def _work(connection: Connection, shared: Any) -> None:
+    """Run tasks in a worker: on one thread, without reaction to Ctrl-C, until its parent ends."""
     from threadpoolctl import threadpool_limits
 
     global _report, _shared
-    _report, _shared = lambda *progress: reports.put(progress), shared
+    _report, _shared = lambda *progress: connection.send(("report", progress)), shared
     for variable in THREAD_VARIABLES:  # for libraries that are loaded later
         os.environ[variable] = "1"
     threadpool_limits(1)  # for libraries that are loaded already
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    while True:
+        try:
+            content, is_awaited = connection.recv_bytes(), True
+        except EOFError:  # the parent's end is closed
+            os._exit(1)
+        try:
+            function, task, is_awaited = pickle.loads(content)  # noqa: S301 - from the parent
+            answer = pickle.dumps(("done", function(task)))
+        except BaseException as error:  # noqa: BLE001 - raised again by the parent
+            error.add_note("".join(traceback.format_exception(error)))
+            answer = _encoded(error)
+        if is_awaited:
+            connection.send_bytes(answer)
 
 
-def _exit_with_parent(lifeline: Connection) -> None:
-    wait_for_connections([lifeline])
+def _encoded(error: BaseException) -> bytes:
+    try:
+        return pickle.dumps(("error", error))
+    except Exception:  # noqa: BLE001 - it holds what cannot be sent
+        return pickle.dumps(("error", RuntimeError(f"{type(error).__name__}: {error}")))
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
     os._exit(1)

@@ -57,7 +57,7 @@ def _distance(one: Weights, other: Weights) -> float:
 
 def _computed(one: Weights, other: Weights) -> float:
     first, second = one.open(), other.open()
-    for name in first.keys() ^ second.keys():
+    for name in sorted(first.keys() ^ second.keys()):
         without = next(iter((second if name in first else first).values())).source
         raise ToposcopeError(
             f"{without}: has no layer {name}, which another checkpoint of the run has; select other steps"

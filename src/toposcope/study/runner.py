@@ -373,7 +373,6 @@ class _Runner:
             probes = [probe for probe in probes if not any(need.reads_text for need in needs[probe])]
         survey = Survey(
             store=self.store,
-            directory=self.directory,
             checkpoints=self.checkpoints,
             sources={probe: probe.source(probes) for probe in probes},
             engine=self.engine,

@@ -305,6 +305,11 @@ class Store:
         rows = self._rows(f"{query} IN (SELECT value FROM json_each(?))", run, json.dumps(sorted(steps)))
         return {Unit(run, *row[:4]): (row[4], row[5]) for row in rows}
 
+    def measured_layers(self, unit: Unit) -> set[str]:
+        """Return the layers that one probe has measured on a checkpoint, whatever the layer of the unit."""
+        query = "SELECT layer FROM measurements WHERE run = ? AND step = ? AND probe = ? AND options = ?"
+        return {layer for (layer,) in self._rows(query, unit.run, unit.step, unit.probe, unit.options)}
+
     def statistics(self, run: str, step: int, probe: str, options: str) -> dict[str, dict[str, float]]:
         """Return what one probe measured on a checkpoint, by layer."""
         statistics: dict[str, dict[str, float]] = {}

@@ -62,6 +62,11 @@ class CheckpointRow:
     weights_hash: str
     layers: tuple[LayerRow, ...]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Rows and columns of the analysed layers by name."""
+        return {layer.layer: (layer.n_rows, layer.n_columns) for layer in self.layers}
+
     def content(self) -> str:
         """Return a digest of the names and contents of the analysed layers."""
         named = "\x1f".join(f"{layer.layer}\x1f{layer.content_hash}" for layer in self.layers)

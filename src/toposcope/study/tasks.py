@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial, wraps
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -23,7 +23,7 @@ from toposcope.logs import LogTable
 from toposcope.probes import Failure, Measurement, Probe, ProbeInput
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import RunContext, needs_of
-from toposcope.probes.probe import POOLED, Diagrams, States, Weights
+from toposcope.probes.probe import POOLED, Weights
 from toposcope.study.tables import CheckpointRow, LayerRow
 from toposcope.study.tuning import MAX_OPEN_CHECKPOINTS
 from toposcope.study.work import WORK, seconds
@@ -40,16 +40,12 @@ class ReadTask:
 
     run: str
     checkpoint: Checkpoint
-    milliseconds: int = 0
-    n_bytes: int = 0
+    milliseconds: int = 0  # expected time
+    n_bytes: int = 0  # memory, which is not worth counting
 
 
-@dataclass(frozen=True)
-class Read:
-    """The result of reading a checkpoint; `row` is None where its evidence holds an error."""
-
-    row: CheckpointRow | None
-    evidence: CheckpointSummary
+Read = tuple[CheckpointRow | None, CheckpointSummary]
+"""A checkpoint that was read, with the evidence that the doctor judges; no row where the evidence holds an error."""
 
 
 @dataclass(frozen=True)
@@ -88,31 +84,23 @@ class Hashed(NamedTuple):
 
 @dataclass(frozen=True)
 class MeasureTask:
-    """Measure wanted layers of one checkpoint with one probe.
-
-    `fingerprint` is that of the checkpoint when it was hashed, `content` the digest of its layers; `diagrams` and
-    `states` are those the probe compares; `context` is what its inputs are made from, if it needs any; `milliseconds`
-    and `n_bytes` are what it is expected to take.
-    """
+    """Measure wanted layers of one checkpoint with one probe."""
 
     run: str
     checkpoint: Checkpoint
-    fingerprint: str
+    fingerprint: str  # of the checkpoint when it was hashed
     probe: Probe
-    wanted: dict[str, str]
-    known: dict[str, dict[str, float]]
+    wanted: dict[str, str]  # key of every layer
+    is_part: bool = False  # whether rows of other layers stand, or other tasks measure them
+    given: dict[str, Any] = field(
+        default_factory=dict
+    )  # arguments of `ProbeInput`: what is stored of other checkpoints
     first: Hashed | None = None
     previous: Hashed | None = None
     earlier: tuple[Hashed, ...] = ()
-    content: str = ""
-    diagrams: dict[str, Diagrams] = field(default_factory=dict)
-    previous_diagrams: dict[str, Diagrams] = field(default_factory=dict)
-    states: dict[int, States] = field(default_factory=dict)
-    first_step: int | None = None
-    previous_step: int | None = None
-    context: RunContext | None = None
-    milliseconds: int = 0
-    n_bytes: int = 0
+    context: RunContext | None = None  # what the inputs of the probe are made from, if it needs any
+    milliseconds: int = 0  # expected time
+    n_bytes: int = 0  # expected memory
 
 
 def or_failure(function: Callable[P, Result]) -> Callable[P, Result | TaskFailure]:
@@ -148,7 +136,7 @@ def _read(task: ReadTask, fingerprint: str, evidence: CheckpointSummary) -> Read
     """Return what was read of one checkpoint, if it is as it was before."""
     checkpoint = task.checkpoint
     if evidence.error:
-        return Read(None, evidence)
+        return None, evidence
     layers = []
     for layer in checkpoint.one_network():
         read = evidence.tensors.get(layer.entry.name)
@@ -158,7 +146,7 @@ def _read(task: ReadTask, fingerprint: str, evidence: CheckpointSummary) -> Read
     named = "\x1f".join(f"{name}\x1f{tensor.content_hash}" for name, tensor in sorted(evidence.tensors.items()))
     weights_hash = hashlib.sha256(named.encode()).hexdigest()
     row = CheckpointRow(task.run, checkpoint.step, checkpoint.location, fingerprint, weights_hash, tuple(layers))
-    return Read(row, evidence)
+    return row, evidence
 
 
 def examine_task(task: ExamineTask) -> Examined:
@@ -244,18 +232,12 @@ def _subject(task: MeasureTask) -> ProbeInput:
     return ProbeInput(
         layers=checkpoint.analysed(),
         wanted=frozenset(task.wanted),
-        known=task.known,
         first=_layers(task.first),
         previous=_layers(task.previous),
-        content=task.content,
         earlier={seen.checkpoint.step: Weights(seen.content, partial(_layers, seen)) for seen in task.earlier},
         inputs={need.name: need.provide(checkpoint, context) for need in needs_of(task.probe)} if context else {},
-        diagrams=task.diagrams,
-        previous_diagrams=task.previous_diagrams,
-        states=task.states,
         step=checkpoint.step,
-        first_step=task.first_step,
-        previous_step=task.previous_step,
+        **task.given,
     )
 
 

@@ -7,11 +7,9 @@ The times are those of one core of a desktop machine, to a factor of two; `docs/
 BATCH_SECONDS = 1.0  # expected seconds of the layers in one task; a layer that takes longer is a task by itself
 MANY_LAYERS = 20_000  # more are in longer tasks, as each task rewrites the diagrams of those before
 LONG_TASK_MS = 10_000  # a task that takes longer starts before all others, so that it does not run alone at the end
-MAX_GROUPED = 64  # tasks that a process gets at once
+MAX_GROUPED = 64  # tasks that a process gets at once, and whose results are written in one transaction
 MAX_GROUP_MS = 1000  # their expected milliseconds; a task that takes longer is handed out by itself
 GROUPS_PER_WORKER = 8  # groups of tasks for each process, at least, so that the processes finish together
-MAX_ITEMS = 64  # finished items that are written in one transaction
-MAX_WAIT_SECONDS = 0.5  # time that a finished item waits for others
 
 # what work is expected to take
 BYTES_READ_PER_MS = 100_000  # read, hashed and summarised for the doctor

@@ -1,15 +1,11 @@
-"""How the work on checkpoints is divided, run, counted and written."""
+"""How long work on checkpoints is expected to take, how it is divided, and how much of it is done."""
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 from toposcope.checkpoints import Checkpoint
-from toposcope.engine.cluster import ClusterLostError
-from toposcope.engine.pool import Engine, Result, TaskFailure, do_nothing
 from toposcope.errors import ToposcopeError
 from toposcope.probes.probe import Probe, Shape
 from toposcope.progress import Progress
@@ -17,22 +13,6 @@ from toposcope.study import tuning
 
 WORK = "work"  # what tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done
 Item = TypeVar("Item")
-RunStep = tuple[str, int]  # a run and a step
-
-
-class Expected(Protocol):
-    """A task of which it is known about what it takes."""
-
-    @property
-    def milliseconds(self) -> int:
-        """Time."""
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory."""
-
-
-Task = TypeVar("Task", bound=Expected)
 
 
 @dataclass(frozen=True)
@@ -69,64 +49,36 @@ def longest_task(probe: Probe, shapes: Mapping[str, Shape]) -> int:
     return max((milliseconds(probe, {name: shape}) for name, shape in shapes.items()), default=0)
 
 
-def portions(places: Sequence[RunStep], fetched: Mapping[RunStep, int], keep: int | None) -> Iterator[list[RunStep]]:
-    """Group checkpoints so that the fetched bytes of a group are still on this disk when it is measured."""
-    return _cut(places, [fetched[place] for place in places], math.inf if keep is None else keep // 2)
-
-
-def batches(expected: Mapping[str, float]) -> Iterator[list[str]]:
+def batches(probe: Probe, layers: Mapping[str, Shape]) -> Iterator[list[str]]:
     """Group layers to about `BATCH_SECONDS` of expected time, or more where they are very many."""
-    limit = tuning.BATCH_SECONDS * max(1, len(expected) / tuning.MANY_LAYERS)
-    return _cut(list(expected), list(expected.values()), limit)
+    limit = tuning.BATCH_SECONDS * max(1, len(layers) / tuning.MANY_LAYERS)
+    return cut(list(layers), lambda name: seconds(probe, {name: layers[name]}), limit)
 
 
-def groups(costs: Sequence[int], n_workers: int) -> Iterator[list[int]]:
-    """Group the places of tasks, whose milliseconds are known, that are too small to be handed out one at a time.
+def groups(items: Sequence[Item], expected_ms: Callable[[Item], int], n_workers: int) -> Iterator[list[Item]]:
+    """Group tasks that are too small to be handed out, and their results to be written, one at a time.
 
     Every worker gets several groups, so that the workers finish together.
     """
-    size = max(1, min(tuning.MAX_GROUPED, len(costs) // (tuning.GROUPS_PER_WORKER * n_workers)))
-    return _cut(range(len(costs)), costs, tuning.MAX_GROUP_MS, size)
+    size = max(1, min(tuning.MAX_GROUPED, len(items) // (tuning.GROUPS_PER_WORKER * n_workers)))
+    return cut(items, expected_ms, tuning.MAX_GROUP_MS, size)
 
 
-def _cut(items: Sequence[Item], weights: Sequence[float], limit: float, size: float = math.inf) -> Iterator[list[Item]]:
+def cut(
+    items: Sequence[Item], weight: Callable[[Item], float], limit: float, size: float = math.inf
+) -> Iterator[list[Item]]:
     """Cut a sequence where the next item would bring a part over a weight or a size."""
     part: list[Item] = []
     total = 0.0
-    for item, weight in zip(items, weights, strict=True):
-        if part and (len(part) >= size or total + weight > limit):
+    for item in items:
+        of_item = weight(item)
+        if part and (len(part) >= size or total + of_item > limit):
             yield part
             part, total = [], 0.0
         part.append(item)
-        total += weight
+        total += of_item
     if part:
         yield part
-
-
-def _most_bytes(tasks: Sequence[Expected]) -> int:
-    return max(task.n_bytes for task in tasks)
-
-
-def run_in_groups(
-    engine: Engine,
-    function: Callable[[Sequence[Task]], Sequence[Result]],
-    tasks: Sequence[Task],
-    progress: Progress,
-    idle: Callable[[], None] = do_nothing,
-) -> Iterator[tuple[Task, Result | TaskFailure]]:
-    """Run tasks, small ones in groups; those of a group that killed its process are run again one by one."""
-    costs = [task.milliseconds for task in tasks]
-    waiting = [[tasks[place] for place in group] for group in groups(costs, engine.n_workers)]
-    while waiting:
-        apart: list[list[Task]] = []
-        for group, results in engine.run(function, waiting, progress, _most_bytes, idle):
-            if not isinstance(results, TaskFailure):
-                yield from zip(group, results, strict=True)
-            elif len(group) == 1:
-                yield group[0], results
-            else:
-                apart += [[task] for task in group]
-        waiting = apart
 
 
 @dataclass
@@ -158,34 +110,3 @@ class WorkProgress:
         if self.total:
             done = min(self.total, self.done + self.running)
             self.progress(self.stage, round(done / self.parallelism), round(self.total / self.parallelism))
-
-
-class WriteGroup(AbstractContextManager["WriteGroup[Item]"], Generic[Item]):
-    """Finished items that wait to be written together.
-
-    An item that comes more than `MAX_WAIT_SECONDS` after the last write is written at once. Where items come from
-    several processes, an engine calls `flush` when it is idle.
-    """
-
-    def __init__(self, write: Callable[[list[Item]], None]) -> None:
-        self._write = write
-        self._waiting: list[Item] = []
-        self._last_write = time.monotonic()
-
-    def add(self, item: Item) -> None:
-        """Add one item."""
-        self._waiting.append(item)
-        if len(self._waiting) >= tuning.MAX_ITEMS or time.monotonic() - self._last_write >= tuning.MAX_WAIT_SECONDS:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write all items that wait."""
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            self._write(waiting)
-        self._last_write = time.monotonic()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # An interruption or a lost cluster loses no finished work; after a full disk, writing would fail again.
-        if kind is None or issubclass(kind, KeyboardInterrupt | ClusterLostError):
-            self.flush()
