@@ -25,10 +25,9 @@ from toposcope.probes.feature import NETWORK
 from toposcope.progress import silent
 from toposcope.study import run_study, tasks, tuning
 from toposcope.study.declaration import Declaration, DeclaredSeries
-from toposcope.study.survey import run_groups
-from toposcope.study.tasks import MeasureTask, measure_tasks
+from toposcope.study.survey import groups, run_groups
+from toposcope.study.tasks import MeasureTask, ReadTask, measure_tasks
 from toposcope.study.tuning import MAX_GROUP_MS, MAX_GROUPED
-from toposcope.study.work import groups
 
 PROBES: list[dict[str, Any]] = [
     {"name": "neural_persistence"},
@@ -171,11 +170,11 @@ def test_groups_hold_everything_once_and_in_order() -> None:
     rng = np.random.default_rng(0)
     for n_workers in (1, 2, 16):
         for n in (0, 1, 5, 100, 3000):
-            costs = rng.integers(1, 400, n).tolist()
-            found = list(groups(range(n), lambda place: costs[place], n_workers))  # noqa: B023
-            assert [place for group in found for place in group] == list(range(n))
+            made = [ReadTask(str(k), Checkpoint("somewhere/step_1.pt", 1), int(rng.integers(1, 400))) for k in range(n)]
+            found = list(groups(made, n_workers))
+            assert [task for group in found for task in group] == made
             for group in found:
-                assert len(group) == 1 or sum(costs[place] for place in group) <= MAX_GROUP_MS
+                assert len(group) == 1 or sum(task.milliseconds for task in group) <= MAX_GROUP_MS
                 assert len(group) <= MAX_GROUPED
             assert len(found) >= min(n, 8 * n_workers)
 
@@ -243,7 +242,7 @@ def test_tasks_of_a_group_that_kills_its_process_run_one_by_one() -> None:
     checkpoint = Checkpoint("somewhere/step_1.pt", 1)
     tasks_made = [MeasureTask(f"run-{i}", checkpoint, "", probe, {}) for i in range(40)]
     engine: Any = Killed(tasks_made[11])
-    waiting = groups(tasks_made, lambda _: 0, engine.n_workers)
+    waiting = groups(tasks_made, engine.n_workers)
     found = [pair for group in run_groups(engine, measure_tasks, waiting, silent) for pair in group]
     assert engine.sizes == [5] * 8 + [1] * 5
     assert len(found) == 40

@@ -25,6 +25,7 @@ class Missing:
     """What one probe still has to measure of one checkpoint."""
 
     probe: Probe
+    source: Probe | None  # the probe whose results it compares
     row: CheckpointRow
     first: CheckpointRow | None  # the first checkpoint of the run, if it can be read
     previous: CheckpointRow | None  # the one before, if it can be read
@@ -103,7 +104,7 @@ def missing(
             stale += [unit for unit in of_place if unit.layer not in current]
             wanted = {layer: key for layer, key in keys.items() if layer not in current}
             if wanted:
-                found.append(Missing(probe, row, first, previous, earlier, wanted, bool(current)))
+                found.append(Missing(probe, source, row, first, previous, earlier, wanted, bool(current)))
     store.drop_measurements(stale)
     # Checkpoint by checkpoint, so that each is opened once, by the process that measures it, for all probes.
     return sorted(found, key=lambda each: each.row.step)

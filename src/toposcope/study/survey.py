@@ -17,7 +17,6 @@ from toposcope.probes import Failure, Measurement, Probe
 from toposcope.probes.compiling import compile_ahead, is_compiled
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import Input, RunContext, needs_of
-from toposcope.probes.probe import States
 from toposcope.progress import Progress, silent
 from toposcope.study import tuning
 from toposcope.study.diagrams import Source, StoredContent, diagram_bytes, diagram_file, read_diagrams, read_states
@@ -40,7 +39,6 @@ from toposcope.study.work import (
     batches,
     checkpoint_size,
     cut,
-    groups,
     longest_task,
     milliseconds,
     seconds,
@@ -71,7 +69,7 @@ class Survey:
     def go(self) -> dict[Unit, str]:
         """Read and measure what is missing; return what failed."""
         self._open()
-        stale, alone = self._stale(), [probe for probe, source in self.sources.items() if source is None]
+        stale, alone = self._stale(), dict.fromkeys(probe for probe, source in self.sources.items() if source is None)
         if self.engine is self.here and self._is_quick(stale):
             self.engine = self.here = Workers(1)
         reading = WorkProgress("read", sum(self._sizes[place].stored for place in stale), self.progress)
@@ -90,14 +88,13 @@ class Survey:
                 self._read([place for place in portion if place in stale], reading)
                 self._measure(portion, alone, measuring)
             except ClusterLostError as error:
-                undone = {(each.row.run, each.row.step) for each in self._missing(self._sizes, dict.fromkeys(alone))}
+                undone = {(each.row.run, each.row.step) for each in self._missing(self._sizes, alone)}
                 done = {(run, step) for run, rows in self.rows.items() for step in rows} - undone
                 what = f"{len(done)} of {len(self._sizes)} checkpoints are done and kept; run the same command again"
                 raise ToposcopeError(f"{error}; {what}") from error
-            if self._compiles:
-                self.progress("compile", tuning.COMPILE_MS, tuning.COMPILE_MS)
-                self._compiles = False
-        self._compare({probe: source for probe, source in self.sources.items() if source is not None})
+        self._measure(
+            list(self._sizes), {probe: source for probe, source in self.sources.items() if source is not None}
+        )
         return self.errors
 
     def _open(self) -> None:
@@ -163,7 +160,9 @@ class Survey:
     def _read(self, portion: Sequence[RunStep], work: WorkProgress) -> None:
         """Read and hash checkpoints."""
         tasks = [ReadTask(place[0], self.checkpoints[place[0]][place[1]], self._reading_ms(place)) for place in portion]
-        for finished in self._run(self.engine, read_tasks, tasks, work):
+        if tasks:
+            self._compile_ahead()
+        for finished in run_groups(self.engine, read_tasks, groups(tasks, self.engine.n_workers), work.add_running):
             self._keep_read(finished)
             for task, _ in finished:
                 work.add(self._sizes[task.run, task.checkpoint.step].stored)
@@ -191,65 +190,44 @@ class Survey:
                     self.store.put_evidence(run, step, evidence)
             self.store.put_checkpoints(whole)
 
-    def _run(
-        self,
-        engine: Engine,
-        function: Callable[[Sequence[Task]], Sequence[Result]],
-        tasks: Sequence[Task],
-        work: WorkProgress,
-    ) -> Iterator[list[tuple[Task, Result | TaskFailure]]]:
-        """Run tasks, small ones in groups; yield what is to be written together."""
+    def _measure(
+        self, places: Sequence[RunStep], probes: Mapping[Probe, Probe | None], work: WorkProgress | None = None
+    ) -> None:
+        """Measure what is missing; comparisons, which have no `work` of their own, are counted."""
+        undone = {(each.row.run, each.row.step, each.probe): each for each in self._missing(places, probes)}
+        tasks = [task for each in undone.values() for task in self._tasks(each)]
         if tasks:
             self._compile_ahead()
-        waiting = groups(tasks, lambda task: task.milliseconds, engine.n_workers)
-        yield from run_groups(engine, function, waiting, work.add_running)
-
-    def _measure(self, portion: Sequence[RunStep], probes: Sequence[Probe], work: WorkProgress) -> None:
-        """Measure what is missing with probes that look at checkpoints alone."""
-        tasks: list[MeasureTask] = []
-        in_parts: dict[tuple[str, int, Probe], Missing] = {}
-        for each in self._missing(portion, dict.fromkeys(probes)):
-            parts = list(self._tasks(each))
-            tasks += parts
-            if len(parts) > 1:
-                in_parts[each.row.run, each.row.step, each.probe] = each
-        expected = sum(milliseconds(probe, self._sizes[place].shapes) for place in portion for probe in probes)
-        work.add(expected - sum(task.milliseconds for task in tasks))
-        n_parts = Counter((task.run, task.checkpoint.step, task.probe) for task in tasks)
-        # The files of runs trained here lie on this machine.
-        local = {probe for probe in probes if any(need.trained_here for need in needs_of(probe))}
+        counts = work is None
+        if work is None:
+            work = WorkProgress("compare", len(tasks), self.progress)
+        else:
+            expected = sum(milliseconds(probe, self._sizes[place].shapes) for place in places for probe in probes)
+            work.add(expected - sum(task.milliseconds for task in tasks))
+        # The files of runs trained here, and diagrams, lie on this machine.
+        local = {p for p, source in probes.items() if source or any(need.trained_here for need in needs_of(p))}
         here = [task for task in tasks if task.probe in local]
         anywhere = [task for task in tasks if task.probe not in local]
         anywhere.sort(key=lambda task: max(task.milliseconds, tuning.LONG_TASK_MS), reverse=True)
-        for engine, engine_tasks in ((self.engine, anywhere), (self.here, here)):
-            for finished in self._run(engine, measure_tasks, engine_tasks, work):
+        parts = Counter(task.place for task in tasks)
+        for engine, of_engine in ((self.engine, anywhere), (self.here, here)):
+            waiting = (
+                [self._with_stored(task, undone[task.place]) for task in group]
+                for group in groups(of_engine, engine.n_workers)
+            )
+            for finished in run_groups(engine, measure_tasks, waiting, silent if counts else work.add_running):
                 self._keep(finished)
                 for task, _ in finished:
-                    work.add(task.milliseconds)
-                    place = (task.run, task.checkpoint.step, task.probe)
-                    n_parts[place] -= 1
-                    if place in in_parts and not n_parts[place] and NETWORK in in_parts[place].wanted:
-                        network = self._network_task(in_parts[place])
+                    work.add(1 if counts else task.milliseconds)
+                    parts[task.place] -= 1
+                    wanted = undone[task.place].wanted
+                    if NETWORK in wanted and NETWORK not in task.wanted and not parts[task.place]:
+                        network = replace(task, wanted={NETWORK: wanted[NETWORK]})
+                        network = replace(self._with_stored(network, undone[task.place]), first=None, previous=None)
                         self._keep([(network, measure_task(network))])
-
-    def _compare(self, sources: Mapping[Probe, Probe]) -> None:
-        """Measure with probes that compare the results of others."""
-        undone = self._missing(self._sizes, sources)
-
-        def expected_ms(each: Missing) -> int:
-            """Return the time that a comparison takes; one that needs the states of many checkpoints is made alone."""
-            is_large = "states" in each.probe.REQUIRES
-            return tuning.MAX_GROUP_MS if is_large else milliseconds(each.probe, each.row.shapes)
-
-        waiting = (
-            [self._comparison(each, sources[each.probe]) for each in group]
-            for group in groups(undone, expected_ms, self.here.n_workers)
-        )
-        work = WorkProgress("compare", len(undone), self.progress)
-        for finished in run_groups(self.here, measure_tasks, waiting, silent):
-            self._keep(finished)
-            for _ in finished:
-                work.add(1)
+        if self._compiles:
+            self.progress("compile", tuning.COMPILE_MS, tuning.COMPILE_MS)
+            self._compiles = False
 
     def _missing(self, places: Iterable[RunStep], probes: Mapping[Probe, Probe | None]) -> list[Missing]:
         """Return what is declared at some places and not stored, run by run."""
@@ -280,77 +258,64 @@ class Survey:
     def _tasks(self, each: Missing) -> Iterator[MeasureTask]:
         """Yield the tasks of one checkpoint and probe: batches of layers, where these can be measured apart."""
         # By what was hashed: the header this process has seen may be that of a file that was replaced since.
-        probe, layers, parts = each.probe, each.row.shapes, [list(each.wanted)]
-        if probe.by_layer():
+        row, probe, layers, parts = each.row, each.probe, each.row.shapes, [list(each.wanted)]
+        if probe.by_layer() and each.source is None:
             layers = {name: layers[name] for name in each.wanted if name != NETWORK}
             if seconds(probe, layers) > tuning.BATCH_SECONDS and len(made := list(batches(probe, layers))) > 1:
                 parts = made
-        task = self._task(each)
         for names in parts:
             part = {name: layers[name] for name in names if name in layers} if len(parts) > 1 else layers
-            yield replace(
-                task,
+            # One that needs the states of many checkpoints is handed out by itself.
+            is_large = "states" in probe.REQUIRES
+            yield MeasureTask(
+                run=row.run,
+                checkpoint=self.checkpoints[row.run][row.step],
+                fingerprint=row.fingerprint,
+                probe=probe,
                 wanted={name: each.wanted[name] for name in names},
                 is_part=each.is_begun or len(parts) > 1,
-                milliseconds=milliseconds(probe, part),
+                context=self.contexts[row.run] if needs_of(probe) else None,
+                milliseconds=tuning.MAX_GROUP_MS if is_large else milliseconds(probe, part),
                 n_bytes=probe.expected_bytes(part),
             )
 
-    def _task(self, each: Missing) -> MeasureTask:
-        """Return the task of measuring all that is missing of one checkpoint and probe."""
-        row, probe, given, earlier = each.row, each.probe, dict[str, Any](), tuple[Hashed, ...]()
-        if each.is_begun:  # statistics of layers, to combine for the network
-            given["known"] = self.store.statistics(row.run, row.step, probe.name(), probe.options())
-        if "earlier" in probe.REQUIRES:
+    def _with_stored(self, task: MeasureTask, each: Missing) -> MeasureTask:
+        """Return a task with what is stored of other layers and checkpoints, which is read when it is handed out."""
+        row, first, previous, source, requires = each.row, each.first, each.previous, each.source, each.probe.REQUIRES
+        given, earlier = dict[str, Any](), list[Hashed]()
+        if task.is_part and NETWORK in task.wanted:  # statistics of layers, to combine for the network
+            given["known"] = self.store.statistics(row.run, row.step, task.probe.name(), task.probe.options())
+        if "earlier" in requires:
             given["content"] = row.content()
-            earlier = tuple(self._hashed(other)._replace(content=other.content()) for other in each.earlier)
-        return MeasureTask(
-            run=row.run,
-            checkpoint=self.checkpoints[row.run][row.step],
-            fingerprint=row.fingerprint,
-            probe=probe,
-            wanted=each.wanted,
-            is_part=each.is_begun,
-            given=given,
-            first=self._hashed(each.first) if each.first and "first" in probe.REQUIRES else None,
-            previous=self._hashed(each.previous) if each.previous and "previous" in probe.REQUIRES else None,
-            earlier=earlier,
-            context=self.contexts[row.run] if needs_of(probe) else None,
-        )
-
-    def _network_task(self, each: Missing) -> MeasureTask:
-        """Return the task of combining the stored statistics of all layers."""
-        wanted = {NETWORK: each.wanted[NETWORK]}
-        task = replace(each, wanted=wanted, is_begun=True)
-        return replace(self._task(task), first=None, previous=None)
-
-    def _hashed(self, row: CheckpointRow) -> Hashed:
-        return Hashed(self.checkpoints[row.run][row.step], row.fingerprint)
-
-    def _comparison(self, each: Missing, source: Probe) -> MeasureTask:
-        """Return a task with what another probe measured: diagrams, or states."""
-        row, first, previous = each.row, each.first, each.previous
+            earlier = [self._hashed(other)._replace(content=other.content()) for other in each.earlier]
 
         def stored(other: CheckpointRow | None, read: Callable[[Source], Mapping[str, Any]]) -> dict[str, Any]:
             """Return what a probe stored, nothing where it cannot be read; the probe that compares reports that."""
-            place = self.store.diagrams(diagram_file(other.run, other.step, source)) if other else None
+            place = self.store.diagrams(diagram_file(other.run, other.step, source)) if other and source else None
             try:
                 return dict(read(place)) if place is not None else {}
             except ToposcopeError:
                 return {}
 
-        given: dict[str, Any]
-        if "diagrams" in each.probe.REQUIRES:
-            given = {"diagrams": stored(row, read_diagrams), "previous_diagrams": stored(previous, read_diagrams)}
-        else:
-            states: dict[int, States] = {
-                other.step: stored(other, partial(read_states, only="" if other in (row, first, previous) else NETWORK))
+        if "diagrams" in requires:
+            given |= {"diagrams": stored(row, read_diagrams), "previous_diagrams": stored(previous, read_diagrams)}
+        if "states" in requires:
+            given |= {"first_step": first and first.step, "previous_step": previous and previous.step}
+            whole = {other.step for other in (row, first, previous) if other}
+            given["states"] = {
+                other.step: stored(other, partial(read_states, only="" if other.step in whole else NETWORK))
                 for other in (*each.earlier, row)
             }
-            steps = {name: other and other.step for name, other in (("first_step", first), ("previous_step", previous))}
-            given = {"states": states, **steps}
-        task = self._task(each)
-        return replace(task, given=task.given | given)
+        return replace(
+            task,
+            given=given,
+            first=self._hashed(first) if first and "first" in requires else None,
+            previous=self._hashed(previous) if previous and "previous" in requires else None,
+            earlier=tuple(earlier),
+        )
+
+    def _hashed(self, row: CheckpointRow) -> Hashed:
+        return Hashed(self.checkpoints[row.run][row.step], row.fingerprint)
 
     def _keep(self, finished: Sequence[tuple[MeasureTask, list[Measurement | Failure] | TaskFailure]]) -> None:
         """Write what was measured: diagrams, then the rows that point to them."""
@@ -388,6 +353,15 @@ class Survey:
     def _fail(self, errors: dict[Unit, str]) -> None:
         self.errors.update(errors)
         self.store.put_errors(errors)
+
+
+def groups(tasks: Sequence[Task], n_workers: int) -> Iterator[list[Task]]:
+    """Group tasks that are too small to be handed out, and their results to be written, one at a time.
+
+    Every worker gets several groups, so that the workers finish together.
+    """
+    size = max(1, min(tuning.MAX_GROUPED, len(tasks) // (tuning.GROUPS_PER_WORKER * n_workers)))
+    return cut(tasks, lambda task: task.milliseconds, tuning.MAX_GROUP_MS, size)
 
 
 def run_groups(

@@ -102,6 +102,11 @@ class MeasureTask:
     milliseconds: int = 0  # expected time
     n_bytes: int = 0  # expected memory
 
+    @property
+    def place(self) -> tuple[str, int, Probe]:
+        """The run, the step and the probe, which several tasks have in common where layers are measured apart."""
+        return self.run, self.checkpoint.step, self.probe
+
 
 def or_failure(function: Callable[P, Result]) -> Callable[P, Result | TaskFailure]:
     """Return a function whose errors are results, which stop no other task; kept as rows of the study."""

@@ -55,15 +55,6 @@ def batches(probe: Probe, layers: Mapping[str, Shape]) -> Iterator[list[str]]:
     return cut(list(layers), lambda name: seconds(probe, {name: layers[name]}), limit)
 
 
-def groups(items: Sequence[Item], expected_ms: Callable[[Item], int], n_workers: int) -> Iterator[list[Item]]:
-    """Group tasks that are too small to be handed out, and their results to be written, one at a time.
-
-    Every worker gets several groups, so that the workers finish together.
-    """
-    size = max(1, min(tuning.MAX_GROUPED, len(items) // (tuning.GROUPS_PER_WORKER * n_workers)))
-    return cut(items, expected_ms, tuning.MAX_GROUP_MS, size)
-
-
 def cut(
     items: Sequence[Item], weight: Callable[[Item], float], limit: float, size: float = math.inf
 ) -> Iterator[list[Item]]:
