@@ -1,6 +1,5 @@
 """Running a study: only what is missing is done, and nothing stale stays."""
 
-import gc
 import math
 import sqlite3
 from contextlib import closing
@@ -38,7 +37,6 @@ from small_studies import (
 
 from toposcope.errors import ToposcopeError
 from toposcope.study import Study, checksums, run_study, store, survey, training
-from toposcope.study.runner import _frozen
 from toposcope.study.tasks import measure_tasks
 from toposcope.study.tuning import MAX_ROW_BYTES
 
@@ -483,15 +481,3 @@ def test_diagrams_can_be_read_by_label(tmp_path: Path) -> None:
         study.diagrams("found", 0, "wrong")
     with pytest.raises(ToposcopeError, match="no checkpoint at step 99"):
         study.diagrams("found", 99)
-
-
-def test_the_garbage_collector_is_left_as_it_was() -> None:
-    gc.unfreeze()
-    with _frozen():
-        assert gc.get_freeze_count() > 0
-    assert gc.get_freeze_count() == 0
-    gc.freeze()
-    with _frozen():
-        pass
-    assert gc.get_freeze_count() > 0
-    gc.unfreeze()

@@ -1,6 +1,5 @@
 """Runs a study: trains, reads and measures what is missing; a failure of one part does not stop the rest."""
 
-import gc
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -57,7 +56,7 @@ def run_study(
     measured: bool = True,
     progress: Progress = silent,
 ) -> dict[Unit, str]:
-    """FamilyRun a study in a directory, or continue it.
+    """Run a study in a directory, or continue it.
 
     Parameters
     ----------
@@ -98,7 +97,7 @@ def run_study(
         write_text(directory / "study.toml", declaration.to_toml())
         store = Store(directory / "study.db")
         try:
-            with _frozen(), Workers(workers or processors()) as pool, engine_named(engine, pool) as task_engine:
+            with Workers(workers or processors()) as pool, engine_named(engine, pool) as task_engine:
                 return _Runner(
                     declaration,
                     directory,
@@ -127,19 +126,6 @@ def _require_extras(declaration: Declaration, directory: Path) -> None:
             require("torch", f"probe {probe.name()}")
         if getattr(probe, "max_dimension", 0) > 2:
             require("gudhi", f"probe {probe.name()}: H3 and up")
-
-
-@contextmanager
-def _frozen() -> Iterator[None]:
-    """Keep the garbage collector from looking through what exists already, modules above all, again and again."""
-    if gc.get_freeze_count():  # the caller has decided on it
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager
@@ -379,9 +365,10 @@ class _Runner:
             here=self.pool,
             keep=self.access.keep,
             contexts={name: self._context(name) for name in self.checkpoints},
+            fail=self._put_errors,
             progress=self.progress,
         )
-        self.errors.update(survey.go())
+        survey.go()
 
     def _context(self, name: str) -> RunContext:
         run = self.runs.get(name)
@@ -446,9 +433,11 @@ class _Runner:
         self.store.set_meta(f"doctor {name}", f"{key} {self.store.n_findings(name)}")
 
     def _fail(self, name: str, stage: str, message: str) -> None:
-        unit = Unit(name, WHOLE_RUN, "", stage, "")
-        self.errors[unit] = message
-        self.store.put_errors({unit: message})
+        self._put_errors({Unit(name, WHOLE_RUN, "", stage, ""): message})
+
+    def _put_errors(self, errors: Mapping[Unit, str]) -> None:
+        self.errors.update(errors)
+        self.store.put_errors(errors)
 
     def _fail_run(self, name: str, stage: str, message: str) -> None:
         self.store.set_status(name, "failed", None)

@@ -25,6 +25,7 @@ from toposcope.study.store import Store, write_large_diagrams
 from toposcope.study.tables import CheckpointRow, MeasurementRow, Unit
 from toposcope.study.tasks import (
     Hashed,
+    Measured,
     MeasureTask,
     Read,
     ReadTask,
@@ -59,15 +60,15 @@ class Survey:
     here: Workers  # what does the work that needs this machine's files; often the same
     keep: int | None  # bytes of fetched checkpoints that may lie on this disk (see `Access`)
     contexts: Mapping[str, RunContext]  # what inputs are made from, by run
+    fail: Callable[[Mapping[Unit, str]], None]  # takes what failed, with the reason
     progress: Progress = silent
-    errors: dict[Unit, str] = field(default_factory=dict)
     rows: dict[str, dict[int, CheckpointRow]] = field(default_factory=dict)
     """Checkpoints that could be read, as the store has them, by run and step."""
     _sizes: dict[RunStep, CheckpointSize] = field(init=False, default_factory=dict)
     _compiles: bool | None = field(init=False, default=None)  # whether processes compile first; None before they start
 
-    def go(self) -> dict[Unit, str]:
-        """Read and measure what is missing; return what failed."""
+    def go(self) -> None:
+        """Read and measure what is missing."""
         self._open()
         stale, alone = self._stale(), dict.fromkeys(probe for probe, source in self.sources.items() if source is None)
         if self.engine is self.here and self._is_quick(stale):
@@ -95,7 +96,6 @@ class Survey:
         self._measure(
             list(self._sizes), {probe: source for probe, source in self.sources.items() if source is not None}
         )
-        return self.errors
 
     def _open(self) -> None:
         """Open every checkpoint's header; what cannot be opened has no size, and is reported when it is read."""
@@ -185,7 +185,7 @@ class Survey:
                 self.store.drop_checkpoints(run, [step])
                 self.rows[run].pop(step, None)
                 message = result.message if isinstance(result, TaskFailure) else result[1].error
-                self._fail({Unit(run, step, "", "read", ""): message})
+                self.fail({Unit(run, step, "", "read", ""): message})
                 if evidence is not None:
                     self.store.put_evidence(run, step, evidence)
             self.store.put_checkpoints(whole)
@@ -250,7 +250,7 @@ class Survey:
         for step in steps:
             key = or_failure(need.key)(self.checkpoints[run][step], self.contexts[run])
             if isinstance(key, TaskFailure):
-                self._fail({Unit(run, step, "", need.name, ""): key.message})
+                self.fail({Unit(run, step, "", need.name, ""): key.message})
             else:
                 keys[step] = key
         return keys
@@ -317,7 +317,7 @@ class Survey:
     def _hashed(self, row: CheckpointRow) -> Hashed:
         return Hashed(self.checkpoints[row.run][row.step], row.fingerprint)
 
-    def _keep(self, finished: Sequence[tuple[MeasureTask, list[Measurement | Failure] | TaskFailure]]) -> None:
+    def _keep(self, finished: Sequence[tuple[MeasureTask, Measured | TaskFailure]]) -> None:
         """Write what was measured: diagrams, then the rows that point to them."""
         contents: dict[str, bytes] = {}
         standing: dict[str, set[str]] = {}  # layers whose rows stand, by the file of their diagrams
@@ -348,11 +348,7 @@ class Survey:
         with self.store.one_transaction():
             self.store.put_diagrams(contents)
             self.store.put_measurements(rows)
-            self._fail(errors)
-
-    def _fail(self, errors: dict[Unit, str]) -> None:
-        self.errors.update(errors)
-        self.store.put_errors(errors)
+            self.fail(errors)
 
 
 def groups(tasks: Sequence[Task], n_workers: int) -> Iterator[list[Task]]:

@@ -169,9 +169,13 @@ def _doctors_code() -> bytes:
     return hashlib.sha256(b"".join(p.read_bytes() for p in sorted(modules, key=lambda p: p.name))).digest()
 
 
-def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]]:
+Measured = list[Measurement | Failure]
+"""What a probe found in the wanted layers of a checkpoint."""
+
+
+def measure_tasks(tasks: Sequence[MeasureTask]) -> list[Measured | TaskFailure]:
     """Measure several checkpoints, those of one probe together; each gives what `measure_task` gives."""
-    results: list[list[Measurement | Failure]] = [[] for _ in tasks]
+    results: list[Measured | TaskFailure] = [[] for _ in tasks]
     places: dict[Probe, list[int]] = {}
     for place, task in enumerate(tasks):
         places.setdefault(task.probe, []).append(place)
@@ -182,7 +186,7 @@ def measure_tasks(tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failu
     return results
 
 
-def _measured_batch(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[Measurement | Failure]] | None:
+def _measured_batch(probe: Probe, tasks: Sequence[MeasureTask]) -> list[Measured] | None:
     """Measure several checkpoints with one probe; None if anything is wrong with one of them."""
     try:
         subjects = [_subject(task) for task in tasks]
@@ -200,15 +204,10 @@ def _measured_batch(probe: Probe, tasks: Sequence[MeasureTask]) -> list[list[Mea
     ]
 
 
-def measure_task(task: MeasureTask) -> list[Measurement | Failure]:
-    """Measure one checkpoint with one probe."""
-    found = _measured(task)
-    return [Failure(layer, found.message) for layer in task.wanted] if isinstance(found, TaskFailure) else found
-
-
 @or_failure
-def _measured(task: MeasureTask) -> list[Measurement | Failure]:
-    subject, results = _subject(task), []
+def measure_task(task: MeasureTask) -> Measured:
+    """Measure one checkpoint with one probe."""
+    subject, results = _subject(task), Measured()
     shapes = {layer.name: (layer.shape[0], layer.shape[1]) for layer in subject.layers}
     flags, done = flags_of(subject.layers), 0.0
     for result in task.probe.measure(subject):
