@@ -1,5 +1,6 @@
 """The pool: every task once, by bytes in flight, and none lost with its worker."""
 
+import math
 import os
 import signal
 import subprocess
@@ -57,6 +58,15 @@ def test_whatever_process_is_killed_no_traceback_is_printed() -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_an_error_of_a_task_and_an_end_before_the_last_leave_a_pool_that_works() -> None:
+    for count in (1, 2):
+        with Workers(count) as pool:
+            with pytest.raises(ValueError, match="math domain error"):
+                list(pool.run(math.sqrt, [4, -1, 9]))
+            assert next(pool.run(square, [3, 3, 3, 3])) == (3, 9)
+            assert sorted(pool.run(square, [4, 5])) == [(4, 16), (5, 25)]
 
 
 def test_tasks_get_what_all_share() -> None:

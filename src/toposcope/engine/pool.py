@@ -155,7 +155,7 @@ class Workers(AbstractContextManager["Workers"]):
         cost: Callable[[Task], int] = no_cost,
     ) -> Iterator[tuple[Task, Result | TaskFailure]]:
         """See `Engine.run`."""
-        if self.n_workers == 1:
+        if self.n_workers <= 1:
             yield from _run_in_this_process(function, tasks, progress, self._shared)
             return
         running: dict[Connection, Task] = {}
@@ -203,9 +203,8 @@ class Workers(AbstractContextManager["Workers"]):
         self, running: dict[Connection, Task], lost: list[Task], progress: Progress, seconds: float
     ) -> list[tuple[Task, Any]]:
         """Return what is done after some time at most; move tasks whose workers died from `running` to `lost`."""
-        done = []
-        for connection in wait(list(running), seconds):
-            assert isinstance(connection, Connection)
+        done, heard = [], wait(list(running), seconds)
+        for connection in [each for each in running if each in heard]:
             try:
                 kind, value = connection.recv()
             except (EOFError, OSError):
