@@ -21,7 +21,7 @@ LooksAt = Sequence[tuple[Probe, Sequence[CheckpointRow | None]]]
 
 
 @dataclass(frozen=True)
-class Missing:
+class Pending:
     """What one probe still has to measure of one checkpoint."""
 
     probe: Probe
@@ -42,7 +42,7 @@ def missing(
     only: Collection[int],
     probes: Mapping[Probe, Probe | None],
     inputs: InputKeys,
-) -> list[Missing]:
+) -> list[Pending]:
     """Return what is declared of a run and not stored, checkpoint by checkpoint.
 
     Stored rows under another key, of layers that are gone, or without their diagrams are deleted.
@@ -71,7 +71,7 @@ def missing(
         source = store.diagrams(diagrams) if diagrams else None
         return not diagrams or (source is not None and is_readable(source))
 
-    found, stale = list[Missing](), list[Unit]()
+    found, stale = list[Pending](), list[Unit]()
     for probe, source in probes.items():
         applies = all(inputs[need.name] is not None for need in needs_of(probe, source))
         for before, step in zip([None, *steps], steps, strict=False):
@@ -104,7 +104,7 @@ def missing(
             stale += [unit for unit in of_place if unit.layer not in current]
             wanted = {layer: key for layer, key in keys.items() if layer not in current}
             if wanted:
-                found.append(Missing(probe, source, row, first, previous, earlier, wanted, bool(current)))
+                found.append(Pending(probe, source, row, first, previous, earlier, wanted, bool(current)))
     store.drop_measurements(stale)
     # Checkpoint by checkpoint, so that each is opened once, by the process that measures it, for all probes.
     return sorted(found, key=lambda each: each.row.step)

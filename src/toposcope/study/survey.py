@@ -20,7 +20,7 @@ from toposcope.probes.needs import Input, RunContext, needs_of
 from toposcope.progress import Progress, silent
 from toposcope.study import tuning
 from toposcope.study.diagrams import Source, StoredContent, diagram_bytes, diagram_file, read_diagrams, read_states
-from toposcope.study.missing import Missing, missing
+from toposcope.study.missing import Pending, missing
 from toposcope.study.store import Store, write_large_diagrams
 from toposcope.study.tables import CheckpointRow, MeasurementRow, Unit
 from toposcope.study.tasks import (
@@ -194,8 +194,8 @@ class Survey:
         self, places: Sequence[RunStep], probes: Mapping[Probe, Probe | None], work: WorkProgress | None = None
     ) -> None:
         """Measure what is missing; comparisons, which have no `work` of their own, are counted."""
-        undone = {(each.row.run, each.row.step, each.probe): each for each in self._missing(places, probes)}
-        tasks = [task for each in undone.values() for task in self._tasks(each)]
+        pending = {(each.row.run, each.row.step, each.probe): each for each in self._missing(places, probes)}
+        tasks = [task for each in pending.values() for task in self._tasks(each)]
         if tasks:
             self._compile_ahead()
         counts = work is None
@@ -212,7 +212,7 @@ class Survey:
         parts = Counter(task.place for task in tasks)
         for engine, of_engine in ((self.engine, anywhere), (self.here, here)):
             waiting = (
-                [self._with_stored(task, undone[task.place]) for task in group]
+                [self._with_stored(task, pending[task.place]) for task in group]
                 for group in groups(of_engine, engine.n_workers)
             )
             for finished in run_groups(engine, measure_tasks, waiting, silent if counts else work.add_running):
@@ -220,16 +220,16 @@ class Survey:
                 for task, _ in finished:
                     work.add(1 if counts else task.milliseconds)
                     parts[task.place] -= 1
-                    wanted = undone[task.place].wanted
+                    wanted = pending[task.place].wanted
                     if NETWORK in wanted and NETWORK not in task.wanted and not parts[task.place]:
                         network = replace(task, wanted={NETWORK: wanted[NETWORK]})
-                        network = replace(self._with_stored(network, undone[task.place]), first=None, previous=None)
+                        network = replace(self._with_stored(network, pending[task.place]), first=None, previous=None)
                         self._keep([(network, measure_task(network))])
         if self._compiles:
             self.progress("compile", tuning.COMPILE_MS, tuning.COMPILE_MS)
             self._compiles = False
 
-    def _missing(self, places: Iterable[RunStep], probes: Mapping[Probe, Probe | None]) -> list[Missing]:
+    def _missing(self, places: Iterable[RunStep], probes: Mapping[Probe, Probe | None]) -> list[Pending]:
         """Return what is declared at some places and not stored, run by run."""
         steps_of: dict[str, set[int]] = {}
         for run, step in places:
@@ -255,7 +255,7 @@ class Survey:
                 keys[step] = key
         return keys
 
-    def _tasks(self, each: Missing) -> Iterator[MeasureTask]:
+    def _tasks(self, each: Pending) -> Iterator[MeasureTask]:
         """Yield the tasks of one checkpoint and probe: batches of layers, where these can be measured apart."""
         # By what was hashed: the header this process has seen may be that of a file that was replaced since.
         row, probe, layers, parts = each.row, each.probe, each.row.shapes, [list(each.wanted)]
@@ -279,7 +279,7 @@ class Survey:
                 n_bytes=probe.expected_bytes(part),
             )
 
-    def _with_stored(self, task: MeasureTask, each: Missing) -> MeasureTask:
+    def _with_stored(self, task: MeasureTask, each: Pending) -> MeasureTask:
         """Return a task with what is stored of other layers and checkpoints, which is read when it is handed out."""
         row, first, previous, source, requires = each.row, each.first, each.previous, each.source, each.probe.REQUIRES
         given, earlier = dict[str, Any](), list[Hashed]()
