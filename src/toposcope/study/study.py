@@ -122,14 +122,10 @@ class Study:
             _categorical("measurement, statistic, value"),
         )
         kinds = self._query("SELECT probe, statistic, kind FROM kinds", _schema("probe, statistic, kind"))
-        ids = features.get_column("measurement").to_numpy()
         for start in range(0, max(len(measured), 1), MAX_MEASUREMENTS):
             progress("load", start, len(measured) or 1)
             part = measured.slice(start, MAX_MEASUREMENTS)
-            first, end = (np.searchsorted(ids, part.get_column("measurement").to_numpy(), s) for s in ("left", "right"))
-            counts = end - first
-            places = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-            rows = part[np.repeat(np.arange(len(part)), counts)].hstack(features[places].drop("measurement"))
+            rows = part.join(features, on="measurement", maintain_order="left_right")
             rows = rows.with_columns(pl.col(pl.Categorical).cast(pl.String))
             yield rows.join(kinds, on=["probe", "statistic"], how="left", maintain_order="left").select(*FRAME_SCHEMA)
         progress("load", len(measured), len(measured) or 1)

@@ -103,18 +103,26 @@ class StudyTraining:
             if not torch.cuda.is_available():
                 self.errors.update(dict.fromkeys((run.name for run in unfinished), NO_GPU))
                 return []
+        from toposcope.family.batched import group_runs
+        from toposcope.family.batched.packs import begun_packs
+
+        def packs(runs: Sequence[FamilyRun]) -> list[list[FamilyRun]]:
+            return [[runs[i] for i in group] for group in group_runs(runs, device, self.pool.n_workers)]
+
         everyone = [run for run in self.runs.values() if run.name in self.together]
         waiting = {run.name for run in unfinished}
-        groups = [group for group in self._begun_packs(everyone) if waiting.intersection(run.name for run in group)]
+        begun = begun_packs(everyone, self.corpora.sha256, self.directory / "packs")
+        groups = [[everyone[i] for i in group] for group in begun]
+        groups = [group for group in groups if waiting.intersection(run.name for run in group)]
         for group in groups:
             waiting -= {run.name for run in group}
         # By all runs, so that a pack that was stopped before its first state is the same again; where some runs of it
         # are finished, as when the population has grown, by the others.
-        for group in self._packs(everyone, device):
+        for group in packs(everyone):
             if all(run.name in waiting for run in group):
                 groups.append(group)
                 waiting -= {run.name for run in group}
-        groups += self._packs([run for run in unfinished if run.name in waiting], device)
+        groups += packs([run for run in unfinished if run.name in waiting])
         alone = [run for group in groups if len(group) == 1 and device == "cpu" for run in group]
         tasks = [self._pack_task(group, device) for group in groups if len(group) > 1 or device != "cpu"]
         tasks.sort(key=lambda task: -sum(map(_work, task.runs)))
@@ -128,17 +136,6 @@ class StudyTraining:
                     for run in task.runs:
                         self._store_outcome(run)
         return alone
-
-    def _begun_packs(self, runs: Sequence[FamilyRun]) -> list[list[FamilyRun]]:
-        from toposcope.family.batched.packs import begun_packs
-
-        found = begun_packs(runs, self.corpora.sha256, self.directory / "packs")
-        return [[runs[i] for i in group] for group in found]
-
-    def _packs(self, runs: Sequence[FamilyRun], device: str) -> list[list[FamilyRun]]:
-        from toposcope.family.batched import group_runs
-
-        return [[runs[i] for i in group] for group in group_runs(runs, device, self.pool.n_workers)]
 
     def _pack_task(self, runs: Sequence[FamilyRun], device: str) -> PackTask:
         paths = tuple(self.corpora.path(run.corpus) for run in runs)
