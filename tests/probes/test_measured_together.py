@@ -23,11 +23,10 @@ from toposcope.kernels.magnitudes import BFLOAT16
 from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes, stacks
 from toposcope.probes.feature import NETWORK
 from toposcope.progress import silent
-from toposcope.study import run_study, tasks, tuning
+from toposcope.study import run_study, survey, tasks
 from toposcope.study.declaration import Declaration, DeclaredSeries
-from toposcope.study.survey import groups, run_groups
+from toposcope.study.survey import MAX_GROUP_MS, MAX_GROUPED, groups, run_groups
 from toposcope.study.tasks import MeasureTask, ReadTask, measure_tasks
-from toposcope.study.tuning import MAX_GROUP_MS, MAX_GROUPED
 
 PROBES: list[dict[str, Any]] = [
     {"name": "neural_persistence"},
@@ -203,7 +202,7 @@ def test_a_study_in_groups_is_the_study_one_at_a_time(tmp_path: Path, monkeypatc
     declaration = population(write_runs(tmp_path / "runs", 8, diverged=3), probes)
     together = run_study(declaration, tmp_path / "together", workers=2)
     assert {(unit.run, unit.step) for unit in together} == {("run-3", 5)}
-    monkeypatch.setattr(tuning, "MAX_GROUPED", 1)
+    monkeypatch.setattr(survey, "MAX_GROUPED", 1)
     assert run_study(declaration, tmp_path / "alone", workers=1) == together
     assert_frame_equal(frame(tmp_path / "together"), frame(tmp_path / "alone"))
     assert_same_study(tmp_path / "together", tmp_path / "alone")

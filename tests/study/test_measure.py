@@ -240,7 +240,7 @@ def test_layers_are_told_as_they_finish(found: Path, monkeypatch: pytest.MonkeyP
     """A task of several layers counts each, not all of them at its end."""
     told: list[tuple[str, int, int]] = []
     monkeypatch.setattr(Probe, "expected_seconds", lambda self, shapes: 0.125 * len(shapes))
-    monkeypatch.setattr("toposcope.study.tuning.LAYER_MS", 0)
+    monkeypatch.setattr("toposcope.study.work.LAYER_MS", 0)
     ts.measure(found, probes=[NEURAL_PERSISTENCE], workers=1, progress=lambda *what: told.append(what))
     layers = len(ts.series(found)[0].analysed())
     done = [what[1] for what in told if what[0] == "measure"]

@@ -37,8 +37,8 @@ from small_studies import (
 
 from toposcope.errors import ToposcopeError
 from toposcope.study import Study, checksums, run_study, store, survey, training
+from toposcope.study.store import MAX_ROW_BYTES
 from toposcope.study.tasks import measure_tasks
-from toposcope.study.tuning import MAX_ROW_BYTES
 
 
 def no_task(task: object) -> None:

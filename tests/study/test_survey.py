@@ -34,10 +34,10 @@ from toposcope.analysis.trajectory import trajectories
 from toposcope.engine.pool import Workers
 from toposcope.probes.rips import RipsProbe
 from toposcope.report import study_data, write_report
-from toposcope.study import Declaration, Study, run_study, runner, study, survey, tasks, tuning
+from toposcope.study import Declaration, Study, run_study, runner, study, survey, tasks, work
 from toposcope.study.declaration import DeclaredSeries
+from toposcope.study.survey import LONG_TASK_MS
 from toposcope.study.tasks import MeasureTask, ReadTask, measure_task, measure_tasks, read_tasks
-from toposcope.study.tuning import LONG_TASK_MS
 from toposcope.study.work import (
     WORK,
     WorkProgress,
@@ -53,7 +53,7 @@ def test_layers_measured_apart_give_what_they_give_together(tmp_path: Path, monk
     found = write_series(tmp_path / "found", [0, 5, 20])
     declaration = family_study(tmp_path, ["trained"], ALL_PROBES, [found])
     assert run_study(declaration, tmp_path / "together", workers=1) == {}
-    monkeypatch.setattr(tuning, "BATCH_SECONDS", 0)
+    monkeypatch.setattr(work, "BATCH_SECONDS", 0)
     assert run_study(declaration, tmp_path / "apart", workers=1) == {}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
 
@@ -65,7 +65,7 @@ def test_a_layer_that_fails_fails_the_network_and_nothing_else(tmp_path: Path, m
     write_weights(checkpoint_file(found, 5), weights)
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS, CONTROLS])
     together = run_study(declaration, tmp_path / "together", workers=1)
-    monkeypatch.setattr(tuning, "BATCH_SECONDS", 0)
+    monkeypatch.setattr(work, "BATCH_SECONDS", 0)
     assert run_study(declaration, tmp_path / "apart", workers=1) == together
     assert {(unit.step, unit.layer) for unit in together} == {(5, "layers.0.mlp.fc1.weight"), (5, "network")}
     assert_same_study(tmp_path / "together", tmp_path / "apart")
@@ -155,7 +155,7 @@ def test_processes_start_where_that_saves_time(
         return start(self, *arguments)
 
     monkeypatch.setattr(Workers, "_start_process", counted)
-    monkeypatch.setattr(tuning, "START_SECONDS", start_seconds)
+    monkeypatch.setattr(survey, "START_SECONDS", start_seconds)
     monkeypatch.setattr(survey, "is_compiled", lambda *_: True)
     found = write_series(tmp_path / "found", [0, 5])
     assert run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=2) == {}
@@ -183,7 +183,7 @@ def test_batches_hold_every_layer_once() -> None:
     found = list(batches(probe, shapes))
     assert [name for batch in found for name in batch] == list(shapes)
     assert all(
-        len(batch) == 1 or seconds(probe, {n: shapes[n] for n in batch}) <= tuning.BATCH_SECONDS for batch in found
+        len(batch) == 1 or seconds(probe, {n: shapes[n] for n in batch}) <= work.BATCH_SECONDS for batch in found
     )
     assert len(found) > 1
     many = {str(k): (1, 64) for k in range(200_000)}

@@ -8,7 +8,7 @@ from small_studies import NEURAL_PERSISTENCE, RIPS, assert_same_study, frame, se
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
-from toposcope.study import run_study, store, survey, tuning
+from toposcope.study import run_study, store, survey
 
 
 def test_what_is_put_together_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -67,6 +67,6 @@ def test_the_size_of_groups_shows_nowhere(tmp_path: Path, monkeypatch: pytest.Mo
     found = write_series(tmp_path / "found", list(range(0, 50, 5)))
     declaration = series_study(found, [NEURAL_PERSISTENCE, RIPS])
     assert run_study(declaration, tmp_path / "grouped", workers=1) == {}
-    monkeypatch.setattr(tuning, "MAX_GROUPED", 1)
+    monkeypatch.setattr(survey, "MAX_GROUPED", 1)
     assert run_study(declaration, tmp_path / "single", workers=1) == {}
     assert_same_study(tmp_path / "grouped", tmp_path / "single")

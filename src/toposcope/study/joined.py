@@ -100,17 +100,9 @@ class JoinedStudy(Study):
         """Return the labels of the probes of all studies, each once."""
         return pl.concat([study.labels() for study in self.studies.values()]).unique(maintain_order=True)
 
-    def population(self) -> pl.DataFrame:
-        """Return what the runs that are trained here were declared with."""
-        return self._joined(Study.population)
-
     def log(self) -> pl.DataFrame:
         """Return the training logs of all studies."""
         return self._joined(Study.log)
-
-    def times(self) -> pl.DataFrame:
-        """Return when monitored runs had got to some of their steps."""
-        return self._joined(Study.times)
 
     def _query(self, query: str, schema: Schema) -> pl.DataFrame:
         return self._joined(lambda study: study._query(query, schema))  # noqa: SLF001 - a study asks another

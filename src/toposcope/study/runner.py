@@ -37,10 +37,10 @@ from toposcope.study.survey import Survey
 from toposcope.study.tables import Unit
 from toposcope.study.tasks import DOCTOR, Examined, ExamineTask, examine_task
 from toposcope.study.training import StudyTraining
-from toposcope.study.tuning import MANY_CHECKPOINTS
 from toposcope.version import __version__
 
 GRID_CHECKS = ("missing steps", "extra steps")
+MANY_CHECKPOINTS = 500  # from so many on, the doctor is worth the start of further processes
 MAX_NAMED = 5  # steps, or damaged groups of rows, that a note names; the rest are counted
 WHOLE_RUN = -1  # the step under which an error of a whole run is stored
 

@@ -23,13 +23,13 @@ from toposcope.study import checksums, tables
 from toposcope.study.diagrams import Source, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
-from toposcope.study.tuning import MAX_ROW_BYTES
 
 _WITH_STEPS = (
     *("log", "log_targets", "log_nan", "times", "checkpoints", "layers", "evidence"),
     *("measurements", "alerts", "forecasts", "forecast_targets", "errors"),
 )
 _PLACE = ("run", "step")
+MAX_ROW_BYTES = 1 << 16  # a diagram file up to this size is a row, which SQLite writes sooner than the system a file
 
 
 class Store:

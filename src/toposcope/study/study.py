@@ -28,7 +28,6 @@ from toposcope.study import checksums
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
-from toposcope.study.tuning import MAX_MEASUREMENTS, ROWS_READ
 from toposcope.version import __version__
 
 Schema = dict[str, type[pl.DataType] | pl.DataType]
@@ -48,6 +47,8 @@ def _categorical(names: str) -> Schema:
     return {name: pl.Categorical() if kind == pl.String else kind for name, kind in _schema(names).items()}
 
 
+ROWS_READ = 1 << 16  # rows that are Python objects at a time, as SQLite hands them out
+MAX_MEASUREMENTS = 1 << 13  # measurements of a part of a frame, each with about ten statistics
 DOUBTS = re.compile(f"{LOWERED}|no estimate|not converged|no minimum|finite differences")
 """In a flag: what it is of is in doubt, or less than was asked for."""
 FRAME_SCHEMA = _schema("run, step, layer, role, probe, options, statistic, kind, value, flag")

@@ -18,7 +18,6 @@ from toposcope.probes.compiling import compile_ahead, is_compiled
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import Input, RunContext, needs_of
 from toposcope.progress import Progress, silent
-from toposcope.study import tuning
 from toposcope.study.diagrams import Source, StoredContent, diagram_bytes, diagram_file, read_diagrams, read_states
 from toposcope.study.missing import Pending, missing
 from toposcope.study.store import Store, write_large_diagrams
@@ -42,11 +41,21 @@ from toposcope.study.work import (
     cut,
     longest_task,
     milliseconds,
-    seconds,
 )
 
 Task = TypeVar("Task", ReadTask, MeasureTask)
 RunStep = tuple[str, int]  # a run and a step
+
+# How work is divided: starting, sending and writing a task costs about a millisecond.
+LONG_TASK_MS = 10_000  # a task that takes longer starts before all others, so that it does not run alone at the end
+MAX_GROUPED = 64  # tasks that a process gets at once, and whose results are written in one transaction
+MAX_GROUP_MS = 1000  # their expected milliseconds; a task that takes longer is handed out by itself
+GROUPS_PER_WORKER = 8  # groups of tasks for each process, at least, so that the processes finish together
+BYTES_READ_PER_MS = 100_000  # read, hashed and summarised for the doctor
+OPENING_MS = 2  # to open a checkpoint, and for each probe on it, whatever its size
+START_SECONDS = 2.0  # to start processes, each with its imports
+COMPILE_MS = 8000  # to compile the kernels, once on a machine
+OPENING_THREADS = 8  # remote checkpoints whose headers are fetched side by side: servers refuse many more
 
 
 @dataclass
@@ -102,7 +111,7 @@ class Survey:
         places = [(run, step) for run, checkpoints in self.checkpoints.items() for step in sorted(checkpoints)]
         checkpoints = [self.checkpoints[run][step] for run, step in places]
         is_slow = any(map(self._is_remote, places))
-        with ThreadPoolExecutor(tuning.OPENING_THREADS) as threads:
+        with ThreadPoolExecutor(OPENING_THREADS) as threads:
             sizes = (threads.map if is_slow else map)(checkpoint_size, checkpoints)
             for place, size in zip(places, sizes, strict=True):
                 self._sizes[place] = size
@@ -136,9 +145,9 @@ class Survey:
         if self.here.has_started or not shipped or needs_of(*self.sources) or any(map(self._is_remote, stale)):
             return False
         opened = len(stale) + len(self.sources) * len(self._sizes)
-        expected = (sum(map(self._reading_ms, stale)) + tuning.OPENING_MS * opened) / 1000
+        expected = (sum(map(self._reading_ms, stale)) + OPENING_MS * opened) / 1000
         expected += sum(probe.expected_seconds(size.shapes) for probe in self.sources for size in self._sizes.values())
-        if expected * (1 - 1 / self.here.n_workers) >= tuning.START_SECONDS:
+        if expected * (1 - 1 / self.here.n_workers) >= START_SECONDS:
             return False
         # What has to be compiled first is shared out too.
         return not stale or self._is_compiled()
@@ -154,7 +163,7 @@ class Survey:
         if isinstance(self.engine, Workers) and self._compiles is None:
             self._compiles = self.engine.n_workers > 1 and not self._is_compiled()
             if self._compiles:
-                self.progress("compile", 0, tuning.COMPILE_MS)
+                self.progress("compile", 0, COMPILE_MS)
             self.engine.start(partial(compile_ahead, {probe.name() for probe in self.sources}, self._n_vertices()))
 
     def _read(self, portion: Sequence[RunStep], work: WorkProgress) -> None:
@@ -169,7 +178,7 @@ class Survey:
 
     def _reading_ms(self, place: RunStep) -> int:
         """Return the expected milliseconds of reading a checkpoint; what is fetched is read by itself."""
-        return tuning.LONG_TASK_MS if self._is_remote(place) else self._sizes[place].stored // tuning.BYTES_READ_PER_MS
+        return LONG_TASK_MS if self._is_remote(place) else self._sizes[place].stored // BYTES_READ_PER_MS
 
     def _keep_read(self, finished: Sequence[tuple[ReadTask, Read | TaskFailure]]) -> None:
         """Keep what was read of several checkpoints."""
@@ -208,7 +217,7 @@ class Survey:
         local = {p for p, source in probes.items() if source or any(need.trained_here for need in needs_of(p))}
         here = [task for task in tasks if task.probe in local]
         anywhere = [task for task in tasks if task.probe not in local]
-        anywhere.sort(key=lambda task: max(task.milliseconds, tuning.LONG_TASK_MS), reverse=True)
+        anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         parts = Counter(task.place for task in tasks)
         for engine, of_engine in ((self.engine, anywhere), (self.here, here)):
             waiting = (
@@ -226,7 +235,7 @@ class Survey:
                         network = replace(self._with_stored(network, pending[task.place]), first=None, previous=None)
                         self._keep([(network, measure_task(network))])
         if self._compiles:
-            self.progress("compile", tuning.COMPILE_MS, tuning.COMPILE_MS)
+            self.progress("compile", COMPILE_MS, COMPILE_MS)
             self._compiles = False
 
     def _missing(self, places: Iterable[RunStep], probes: Mapping[Probe, Probe | None]) -> list[Pending]:
@@ -261,7 +270,7 @@ class Survey:
         row, probe, layers, parts = each.row, each.probe, each.row.shapes, [list(each.wanted)]
         if probe.by_layer() and each.source is None:
             layers = {name: layers[name] for name in each.wanted if name != NETWORK}
-            if seconds(probe, layers) > tuning.BATCH_SECONDS and len(made := list(batches(probe, layers))) > 1:
+            if len(made := list(batches(probe, layers))) > 1:
                 parts = made
         for names in parts:
             part = {name: layers[name] for name in names if name in layers} if len(parts) > 1 else layers
@@ -275,7 +284,7 @@ class Survey:
                 wanted={name: each.wanted[name] for name in names},
                 is_part=each.is_begun or len(parts) > 1,
                 context=self.contexts[row.run] if needs_of(probe) else None,
-                milliseconds=tuning.MAX_GROUP_MS if is_large else milliseconds(probe, part),
+                milliseconds=MAX_GROUP_MS if is_large else milliseconds(probe, part),
                 n_bytes=probe.expected_bytes(part),
             )
 
@@ -356,8 +365,8 @@ def groups(tasks: Sequence[Task], n_workers: int) -> Iterator[list[Task]]:
 
     Every worker gets several groups, so that the workers finish together.
     """
-    size = max(1, min(tuning.MAX_GROUPED, len(tasks) // (tuning.GROUPS_PER_WORKER * n_workers)))
-    return cut(tasks, lambda task: task.milliseconds, tuning.MAX_GROUP_MS, size)
+    size = max(1, min(MAX_GROUPED, len(tasks) // (GROUPS_PER_WORKER * n_workers)))
+    return cut(tasks, lambda task: task.milliseconds, MAX_GROUP_MS, size)
 
 
 def run_groups(

@@ -25,12 +25,12 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import RunContext, needs_of
 from toposcope.probes.probe import POOLED, Weights
 from toposcope.study.tables import CheckpointRow, LayerRow
-from toposcope.study.tuning import MAX_OPEN_CHECKPOINTS
 from toposcope.study.work import WORK, seconds
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
+MAX_OPEN_CHECKPOINTS = 64  # checkpoints whose headers a process keeps
 DOCTOR = "doctor"  # what examining a series reports: the rules that were applied, of how many
 
 

@@ -9,10 +9,14 @@ from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
 from toposcope.probes.probe import Probe, Shape
 from toposcope.progress import Progress
-from toposcope.study import tuning
 
 WORK = "work"  # what tasks report as ``report(WORK, n, 0)``: so many more bytes were read, or milliseconds of work done
 Item = TypeVar("Item")
+
+# Times are those of one core of a desktop machine, to a factor of two; no number that a study stores depends on them.
+BATCH_SECONDS = 1.0  # expected seconds of the layers in one task; a layer that takes longer is a task by itself
+MANY_LAYERS = 20_000  # more are in longer tasks, as each task rewrites the diagrams of those before
+LAYER_MS = 0.3  # of a layer, for each probe, whatever its size: calls, statistics, rows of the store
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ def milliseconds(probe: Probe, shapes: Mapping[str, Shape]) -> int:
 
 def seconds(probe: Probe, shapes: Mapping[str, Shape]) -> float:
     """Return the expected seconds of a probe on layers of some shapes, of which each takes a while by itself."""
-    return probe.expected_seconds(shapes) + tuning.LAYER_MS / 1000 * len(shapes)
+    return probe.expected_seconds(shapes) + LAYER_MS / 1000 * len(shapes)
 
 
 def longest_task(probe: Probe, shapes: Mapping[str, Shape]) -> int:
@@ -51,7 +55,9 @@ def longest_task(probe: Probe, shapes: Mapping[str, Shape]) -> int:
 
 def batches(probe: Probe, layers: Mapping[str, Shape]) -> Iterator[list[str]]:
     """Group layers to about `BATCH_SECONDS` of expected time, or more where they are very many."""
-    limit = tuning.BATCH_SECONDS * max(1, len(layers) / tuning.MANY_LAYERS)
+    limit = math.inf
+    if seconds(probe, layers) > BATCH_SECONDS:
+        limit = BATCH_SECONDS * max(1, len(layers) / MANY_LAYERS)
     return cut(list(layers), lambda name: seconds(probe, {name: layers[name]}), limit)
 
 
