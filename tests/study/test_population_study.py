@@ -18,7 +18,6 @@ from toposcope.family.batched.packs import begun_packs
 from toposcope.files import write_bytes
 from toposcope.study import Study, load_declaration, run_study
 from toposcope.study.corpora import StudyCorpora
-from toposcope.study.training import StudyTraining
 
 PROSE = "The quick brown fox jumps over the lazy dog, and the dog sleeps on. " * 400
 NUMBERS = "".join(f"{i} times {i} is {i * i}; " for i in range(2500))
@@ -194,9 +193,9 @@ def trained_bytes(directory: Path) -> dict[str, bytes]:
     return {str(p.relative_to(directory)): p.read_bytes() for p in files if p.is_file() and p.name != ".lock"}
 
 
-def in_pairs(_: StudyTraining, runs: Sequence[FamilyRun], __: str) -> list[list[FamilyRun]]:
+def in_pairs(runs: Sequence[FamilyRun], *_: object) -> list[list[int]]:
     """Other packs, as another number of processes makes them."""
-    return [list(runs[i : i + 2]) for i in range(0, len(runs), 2)]
+    return [[*range(len(runs))[i : i + 2]] for i in range(0, len(runs), 2)]
 
 
 @pytest.mark.slow
@@ -223,7 +222,7 @@ def test_killed_while_the_logs_of_a_pack_are_written_nothing_is_trained_again(
     with monkeypatch.context() as patched:
         patched.setattr(training.PackTrainer, "advance", lambda *_: pytest.fail("trained again"))
         if other_packs:
-            patched.setattr(StudyTraining, "_packs", in_pairs)
+            patched.setattr("toposcope.family.batched.group_runs", in_pairs)
         assert not run_study(declaration, tmp_path / "killed", workers=1, measured=False)
     assert trained_bytes(tmp_path / "killed") == trained_bytes(tmp_path / "undisturbed")
 
