@@ -80,7 +80,8 @@ def write_report(
         composed = page.compose(kinds, engine, top_charts, meanwhile=_explorer)
     progress("report", 1, 2)
     top = opening(page.data, composed.first)
-    lead = lead_of(top, composed.summary)
+    # the sentences of the page in full: those about the one run of a study first
+    lead = [*([top.answer.first, top.answer.second] if top.then else []), *composed.summary]
     document = Document(study.declaration.name, lead, composed.sections, top, _explorer(page.data))
     write_document(folder, document, composed.tables, composed.rendered)
     progress("report", 2, 2)
@@ -95,24 +96,19 @@ def _answer(top: Opening, sections: Sequence[Section]) -> Answer:
     return Answer(first, second, tuple((part.title, part.finding) for part in sections if part.finding not in said))
 
 
-def lead_of(top: Opening, summary: list[str]) -> list[str]:
-    """Return the sentences of the page in full: those about the one run of a study first."""
-    return [*([top.answer.first, top.answer.second] if top.then else []), *summary]
-
-
 def _explorer(data: StudyData) -> Explorer | None:
     """Return the interactive part of the page; None for a study without a run that has a loss."""
-    return data.once("explorer", lambda: _made_explorer(data))
 
+    def made() -> Explorer | None:
+        explored = explorer_data(data)
+        if not explored["features"]:
+            return None
+        steps = np.unique(np.concatenate([t.steps for t in data.trajectories]))
+        runs = [t.run for t in data.trajectories]
+        n_layers = max(len(t.layers) for t in data.trajectories)
+        return Explorer(explored, explorer_charts(runs, log_steps=is_log_spaced(steps), n_layers=n_layers))
 
-def _made_explorer(data: StudyData) -> Explorer | None:
-    explored = explorer_data(data)
-    if not explored["features"]:
-        return None
-    steps = np.unique(np.concatenate([t.steps for t in data.trajectories]))
-    runs = [t.run for t in data.trajectories]
-    n_layers = max(len(t.layers) for t in data.trajectories)
-    return Explorer(explored, explorer_charts(runs, log_steps=is_log_spaced(steps), n_layers=n_layers))
+    return data.once("explorer", made)
 
 
 def write_page(folder: Path, title: str, page: Page[MaterialType]) -> list[str]:
