@@ -37,7 +37,7 @@ def write(folder: Path, steps: range, dtype: torch.dtype, suffix: str) -> Series
 def test_every_layer_is_as_it_is_alone(
     tmp_path: Path, dtype: torch.dtype, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MAX_TOGETHER", 2)  # several groups
+    monkeypatch.setattr(module, "MAX_CHECKPOINTS", 2)  # several groups
     series = write(tmp_path / "run", range(1, 6), dtype, suffix)
     measured = ts.layer_topology(series)
     assert len(measured) == len(series) == 5

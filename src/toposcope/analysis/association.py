@@ -162,7 +162,7 @@ class _SharedCheckpoints:
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
             "n_eff": self.n_eff,
             "p_n_eff": dependent_p(self.rho, self.n_eff),
-            **{f"rho_{name}": self._all(self._covariate(name)) for name in COVARIATES},
+            **{f"rho_{name}": self._all(self._rho_of_covariate(name)) for name in COVARIATES},
             "rho_with_step": correlate(self.x, self.step[0]),
             "rho_given_step": self.given_step.rho,
             "p_given_step": self.given_step.p,
@@ -182,7 +182,7 @@ class _SharedCheckpoints:
     def _all(self, value: float) -> Vector:
         return np.full(len(self.rows), value)
 
-    def _covariate(self, name: str) -> float:
+    def _rho_of_covariate(self, name: str) -> float:
         return float(correlate(self.covariates[name][None], self.y)[0]) if name in self.covariates else np.nan
 
     def _intervals(self) -> dict[str, Vector]:

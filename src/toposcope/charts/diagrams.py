@@ -176,13 +176,14 @@ def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
             for (b, d), n in zip(points.tolist(), counts.tolist(), strict=True)
         ]
     names = [each.name for each in diagrams]
+    shapes = [SHAPES[k % len(SHAPES)] for k in range(len(names))]
     legend = alt.Legend() if len(names) > 1 else None
     largest = max((row["bars"] for row in rows), default=1)
     points = alt.Chart(data(rows)).mark_point(opacity=0.65).encode(
         x=alt.X("birth:Q", title="birth", scale=scale),
         y=alt.Y("death:Q", title="death", scale=scale),
         color=alt.Color("diagram:N", title=None, scale=alt.Scale(domain=names), legend=legend),
-        shape=alt.Shape("diagram:N", title=None, scale=alt.Scale(domain=names, range=_shapes(names)), legend=legend),
+        shape=alt.Shape("diagram:N", title=None, scale=alt.Scale(domain=names, range=shapes), legend=legend),
         size=alt.Size("bars:Q", scale=alt.Scale(domain=[1, max(2, largest)], range=[30, 150]), legend=None),
         tooltip=["diagram:N", "birth:Q", "death:Q", "lifetime:Q", "bars:Q"],
     )  # fmt: skip
@@ -207,10 +208,6 @@ def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
     return Chart(
         "persistence-diagram", title, caption, f"Persistence diagram. {title}; points lie {way} the diagonal.", figure
     )
-
-
-def _shapes(names: Sequence[str]) -> list[str]:
-    return [SHAPES[place % len(SHAPES)] for place in range(len(names))]
 
 
 def _caption(n_marks: int, n_drawn: int, n_positive: int, n_bars: int) -> str:

@@ -28,11 +28,7 @@ def _commands_of(module: ModuleType) -> dict[str, click.Command]:
     return {str(item.name): item for item in vars(module).values() if isinstance(item, click.Command)}
 
 
-def _further_commands() -> dict[str, click.Command]:
-    return collect(__name__, "toposcope.study_commands", _commands_of)
-
-
-@click.group(cls=Commands, collect=_further_commands)
+@click.group(cls=Commands, collect=lambda: collect(__name__, "toposcope.study_commands", _commands_of))
 def study() -> None:
     """Run a study, write its declaration, or show the status of one."""
 

@@ -62,7 +62,7 @@ def _known(checkpoints: Sequence[Checkpoint]) -> list[dict[str, TensorSummary]]:
 
 REMOTE_THREADS = 8  # checkpoints opened at once over the network, where most of the time is spent waiting
 LOCAL_THREADS = 2
-MAX_TOGETHER, MAX_BYTES_TOGETHER = 16, 1 << 24  # local checkpoints, and their bytes, that are read together
+MAX_CHECKPOINTS, MAX_BYTES = 16, 1 << 24  # of a group of local checkpoints that is read at once
 PROGRESS_INTERVAL = 0.2  # seconds between two reports of progress
 
 
@@ -122,7 +122,7 @@ def _groups(sizes: Sequence[int]) -> Iterator[range]:
     """Group neighbouring checkpoints that are small enough to be read together."""
     start, total = 0, 0
     for place, size in enumerate(sizes):
-        if place > start and (place - start == MAX_TOGETHER or total + size > MAX_BYTES_TOGETHER):
+        if place > start and (place - start == MAX_CHECKPOINTS or total + size > MAX_BYTES):
             yield range(start, place)
             start, total = place, 0
         total += size

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
-from toposcope.checkpoints import Checkpoint, Layer, series
+from toposcope.checkpoints import Checkpoint, series
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, NeuralPersistence, neural_persistence, rips
 from toposcope.homology.neural_persistence import neural_persistence_batch
@@ -16,9 +16,8 @@ from toposcope.homology.rips import components_batch
 from toposcope.probes.probe import ProbeInput
 from toposcope.probes.stacks import by_stacks
 
-# layers of one shape in one call: entries of a layer (for a larger one, a call of its own costs nothing that matters)
-# and of a stack; checkpoints, and bytes of their files, that are measured together
-MAX_TOGETHER, MAX_BYTES_TOGETHER = 32, 1 << 25
+# of a group of checkpoints whose layers of one shape are measured in one call, and of their files
+MAX_CHECKPOINTS, MAX_BYTES = 32, 1 << 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +92,7 @@ def _groups(checkpoints: Iterable[Checkpoint]) -> Iterator[list[Checkpoint]]:
         if not isinstance(checkpoint, Checkpoint):
             raise _not_a_checkpoint(checkpoint)
         size = sum(file.size for file in checkpoint.files.values())
-        if group and (len(group) == MAX_TOGETHER or total + size > MAX_BYTES_TOGETHER):
+        if group and (len(group) == MAX_CHECKPOINTS or total + size > MAX_BYTES):
             yield group
             group, total = [], 0
         group.append(checkpoint)
@@ -107,15 +106,15 @@ def _of_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology
     persistence = by_stacks(subjects, neural_persistence_batch, narrow=True)
     components = by_stacks(subjects, components_batch)
     return [
-        {layer.name: _of_layer(layer, known.get(layer.name), trees.get(layer.name)) for layer in subject.layers}
+        {
+            layer.name: LayerTopology(
+                layer.role,
+                known.get(layer.name)
+                or neural_persistence(layer.read_narrow(), name=f"{layer.source}: layer {layer.name}"),
+                trees.get(layer.name) or rips(layer.matrix(), max_dimension=0)[0],
+                layer.flag,
+            )
+            for layer in subject.layers
+        }
         for subject, known, trees in zip(subjects, persistence, components, strict=True)
     ]
-
-
-def _of_layer(layer: Layer, known: NeuralPersistence | None, tree: Diagram | None) -> LayerTopology:
-    return LayerTopology(
-        layer.role,
-        known or neural_persistence(layer.read_narrow(), name=f"{layer.source}: layer {layer.name}"),
-        tree or rips(layer.matrix(), max_dimension=0)[0],
-        layer.flag,
-    )

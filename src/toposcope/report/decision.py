@@ -30,6 +30,7 @@ def write_decision(folder: Path, advice: Advice) -> Path:
 
 
 Data = ReportData[Advice]
+COEFFICIENTS = ("E", "A", "B", "alpha", "beta")
 
 
 def brief(advice: Advice) -> tuple[str, ...]:
@@ -164,11 +165,6 @@ def _points(advice: Advice) -> pl.DataFrame:
     return pl.DataFrame({name: column.tolist() for name, column in columns.items()})
 
 
-def _bootstrap(advice: Advice) -> pl.DataFrame:
-    names = ("E", "A", "B", "alpha", "beta")
-    return pl.DataFrame({name: [getattr(law, name) for law in advice.fitted.bootstrap] for name in names})
-
-
 def _between(interval: planner.Interval, write: Callable[[float], str]) -> str:
     if not np.isfinite(interval.low):
         return write(interval.value)
@@ -198,7 +194,9 @@ SECTIONS = (
         title="The scaling law",
         tables={
             "points": lambda data: _points(data.report),
-            "bootstrap": lambda data: _bootstrap(data.report),
+            "bootstrap": lambda data: pl.DataFrame(
+                {name: [getattr(law, name) for law in data.report.fitted.bootstrap] for name in COEFFICIENTS}
+            ),
         },
         blocks=_law,
     ),

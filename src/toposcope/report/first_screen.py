@@ -41,7 +41,8 @@ def first_screen(data: StudyData) -> FirstScreen:
     sentences = within.sentence, within.details
     if topology_verdict(verdict, within.verdict)[1] == BETWEEN:
         sentences = _between_runs(final, within)
-    return FirstScreen(*sentences, tuple(_chips(within, data)))
+    chips = (runs_chip(data), *topology_chips(within), doctor_chip(data), failures_chip(data))
+    return FirstScreen(*sentences, chips)
 
 
 def _between_runs(rows: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
@@ -57,10 +58,6 @@ def _between_runs(rows: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
         added = f"{row['added']}{' added to the loss so far alone' if row['given'] == LOSS else ''}"
         found = f"{seen} {added} makes the error {share(row['skill'])} smaller, at {row['fraction']:.0%} of training."
     return f"{first}.", found + (f" Within runs: {within.verdict}." if len(within.rows) else "")
-
-
-def _chips(within: StudyVerdict, data: StudyData) -> list[Chip]:
-    return [runs_chip(data), *topology_chips(within), doctor_chip(data), failures_chip(data)]
 
 
 def topology_chips(within: StudyVerdict) -> list[Chip]:

@@ -124,12 +124,8 @@ def _second(run: OwnRun) -> Iterator[str]:
 
 def _alerts_chip(data: StudyData) -> Iterator[Chip]:
     n = len(data.alerts)
-    if n or _is_monitored(data):
+    if n or (data.runs.get_column("kind") == "live").any():
         yield Chip(f"{n:,}", "alert" if n == 1 else "alerts", "bad" if n else "good")
-
-
-def _is_monitored(data: StudyData) -> bool:
-    return bool((data.runs.get_column("kind") == "live").any())
 
 
 def run_facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Terms:

@@ -235,7 +235,8 @@ def _in(runs: Sequence[str], rows: pl.DataFrame) -> str:
 def _correlations(rows: pl.DataFrame) -> str:
     """Write a feature's correlation next to the step's own, run by run, or the range over many runs."""
     if len(rows) > MAX_RUNS_LISTED:
-        own, step = (_range(rows.get_column(column)) for column in ("rho", "rho_step"))
+        values = (rows.get_column(column).to_numpy() for column in ("rho", "rho_step"))
+        own, step = (f"{signed(float(rho.min()))} to {signed(float(rho.max()))}" for rho in values)
         return f": {own} over {len(rows)} runs (the step's own {step})"
     as_the_step = bool((rows.get_column("rho_with_step").abs() > rule.MIN_PERFECT_CORRELATION).all())
     by_run = []
@@ -246,11 +247,6 @@ def _correlations(rows: pl.DataFrame) -> str:
         by_run.append(f"{row['run']} {signed(row['rho'])}{compared}")
     start = " is the step's own, up to sign: " if as_the_step else ": "
     return f"{start}{', '.join(by_run)}"
-
-
-def _range(values: pl.Series) -> str:
-    numbers = values.to_numpy()
-    return f"{signed(float(numbers.min()))} to {signed(float(numbers.max()))}"
 
 
 def _group_sentences(rows: pl.DataFrame) -> list[str]:

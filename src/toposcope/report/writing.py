@@ -80,8 +80,7 @@ def write_report(
         composed = page.compose(kinds, engine, top_charts, meanwhile=_explorer)
     progress("report", 1, 2)
     top = opening(page.data, composed.first)
-    # the sentences of the page in full: those about the one run of a study first
-    lead = [*([top.answer.first, top.answer.second] if top.then else []), *composed.summary]
+    lead = lead_of(top, composed.summary)
     document = Document(study.declaration.name, lead, composed.sections, top, _explorer(page.data))
     write_document(folder, document, composed.tables, composed.rendered)
     progress("report", 2, 2)
@@ -96,10 +95,15 @@ def _answer(top: Opening, sections: Sequence[Section]) -> Answer:
     return Answer(first, second, tuple((part.title, part.finding) for part in sections if part.finding not in said))
 
 
+def lead_of(top: Opening, summary: list[str]) -> list[str]:
+    """Return the sentences of the page in full: those about the one run of a study first."""
+    return [*([top.answer.first, top.answer.second] if top.then else []), *summary]
+
+
 def _explorer(data: StudyData) -> Explorer | None:
     """Return the interactive part of the page; None for a study without a run that has a loss."""
 
-    def made() -> Explorer | None:
+    def make() -> Explorer | None:
         explored = explorer_data(data)
         if not explored["features"]:
             return None
@@ -108,7 +112,7 @@ def _explorer(data: StudyData) -> Explorer | None:
         n_layers = max(len(t.layers) for t in data.trajectories)
         return Explorer(explored, explorer_charts(runs, log_steps=is_log_spaced(steps), n_layers=n_layers))
 
-    return data.once("explorer", made)
+    return data.once("explorer", make)
 
 
 def write_page(folder: Path, title: str, page: Page[MaterialType]) -> list[str]:

@@ -176,7 +176,8 @@ class PackTrainer:
 
     def _save_checkpoint(self) -> None:
         """Measure validation losses, and save the weights of all runs; those of diverged runs are never read."""
-        found = self._validation_losses().tolist()
+        batch_size = self.training.batch_size
+        found = validation_losses(self.size, self.layout, self.feed, self.state.weights, batch_size).tolist()
         status: Status = "complete" if self.step == self.training.steps else "running"
         for i, outcome in enumerate(self.record.outcomes):
             if outcome.status == "running":
@@ -214,10 +215,6 @@ class PackTrainer:
             getattr(self.record, name)[:, : last.step + 1] = state[name]
         for name in CHANGED:
             getattr(self.state, name).copy_(state[name])
-
-    def _validation_losses(self) -> Tensor:
-        """Return the validation loss of each run."""
-        return validation_losses(self.size, self.layout, self.feed, self.state.weights, self.training.batch_size)
 
     def write_run(self, i: int, directory: Path) -> None:
         """Write the log of a run that has ended, and where its checkpoints are."""

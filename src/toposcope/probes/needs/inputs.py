@@ -45,11 +45,6 @@ def _training(checkpoint: Checkpoint, _run: RunContext) -> NoReturn:
     raise ToposcopeError(f"{checkpoint.location}: gradients and updates are known only while a run is monitored")
 
 
-def _text_loss(checkpoint: Checkpoint, run: RunContext) -> "Callable[..., SummedLoss]":
-    """Return `load_loss` of the checkpoint, as a function of what is left to choose."""
-    return partial(load_loss, _reader(checkpoint, run))
-
-
 def load_loss(reader: Reader, sequences: int, length: int, dtype: "torch.dtype | None" = None) -> "SummedLoss":
     """Return the loss on some windows of the text, as `language_modelling` cuts it, spread evenly."""
     import torch
@@ -98,6 +93,6 @@ INPUTS = (
     Input("embeddings", lambda checkpoint, run: checkpoint.embeddings(), lambda checkpoint, run: str(checkpoint.roles)),
     Input("gradients", _gradients, lambda checkpoint, run: run.corpus_sha256, trained_here=True),
     Input("model", _reader, _reading_key, reads_text=True),
-    Input("text_loss", _text_loss, _reading_key, reads_text=True),
+    Input("text_loss", lambda c, run: partial(load_loss, _reader(c, run)), _reading_key, reads_text=True),
     Input("training", _training, lambda checkpoint, run: "", whole_model=False, trained_here=True),
 )

@@ -19,23 +19,19 @@ _ZOOM = "wheel![event.shiftKey]"
 def explorer_charts(runs: list[str], *, log_steps: bool, n_layers: int = 0) -> dict[str, dict[str, Any]]:
     """Return the explorer's charts by name."""
     with debug_mode(False):  # Altair would validate every part of every chart as it is made
-        return _specifications(runs, log_steps, n_layers)
-
-
-def _specifications(runs: list[str], log_steps: bool, n_layers: int) -> dict[str, dict[str, Any]]:
-    figures = {
-        "explore-loss": lines(runs, log_steps),
-        "explore-feature": lines(runs, log_steps),
-        "explore-raw": _scatter(runs, "feature", "loss"),
-        "explore-given": _scatter(
-            runs, "rank of the feature, covariates taken out", "rank of the loss, covariates taken out"
-        ),
-        "layer-map": _layer_map(n_layers),
-        "layer-lines": lines(runs, log_steps),
-        "layer-diagram": _diagram(),
-        "layer-bars": _bars(),
-    }
-    return {name: specification(figure) for name, figure in figures.items()}
+        figures = {
+            "explore-loss": lines(runs, log_steps),
+            "explore-feature": lines(runs, log_steps),
+            "explore-raw": _scatter(runs, "feature", "loss"),
+            "explore-given": _scatter(
+                runs, "rank of the feature, covariates taken out", "rank of the loss, covariates taken out"
+            ),
+            "layer-map": _layer_map(n_layers),
+            "layer-lines": lines(runs, log_steps),
+            "layer-diagram": _diagram(),
+            "layer-bars": _bars(),
+        }
+        return {name: specification(figure) for name, figure in figures.items()}
 
 
 def specification(figure: Any) -> dict[str, Any]:

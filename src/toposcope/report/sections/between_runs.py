@@ -163,22 +163,9 @@ def _elsewhere(rows: pl.DataFrame) -> str:
     return f"Of the {first} topology's skill is {'; '.join(said)}." if said else ""
 
 
-def _methods(data: StudyData) -> Iterable[Block | None]:
-    return (paragraph(RULE),) if len(data.tables["between_runs"]) else ()
-
-
 def _shortfall(data: StudyData) -> str:
     n = len(_population(data).runs)
     return "" if n >= MIN_CONFIGURATIONS else f"{MIN_CONFIGURATIONS} runs to compare; {counted(n, 'run')} can be"
-
-
-def _summary(data: StudyData) -> list[str]:
-    """Say what topology adds to a forecast of the final loss."""
-    return [sentence(of_target) for of_target in _targets(data)[:1]]
-
-
-def _finding(data: StudyData) -> str:
-    return "".join(finding(of_target) for of_target in _targets(data)[:1])
 
 
 SECTION = ReportSection(
@@ -188,9 +175,9 @@ SECTION = ReportSection(
     tables={"between_runs": _table},
     charts=(between_runs_charts,),
     blocks=_blocks,
-    finding=_finding,
-    summary=_summary,
+    finding=lambda data: "".join(map(finding, _targets(data)[:1])),
+    summary=lambda data: list(map(sentence, _targets(data)[:1])),
     summary_position=4,
-    methods=_methods,
+    methods=lambda data: [paragraph(RULE)] if len(data.tables["between_runs"]) else (),
     needs={"between_runs": (_shortfall,)},
 )
