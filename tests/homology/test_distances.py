@@ -335,11 +335,11 @@ def long_on_a_line(draw: st.DrawFn, max_bars: int = 60) -> Pair:
     return born_at(birth, first, sign), born_at(birth, np.abs(second), sign)
 
 
-def as_if_in_plane(first: Diagram, second: Diagram) -> "distances._Prepared":
+def as_if_in_plane(first: Diagram, second: Diagram) -> "distances._Matching":
     """What would be computed if no birth were shared."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(distances, "_on_a_line", lambda a, b: None)
-        return distances._Prepared.of(first, second)
+        return distances._Matching(first, second)
 
 
 @examples(300)
@@ -426,7 +426,7 @@ def test_one_birth_never_takes_the_general_path(
     distance: Callable[[Diagram, Diagram], float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plane_matching, "cheapest_partners", None)
-    monkeypatch.setattr(distances, "_bottleneck_in_plane", None)
+    monkeypatch.setattr(distances._Matching, "_covers_in_plane", None)
     up, down = born_at(0.0, np.arange(1.0, 5.0)), born_at(1.0, np.arange(1.0, 4.0), -1.0)
     empty = born_at(0.0, np.empty(0))
     for first, second in ((up, up), (down, down), (up, empty), (empty, down), (empty, empty)):

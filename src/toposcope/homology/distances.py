@@ -66,7 +66,7 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
       it cheaper. O(k^2) time for looking at all pairs, and O(k^3) at worst; about 1 kB a point.
     """
     _check_order(order)
-    return _Prepared.of(first, second).wasserstein(order)
+    return _Matching(first, second).wasserstein(order)
 
 
 def bottleneck(first: Diagram, second: Diagram) -> float:
@@ -91,7 +91,7 @@ def bottleneck(first: Diagram, second: Diagram) -> float:
 
     Memory is O(k + l).
     """
-    return _Prepared.of(first, second).bottleneck()
+    return _Matching(first, second).bottleneck()
 
 
 class DiagramDistances(NamedTuple):
@@ -121,8 +121,8 @@ def diagram_distances(first: Diagram, second: Diagram) -> DiagramDistances:
     >>> diagram_distances(a, b)
     DiagramDistances(wasserstein_1=1.0, wasserstein_2=0.7071067811865476, bottleneck=0.5)
     """
-    prepared = _Prepared.of(first, second)
-    return DiagramDistances(prepared.wasserstein(1), prepared.wasserstein(2), prepared.bottleneck())
+    bars = _Matching(first, second)
+    return DiagramDistances(bars.wasserstein(1), bars.wasserstein(2), bars.bottleneck())
 
 
 def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indices:
@@ -162,42 +162,25 @@ def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indic
         if line := _on_a_line(a, b):
             x, y, x_alone, y_alone = line
             rows, columns = (np.lexsort((-points[:, 0], points[:, 1])) for points in (a, b))
-            found = cheapest_partners_on_line(x, y, x_alone**order, y_alone**order, order)
+            matched = cheapest_partners_on_line(x, y, x_alone**order, y_alone**order, order)
         else:
             rows, columns = _tiles(a), _tiles(b)
             a, b = a[rows], b[columns]
-            found = cheapest_partners(a, b, _to_diagonal(a) ** order, _to_diagonal(b) ** order, order).of_first
-        at, of = (np.flatnonzero(diagram.lifetimes > 0) for diagram in (first, second))
-        together = found >= 0
-        partners[at[rows[together]]] = of[columns[found[together]]]
+            matched = cheapest_partners(a, b, _to_diagonal(a) ** order, _to_diagonal(b) ** order, order).of_first
+        # Bars of length zero were left out.
+        first_bars, second_bars = (np.flatnonzero(diagram.lifetimes > 0) for diagram in (first, second))
+        paired = matched >= 0
+        partners[first_bars[rows[paired]]] = second_bars[columns[matched[paired]]]
     return partners
 
 
-def _bottleneck_in_plane(a: Matrix, b: Matrix) -> float:
-    """Return the bottleneck distance, wherever the points lie."""
-    from toposcope.kernels.bottleneck_matching import FREE, covers_in_plane
-
-    a, b = _ascending(a), _ascending(b)
-    sides = (a, b, _to_diagonal(a)), (b, a, _to_diagonal(b))
-    partners = [np.full(len(side[0]), FREE) for side in sides]  # of the least sufficient limit so far
-
-    def covers(limit: float) -> bool:
-        trial = [of.copy() for of in partners]
-        if not all(covers_in_plane(*side, limit, of) for side, of in zip(sides, trial, strict=True)):
-            return False
-        partners[:] = trial
-        return True
-
-    return _least_limit(covers, np.concatenate([side[2] for side in sides]))
-
-
-def _least_limit(covers: Callable[[float], bool], alone: Vector) -> float:
-    """Return the least cost that some matching nowhere exceeds.
+def _least_sufficient(covers: Callable[[float], bool], highest: float) -> float:
+    """Return the least cost at which `covers` holds, as it does at the highest.
 
     It is found by bisection over the bits of a float64, which are ordered as numbers of at least 0 are: at most 63
     steps whatever the scales, and the result is one of the costs, to the bit.
     """
-    low, high = 0, int(alone.max(initial=0.0).view(np.int64))  # all alone is a matching
+    low, high = 0, int(np.float64(highest).view(np.int64))
     while low < high:
         middle = (low + high) // 2
         if covers(float(np.int64(middle).view(np.float64))):
@@ -231,25 +214,16 @@ def _tiles(points: Matrix) -> Indices:
     return np.asarray(ascending[np.lexsort([lifetimes, np.arange(len(points)) // width])])
 
 
-def _ascending(points: Matrix) -> Matrix:
-    """Order points by their lower end, then their upper."""
-    return np.ascontiguousarray(points[np.lexsort(points.T[::-1])])
+class _Matching:
+    """The bars of two diagrams that are to be matched; the pairs that one distance looked at serve the next."""
 
-
-class _Prepared:
-    """Two diagrams on the way to their distances; what serves several of these is kept."""
-
-    def __init__(self, a: Matrix, b: Matrix, exponent: int, is_infinite: bool) -> None:
-        self.exponent, self.is_infinite = exponent, is_infinite
-        self.line = _on_a_line(a, b)
-        in_plane = self.line is None and bool(len(a) and len(b))
-        self.a, self.b = (np.ascontiguousarray(points[_tiles(points)]) if in_plane else points for points in (a, b))
+    def __init__(self, first: Diagram, second: Diagram) -> None:
+        self.a, self.b, self.exponent = _bars(first, second)
+        self.is_infinite = bool(_unmatched(first, second))
+        self.line = _on_a_line(self.a, self.b)
+        if self.line is None:
+            self.a, self.b = self.a[_tiles(self.a)], self.b[_tiles(self.b)]
         self.listed: Listed | None = None
-
-    @classmethod
-    def of(cls, first: Diagram, second: Diagram) -> "_Prepared":
-        """Check and prepare the user's diagrams."""
-        return cls(*_bars(first, second), bool(_unmatched(first, second)))
 
     def wasserstein(self, order: int) -> float:
         """Return the Wasserstein distance."""
@@ -267,26 +241,44 @@ class _Prepared:
         from toposcope.kernels.plane_matching import cheapest_partners
 
         a_alone, b_alone = _to_diagonal(a) ** order, _to_diagonal(b) ** order
-        found = cheapest_partners(a, b, a_alone, b_alone, order, self.listed if order == 2 else None)
-        self.listed = found.listed if order == 1 else self.listed
-        together = found.of_first >= 0
-        costs = np.abs(a[together] - b[found.of_first[together]]).max(axis=1, initial=0) ** order
-        return math.fsum(np.concatenate([costs, a_alone[~together], b_alone[found.of_second < 0]]).tolist())
+        partners = cheapest_partners(a, b, a_alone, b_alone, order, self.listed if order == 2 else None)
+        self.listed = partners.listed if order == 1 else self.listed
+        paired = partners.of_first >= 0
+        costs = np.abs(a[paired] - b[partners.of_first[paired]]).max(axis=1, initial=0) ** order
+        return math.fsum(np.concatenate([costs, a_alone[~paired], b_alone[partners.of_second < 0]]).tolist())
 
     def bottleneck(self) -> float:
         """Return the bottleneck distance."""
-        return math.inf if self.is_infinite else float(np.ldexp(self._least_limit(), self.exponent))
+        if self.is_infinite:
+            return math.inf
+        alone = np.concatenate([_to_diagonal(self.a), _to_diagonal(self.b)])  # all alone is a matching
+        covers = self._covers_in_plane() if self.line is None else self._covers_on_line
+        return float(np.ldexp(_least_sufficient(covers, alone.max(initial=0.0)), self.exponent))
 
-    def _least_limit(self) -> float:
-        if self.line is None:
-            return _bottleneck_in_plane(self.a, self.b)
+    def _covers_on_line(self, limit: float) -> bool:
         from toposcope.kernels.bottleneck_matching import covers_on_line
 
+        assert self.line is not None
         x, y, x_alone, y_alone = self.line
-        return _least_limit(
-            lambda limit: covers_on_line(x, y, x_alone, limit) and covers_on_line(y, x, y_alone, limit),
-            np.concatenate([x_alone, y_alone]),
-        )
+        return covers_on_line(x, y, x_alone, limit) and covers_on_line(y, x, y_alone, limit)
+
+    def _covers_in_plane(self) -> Callable[[float], bool]:
+        """Return the test of a limit, which begins with the matching of the least sufficient one so far."""
+        from toposcope.kernels.bottleneck_matching import FREE, covers_in_plane
+
+        # Ascending in the lower end, then the upper.
+        a, b = (np.ascontiguousarray(points[np.lexsort(points.T[::-1])]) for points in (self.a, self.b))
+        sides = (a, b, _to_diagonal(a)), (b, a, _to_diagonal(b))
+        partners = [np.full(len(side[0]), FREE) for side in sides]
+
+        def covers(limit: float) -> bool:
+            trial = [partner.copy() for partner in partners]
+            if not all(covers_in_plane(*side, limit, partner) for side, partner in zip(sides, trial, strict=True)):
+                return False
+            partners[:] = trial
+            return True
+
+        return covers
 
 
 def _bars(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
@@ -301,13 +293,12 @@ def _bars(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
         )
     ends = [np.sort(diagram.pairs, axis=1) for diagram in (first, second)]
     a, b = (e[e[:, 1] > e[:, 0]] for e in ends)
-    # Differences, not coordinates, are squared.
-    reach = np.concatenate([a, b])
+    both = np.concatenate([a, b])
     with np.errstate(over="ignore"):
-        span = float(np.ptp(reach)) if len(reach) else 0.0
+        span = float(np.ptp(both)) if len(both) else 0.0  # differences, not coordinates, are squared
     if not math.isfinite(span):
         raise ToposcopeError(
-            f"diagrams: births and deaths of {len(reach)} bars span more than the range of float64; divide them by a "
+            f"diagrams: births and deaths of {len(both)} bars span more than the range of float64; divide them by a "
             "constant"
         )
     exponent = int(np.frexp(span)[1])
@@ -315,7 +306,7 @@ def _bars(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
 
 
 def _unmatched(first: Diagram, second: Diagram) -> str:
-    """Say which classes without a death one diagram has more of; nothing if neither has."""
+    """Return in which classes without a death the diagrams differ in number; empty if in none."""
     for name in ("n_essential", "n_truncated"):
         counts = getattr(first, name), getattr(second, name)
         if counts[0] != counts[1]:
@@ -391,18 +382,16 @@ def vineyard(diagrams: Sequence[Diagram], order: Literal[1, 2] = 2) -> list[Vine
     >>> vineyard([first, second])
     [Vine(from 0 to 1, longest bar 1.2), Vine(from 0 to 1, longest bar 3)]
     """
-    followed: list[tuple[int, list[Matrix]]] = []
-    at: dict[int, int] = {}  # index of a point of the last diagram -> its vine
+    vines: list[tuple[int, list[Matrix]]] = []  # place of the first diagram, and the points
+    vine_of: dict[int, tuple[int, list[Matrix]]] = {}  # by the index of a point in the diagram before
     for place, diagram in enumerate(diagrams):
         partners = matching(diagrams[place - 1], diagram, order) if place else np.empty(0, np.int64)
-        came = {int(partner): point for point, partner in enumerate(partners) if partner >= 0}
-        now: dict[int, int] = {}
+        continued = {int(partner): vine_of[point] for point, partner in enumerate(partners) if partner >= 0}
+        vine_of = {}
         for point in np.flatnonzero(diagram.lifetimes > 0).tolist():
-            if point in came:
-                now[point] = at[came[point]]
-            else:
-                now[point] = len(followed)
-                followed.append((place, []))
-            followed[now[point]][1].append(diagram.pairs[point])
-        at = now
-    return [Vine(start, np.array(pairs)) for start, pairs in followed]
+            if point not in continued:
+                continued[point] = (place, [])
+                vines.append(continued[point])
+            vine_of[point] = continued[point]
+            vine_of[point][1].append(diagram.pairs[point])
+    return [Vine(start, np.array(pairs)) for start, pairs in vines]
