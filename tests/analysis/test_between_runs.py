@@ -204,8 +204,8 @@ def test_the_final_training_loss_is_the_mean_of_the_last_rows() -> None:
 def test_whole_sizes_are_predicted_by_the_others_alone() -> None:
     problem = problem_of(40)
     for fold in folds(problem, SIZES):
-        assert not set(problem.groups[SIZES][fold.learned]) & set(problem.groups[SIZES][fold.held_out])
-        assert len(fold.learned) + len(fold.held_out) == len(problem.values)
+        assert not set(problem.groups[SIZES][fold.train]) & set(problem.groups[SIZES][fold.held_out])
+        assert len(fold.train) + len(fold.held_out) == len(problem.values)
     many = problem_of(40, sizes=tuple(range(1000, 5000, 100)))  # every run has another size
     assert len(folds(many, SIZES)) == 10
 
@@ -226,7 +226,7 @@ def test_seeds_of_a_configuration_are_left_out_together() -> None:
     problem = in_pairs(40)
     np.testing.assert_array_equal(problem.groups[CONFIGURATIONS], np.arange(40) // 2)
     for fold in folds(problem, CONFIGURATIONS):
-        assert not set(fold.learned // 2) & set(fold.held_out // 2)
+        assert not set(fold.train // 2) & set(fold.held_out // 2)
 
 
 def test_whole_configurations_are_permuted_among_those_of_their_size() -> None:

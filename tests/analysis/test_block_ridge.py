@@ -21,8 +21,8 @@ def by_least_squares(blocks: list[Block], strengths: list[float], target: Vector
     """Predict the held-out rows by least squares on rows augmented by the penalty."""
     n, m = len(target), len(blocks[0].held_out)
     every = [Block(np.ones((n, 1)), np.ones((m, 1))), *blocks]
-    penalties = [np.full(b.learned.shape[1], s) for b, s in zip(every, [INTERCEPT_STRENGTH, *strengths], strict=True)]
-    X = np.hstack([b.learned for b in every])
+    penalties = [np.full(b.train.shape[1], s) for b, s in zip(every, [INTERCEPT_STRENGTH, *strengths], strict=True)]
+    X = np.hstack([b.train for b in every])
     augmented = np.vstack([X, np.diag(np.sqrt(np.concatenate(penalties)))])
     beta = np.linalg.lstsq(augmented, np.append(target, np.zeros(X.shape[1])), rcond=None)[0]
     return np.asarray(np.hstack([b.held_out for b in every]) @ beta)
@@ -30,7 +30,7 @@ def by_least_squares(blocks: list[Block], strengths: list[float], target: Vector
 
 def made(rng: np.random.Generator, n: int, m: int, widths: list[int]) -> tuple[list[Block], Vector]:
     blocks = [standardised(rng.normal(size=(n, p)), rng.normal(size=(m, p))).scaled() for p in widths]
-    target = rng.normal(size=n) + sum(b.learned.sum(axis=1) for b in blocks)
+    target = rng.normal(size=n) + sum(b.train.sum(axis=1) for b in blocks)
     return blocks, (target - target.mean()) / target.std()
 
 
@@ -79,7 +79,7 @@ def held_out_error(blocks: list[Block], strengths: list[float], y: Vector, group
     total = 0.0
     for group in groups or [np.array([i]) for i in range(len(y))]:
         kept = np.setdiff1d(np.arange(len(y)), group)
-        apart = [Block(b.learned[kept], b.learned[group]) for b in blocks]
+        apart = [Block(b.train[kept], b.train[group]) for b in blocks]
         total += float(np.abs(by_least_squares(apart, strengths, y[kept]) - y[group]).sum())
     return total / len(y)
 
@@ -98,10 +98,10 @@ def test_a_block_of_noise_hardly_changes_a_prediction_and_one_of_the_target_take
 def test_unknown_and_constant_columns() -> None:
     learned: Matrix = np.array([[1.0, 5.0, np.nan], [2.0, 5.0, np.nan], [3.0, 5.0, np.nan], [np.nan, 5.0, np.nan]])
     block = standardised(learned, np.array([[np.nan, 7.0, 1.0], [1e9, 5.0, 2.0]]))
-    assert block.learned.shape == (4, 1)
-    np.testing.assert_allclose(block.learned[:, 0], np.array([-1, 0, 1, 0]) * np.sqrt(1.5))
+    assert block.train.shape == (4, 1)
+    np.testing.assert_allclose(block.train[:, 0], np.array([-1, 0, 1, 0]) * np.sqrt(1.5))
     np.testing.assert_allclose(block.held_out[:, 0], [0, 3])
     nothing = standardised(np.ones((4, 2)), np.ones((2, 2)))
-    assert nothing.learned.shape == (4, 0)
+    assert nothing.train.shape == (4, 0)
     y = np.array([-1.0, 1.0, -1.0, 1.0])
     assert predicted(fit_ridge([nothing.scaled(), nothing.products()], y), y) == pytest.approx([0, 0], abs=1e-3)

@@ -114,13 +114,13 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
     numbers = {name: column.to_numpy() for name, column in columns.items() if column.dtype.is_numeric()}
     targets, places = columns["target"].to_list(), dict[tuple[str, ...], int]()
     features = np.array(
-        [places.setdefault(of, len(places)) for of in zip(*(columns[name] for name in FAMILY), strict=True)], np.int64
+        [places.setdefault(key, len(places)) for key in zip(*(columns[name] for name in FAMILY), strict=True)], np.int64
     )
     numbers |= {name: np.full(len(table), np.nan) for name in ADJUSTED}
     for target in dict.fromkeys(targets):
         rows = np.array([other == target for other in targets])
-        for name, of in ADJUSTED.items():
-            numbers[name][rows] = adjusted_over_runs(numbers[of][rows], features[rows], method)
+        for name, unadjusted in ADJUSTED.items():
+            numbers[name][rows] = adjusted_over_runs(numbers[unadjusted][rows], features[rows], method)
     verdicts, gaps = verdicts_of(numbers)
     return pl.DataFrame(
         {
@@ -200,18 +200,16 @@ class _Rows:
         by_step = self.significant("p_given_step_adjusted", "rho_given_step")
         holds = np.where(self.by_changes, self._changes_hold(), by_step)
         undefined = ~holds & (self.by_changes | ~self.known("p_given_step"))
-        of_loss = self.ordered_as("rho_step")
-        gaps = [
-            (LOSS if loss else FEATURE) if by else DEPENDENT for by, loss in zip(self.by_changes, of_loss, strict=True)
-        ]
-        return _Test(holds, undefined, gaps)
+        perfect = np.where(self.ordered_as("rho_step"), LOSS, FEATURE)
+        return _Test(holds, undefined, np.where(self.by_changes, perfect, DEPENDENT).tolist())
 
     def _given_all(self) -> _Test:
         """Test what is left given all covariates. A feature that they determine fails; the loss must not be so."""
         holds = self.by_changes | self.significant("p_given_all_adjusted", "rho_given_all")
-        of_loss = ~self.known("rho_given_all") & self.ordered_as(*(f"rho_{name}" for name in PARTIALLED))
+        determined = ~self.known("rho_given_all") & self.ordered_as(*(f"rho_{name}" for name in PARTIALLED))
         dependent = self.known("rho_given_all") & ~self.known("p_given_all")
-        return _Test(holds, ~holds & (of_loss | dependent), [COVARIATE if loss else DEPENDENT for loss in of_loss])
+        gaps = np.where(determined, COVARIATE, DEPENDENT).tolist()
+        return _Test(holds, ~holds & (determined | dependent), gaps)
 
     def _given_scale(self) -> _Test:
         """Test features of hidden states given their scale; others have none."""

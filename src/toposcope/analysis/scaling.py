@@ -45,11 +45,11 @@ def fit_size_law(n_parameters: Vector, values: Vector, seed: int) -> SizeLaw | N
         return None
     x, y = np.log(n_parameters), np.log(values)
     exponent, intercept = np.polyfit(x, y, 1)
-    spread = float(((y - y.mean()) ** 2).sum())
+    total = float(((y - y.mean()) ** 2).sum())
     residual = float(((y - intercept - exponent * x) ** 2).sum())
-    r_squared = 1 - residual / spread if spread > 0 else np.nan
+    r_squared = 1 - residual / total if total > 0 else np.nan
     low, high = _interval(x, y, seed) if len(x) >= 4 else (np.nan, np.nan)
-    offset, offset_exponent = _with_offset(x, values) if len(sizes) >= MIN_SIZES_WITH_OFFSET else (np.nan, np.nan)
+    offset, offset_exponent = _fit_with_offset(x, values) if len(sizes) >= MIN_SIZES_WITH_OFFSET else (np.nan, np.nan)
     rho, p_exact = rank_correlation(n_parameters, values)
     return SizeLaw(
         n=len(x),
@@ -96,13 +96,13 @@ def _interval(x: Vector, y: Vector, seed: int) -> tuple[float, float]:
     draws = np.random.default_rng(seed).integers(0, len(x), (RESAMPLES, len(x)))
     a, b = x[draws], y[draws]
     a = a - a.mean(axis=1, keepdims=True)
-    spread = (a**2).sum(axis=1)
-    usable = spread > 0
-    low, high = np.percentile((a * b).sum(axis=1)[usable] / spread[usable], [2.5, 97.5])
+    squares = (a**2).sum(axis=1)
+    usable = squares > 0
+    low, high = np.percentile((a * b).sum(axis=1)[usable] / squares[usable], [2.5, 97.5])
     return float(low), float(high)
 
 
-def _with_offset(x: Vector, values: Vector) -> tuple[float, float]:
+def _fit_with_offset(x: Vector, values: Vector) -> tuple[float, float]:
     """Return c and b of a N^b + c by variable projection: a and c are linear, b is searched."""
     from scipy.optimize import minimize_scalar
 
@@ -110,8 +110,8 @@ def _with_offset(x: Vector, values: Vector) -> tuple[float, float]:
         return np.nan, np.nan
     x = x - x.mean()  # a takes the unit of N; b and c stay
     grid = np.geomspace(*EXPONENTS, N_EXPONENTS)
-    left = np.stack([_residual(sign * grid, x, values) for sign in (-1, 1)])
-    side, place = np.unravel_index(int(left.argmin()), left.shape)
+    residuals = np.stack([_residual(sign * grid, x, values) for sign in (-1, 1)])
+    side, place = np.unravel_index(int(residuals.argmin()), residuals.shape)
     if place in (0, N_EXPONENTS - 1):
         return np.nan, np.nan
     bounds = np.sort((2 * int(side) - 1) * grid[[place - 1, place + 1]])

@@ -207,8 +207,8 @@ def _standard_library() -> list[Path]:
     """Return the modules of the standard library in the order of their paths."""
     root = _standard_library_folder()
     # Tests and installed packages differ between installations.
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
-    paths = [path for path in root.rglob("*.py") if not left_out & set(path.relative_to(root).parts)]
+    excluded = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+    paths = [path for path in root.rglob("*.py") if not excluded & set(path.relative_to(root).parts)]
     return sorted(paths, key=lambda path: path.relative_to(root).as_posix())
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
     from toposcope.charts.diagrams import Bars
 
-# values of tents that a landscape holds at a time; levels and basins of a profile
-MAX_TENTS, N_LEVELS, MAX_BASINS = 2_000_000, 64, 100
+MAX_TENTS = 2_000_000  # values of tents that a landscape holds at a time
+N_LEVELS, MAX_BASINS = 64, 100  # of a profile
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,8 +15,8 @@ from toposcope.homology.rips import rips
 from toposcope.seeds import derive_seed
 from toposcope.typing import Matrix, Vector
 
-# dimension: subset sizes, and the fewest points with which default sizes are apart enough for a slope
-N_SIZES, MIN_POINTS = 8, 50
+N_SIZES = 8  # subset sizes
+MIN_POINTS = 50  # with fewer, default sizes are not apart enough for a slope
 
 MAX_EQUAL_CHORD = 2.0**-50  # chord of the unit sphere that rounding may leave between equal directions
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from toposcope.kernels.relative_neighbours import Measured
 
 # Chosen on benchmarks/loops.py; no result depends on them.
-# pivots, as many as dimensions within these, half of them central and half random, and how many are
-# tried in a row; bytes of the bounds held at once; points whose nearest neighbours decide the precision of the bounds;
-# points tried for each one at most (140 in random clouds)
-MIN_PIVOTS, MAX_PIVOTS, N_NEAR, BLOCK_BYTES = 64, 512, 64, 1 << 26
-N_PRECISION_SAMPLES, MAX_TRIALS_PER_POINT = 16, 2000
+MIN_PIVOTS, MAX_PIVOTS = 64, 512  # within these as many as dimensions, half of them central and half random
+PIVOT_RUN = 64  # pivots that are tried in a row
+BLOCK_BYTES = 1 << 26  # of the bounds held at once
+N_PRECISION_SAMPLES = 16  # points whose nearest neighbours decide the precision of the bounds
+MAX_TRIALS_PER_POINT = 2000  # 140 in random clouds
 
 
 def h1_births(points: ArrayLike | Any, *, metric: Metric = "euclidean") -> Vector:
@@ -151,7 +151,7 @@ def _empty_lunes(cloud: "Measured") -> Indices | None:
     trials_left = MAX_TRIALS_PER_POINT * n
     for begin in range(0, n, height):
         rows = slice(begin, min(begin + height, n))
-        near = np.argsort(upper[:, rows].T, axis=1, kind="stable")[:, :N_NEAR]
+        near = np.argsort(upper[:, rows].T, axis=1, kind="stable")[:, :PIVOT_RUN]
         lower = left_factor(right[rows]) @ right[: rows.stop].T
         lower += own[rows, None]
         lower = lower.astype(np.float32, copy=False)

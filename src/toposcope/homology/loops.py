@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from toposcope.kernels.loop_edges import Scale
 
 # Chosen on benchmarks/loops.py; no result depends on them.
-# the share of the edges that is written first, and how many times as many the next (fewer passes at once)
-FIRST_EDGE_SHARE, GROWTH = 1 / 4, 2
+FIRST_EDGE_SHARE = 1 / 4  # of the edges, which is written first
+GROWTH = 2  # how many times as many the next
 # for each entry of the matrix: its distance, the id of its edge if that is active, and the keys and chains of edges
 BYTES_PER_ENTRY = 24
 

@@ -18,8 +18,7 @@ from toposcope.typing import Indices, Matrix, Vector
 if TYPE_CHECKING:
     from toposcope.kernels.prim import Tree
 
-# Quicker on clouds of up to 10,000 points (benchmarks/point_clouds.py); no result depends on them.
-# from so many points, and so many numbers in all, Boruvka's rounds are quicker than Prim's algorithm
+# With fewer points or coordinates Prim's algorithm is quicker (benchmarks/point_clouds.py); no result depends on it.
 MIN_BORUVKA_POINTS, MIN_BORUVKA_COORDINATES = 1000, 40_000
 MAX_LEAST_ENTRY = 128  # up to this least entry, rows of whole numbers are recognised, whatever they were multiplied by
 

@@ -29,8 +29,8 @@ from toposcope.typing import Indices, Vector
 
 # from H2 on, for each entry of the matrix: its distance, twice, the edge made of it, twice, and numbers of ids and rows
 ENGINE_BYTES = 48
-# where the user sets no number of points: the share of the machine's memory that H1 may take, and the landmarks beyond
-MAX_MEMORY_SHARE, DEFAULT_LANDMARKS = 0.5, 2000
+MAX_MEMORY_SHARE = 0.5  # of the machine, which H1 may take where the user sets no number of points
+DEFAULT_LANDMARKS = 2000  # of larger clouds
 
 OTHER_TOOLS = {
     2: "geoph computes H1 of all points of a plane",

@@ -65,7 +65,7 @@ def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = No
         for entry in checkpoint.entries
     }
     path = checkpoint.source.path
-    target = path / FILE if path.is_dir() else path.with_name(_file_of(path.name))
+    target = path / FILE if path.is_dir() else path.with_name(_manifest_name(path.name))
     content = msgspec.json.encode(Manifest(checkpoint.step, tensors))
     write_bytes(target, msgspec.json.format(content) + b"\n")
     return target
@@ -73,7 +73,7 @@ def write_manifest(checkpoint: Checkpoint, hashes: Mapping[str, str] | None = No
 
 def manifest_of(checkpoint: Checkpoint) -> Manifest | None:
     """Return the manifest of a checkpoint, or None if it has none."""
-    file = _file(checkpoint)
+    file = _manifest_file(checkpoint)
     if file is None:
         return None
     try:
@@ -83,34 +83,34 @@ def manifest_of(checkpoint: Checkpoint) -> Manifest | None:
         raise ToposcopeError(f"{file.location}: not a valid manifest ({reason}); remove or restore it") from error
 
 
-def _file(checkpoint: Checkpoint) -> StoredFile | None:
+def _manifest_file(checkpoint: Checkpoint) -> StoredFile | None:
     if FILE in checkpoint.files:
         return checkpoint.files[FILE]
     for name in checkpoint.files:
-        if (manifest := _file_of(name)) in checkpoint.files:
+        if (manifest := _manifest_name(name)) in checkpoint.files:
             return checkpoint.files[manifest]
     if len(checkpoint.files) != 1:
         return None
     ((name, file),) = checkpoint.files.items()
-    return checkpoint.source.beside(_file_of(name)) if file.location == checkpoint.location else None
+    return checkpoint.source.beside(_manifest_name(name)) if file.location == checkpoint.location else None
 
 
-def _file_of(name: str) -> str:
+def _manifest_name(name: str) -> str:
     return extended(Path(name), "", SUFFIX).as_posix()
 
 
 def differences(manifest: Manifest, entries: Iterable[Entry], hashes: Mapping[str, str]) -> dict[str, str]:
     """Return how tensors differ from the manifest, by name; values are compared where a content hash is given."""
-    found = {}
+    changes = {}
     seen = set()
     for entry in entries:
         seen.add(entry.name)
         saved = manifest.tensors.get(entry.name)
         read = hashes.get(entry.name)
         if saved is None:
-            found[entry.name] = ADDED
+            changes[entry.name] = ADDED
         elif (saved.dtype, saved.shape) != (entry.dtype, entry.shape):
-            found[entry.name] = RESHAPED
+            changes[entry.name] = RESHAPED
         elif read and read != saved.sha256:
-            found[entry.name] = CHANGED
-    return found | dict.fromkeys(manifest.tensors.keys() - seen, ABSENT)
+            changes[entry.name] = CHANGED
+    return changes | dict.fromkeys(manifest.tensors.keys() - seen, ABSENT)

@@ -56,10 +56,8 @@ def _largest(keys: NDArray[np.signedinteger[Any]]) -> NDArray[np.int64]:
 
 
 N_DIRECTIONS = 5  # random ones, in all of which two rows lie next to each other
-SAME, NEARLY = (
-    1e-6,
-    0.02,
-)  # of their size, apart, in each; of unlike rows 5 of a million pairs of a million are nearly so
+MAX_SAME = 1e-6  # distance in each direction of rows that are the same, relative to their size
+MAX_NEARLY = 0.02  # of rows that are nearly so: of unlike rows, 5 of a million pairs of a million
 MIN_WIDTH = 4  # values of a row; shorter ones may be equal by chance
 N_LINES, LINE_LENGTH, MAX_SAMPLE = 8, 256, 1024  # rows and columns in which equal values are counted, and values
 MIN_SAME = 6  # equal values: of float32, 0.05 in all
@@ -119,7 +117,9 @@ def _copies(places: NDArray[Any]) -> list[tuple[int, int]]:
     ordered = np.take_along_axis(places, np.argsort(places[..., :1], axis=1), axis=1)
     with np.errstate(all="ignore"):  # of values that are not finite
         apart, size = np.abs(np.diff(ordered, axis=1)).max(axis=-1), np.abs(ordered[:, 1:]).max(axis=-1)
-    same, nearly = (((apart <= share * size) & (size < np.inf)).sum(axis=1).tolist() for share in (SAME, NEARLY))
+    same, nearly = (
+        ((apart <= share * size) & (size < np.inf)).sum(axis=1).tolist() for share in (MAX_SAME, MAX_NEARLY)
+    )
     return list(zip(same, nearly, strict=True))
 
 

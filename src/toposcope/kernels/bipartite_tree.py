@@ -29,10 +29,9 @@ from toposcope.kernels.sets import ONE, WORD, ZERO, Parents, bits_above, find, j
 from toposcope.typing import Indices
 
 # Chosen on two cores (benchmarks/neural_persistence.py); no result depends on them.
-# entries to collect for each vertex (6 incident to each, so that about e^-6 of them stay unjoined);
-# entries of the sample above the threshold, with as many at or below it to see whether they equal it; and neighbours
-# sampled at each position
-SURVIVORS_PER_VERTEX, N_SAMPLED_ABOVE, N_SAMPLED_TOGETHER = 3.0, 32, 32
+SURVIVORS_PER_VERTEX = 3.0  # entries to collect: 6 incident to each, so that about e^-6 of them stay unjoined
+N_SAMPLED_ABOVE = 32  # entries of the sample above the threshold; as many below show whether they equal it
+N_SAMPLED_NEIGHBOURS = 32  # at each position
 KEY_RUN = 256  # entries of a row that are compared together where rows are read again: few hold one that matters
 N_WORDS = 64  # words of comparisons that are made before the entries above are taken out of them
 MAX_SHORT_SORT = 1 << 12  # up to so many are sorted by digits of 8 bits, more by 12, whose counts take more room
@@ -198,7 +197,7 @@ def _sample(matrix: Entries) -> Keys:
     choose.
     """
     m, n = len(matrix.starts), matrix.n
-    together = min(N_SAMPLED_TOGETHER, n)
+    together = min(N_SAMPLED_NEIGHBOURS, n)
     width = n - together + 1
     n_places = max(1, int(N_SAMPLED_ABOVE * m * n / (SURVIVORS_PER_VERTEX * (m + n) * together)))
     stretch = m * width // n_places

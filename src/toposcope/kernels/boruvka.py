@@ -27,8 +27,9 @@ from toposcope.kernels.sets import Parents, find, join
 from toposcope.typing import Indices, Matrix, Vector
 
 # Chosen on two cores (benchmarks/point_clouds.py), those of devices on an H100; no result depends on them.
-# how many neighbours are listed; bytes of the bounds held at once; bounds compared with the last one kept at once
-N_LISTED, BOUNDS_BYTES, BOUNDS_RUN, DEVICE_BOUNDS_BYTES = 10, 1 << 24, 256, 1 << 28
+N_LISTED = 10  # neighbours of a point
+BOUNDS_BYTES, DEVICE_BOUNDS_BYTES = 1 << 24, 1 << 28  # of the bounds held at once
+BOUNDS_RUN = 256  # bounds compared at once with the last one kept
 MIN_POINTS_PER_SEARCH = 3  # the last search is for at most one point in so many; for more, Prim's algorithm is quicker
 MAX_RELATIVE_ERROR = 0.25  # products whose relative error may exceed this are not made: their bound no longer holds
 

@@ -22,8 +22,9 @@ from torch import Tensor
 from toposcope.typing import Vector
 
 # Chosen on an H100 (benchmarks/gpu.py); no result depends on them.
-# entries to collect for each vertex, entries of the sample above the threshold, and entries that torch copies at once
-DEVICE_SURVIVORS_PER_VERTEX, DEVICE_SAMPLED_ABOVE, DEVICE_BLOCK_ENTRIES = 4, 32, 1 << 24
+DEVICE_SURVIVORS_PER_VERTEX = 4  # entries to collect
+DEVICE_SAMPLED_ABOVE = 32  # entries of the sample above the threshold
+DEVICE_BLOCK_ENTRIES = 1 << 24  # that torch copies at once
 
 KEY_TYPES = {
     torch.float16: torch.int16,

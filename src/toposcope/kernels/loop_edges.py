@@ -18,11 +18,11 @@ from toposcope.kernels.sets import ONE, ZERO, Words, lowest_bit
 from toposcope.typing import Indices
 
 # Chosen on two cores (benchmarks/loops.py); no result depends on them.
-# edges that make a bucket, and how many buckets there are at most; up to so many edges are sorted by insertion
-EDGES_PER_BUCKET, MAX_BUCKETS, MAX_INSERTED = 512, 4096, 32
-# later births: the most central neighbours of a point whose neighbours are left out at once; of its neighbours, those
-# that are tried on what is left before all others, the most central ones and some from all directions
-N_CENTRAL, N_FIRST_NEIGHBOURS, N_SPREAD_NEIGHBOURS = 32, 2, 8
+EDGES_PER_BUCKET, MAX_BUCKETS = 512, 4096
+MAX_INSERTED = 32  # up to so many edges are sorted by insertion
+N_CENTRAL = 32  # most central neighbours of a point whose neighbours are left out at once
+# of a point's neighbours, the most central and some from all directions are tried before all others
+N_FIRST_NEIGHBOURS, N_SPREAD_NEIGHBOURS = 2, 8
 
 Bits = NDArray[np.int64]  # of lengths; shape (n, n)
 Keys = NDArray[np.uint64]

@@ -22,13 +22,13 @@ from toposcope.kernels.boruvka import insert_ascending
 from toposcope.kernels.compiled import compiled, inlined
 from toposcope.typing import Indices, Matrix, Vector
 
-# matching in the plane: points passed over together; pairs listed at first for each point, and added in a round
-BOX_RUN, PAIRS_AT_FIRST, PAIRS_ADDED = 32, 8, 4
-# bids: the step of the last round, in units of the mean price (each earlier one is four times the next); rounds besides
-# as many as the order, and how many fewer where the pairs that matter are known; a bid raises a price by at most so
-# many steps beyond the one that is due; no more bids where fewer points than this share are outbid (prices hardly
-# matter), or each so many times on average (the pairs listed are too few for all)
-LAST_STEP, N_BID_ROUNDS, N_BID_ROUNDS_SAVED, MAX_RAISE, MIN_OUTBID, MAX_OUTBID = 1 / 16, 3, 2, 4.0, 0.2, 24
+BOX_RUN = 32  # points that are passed over at once
+PAIRS_AT_FIRST, PAIRS_ADDED = 8, 4  # pairs listed for each point, at first and in a round
+LAST_STEP = 1 / 16  # of bids in the last round, in mean prices; each earlier one is four times the next
+N_BID_ROUNDS, N_BID_ROUNDS_SAVED = 3, 2  # besides as many as the order; fewer where the pairs that matter are known
+MAX_RAISE = 4.0  # of a price by one bid, in steps beyond the one that is due
+MIN_OUTBID = 0.2  # share of the points; where fewer are outbid, prices hardly matter, and bids end
+MAX_OUTBID = 24  # times that a point is outbid on average before the pairs listed are too few for all
 
 FREE = -1
 ALONE = -2

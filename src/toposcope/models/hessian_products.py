@@ -12,11 +12,10 @@ from torch import Tensor
 from toposcope.models.summed_loss import SummedLoss, flat
 
 # Chosen on small models (benchmarks/curvature.py).
-# of Hessian products: bytes of graphs that are kept between them; the graph of a gradient, in activations; steps of
-# finite differences, near where truncation and rounding are equal; and the difference from double backward, beyond
-# their error, that shows a missing derivative
-RETAINED_BYTES, GPU_RETAINED_BYTES, GRAPH_FACTOR = 1 << 30, 1 << 34, 4
-FLOAT32_STEP, FLOAT64_STEP, DISAGREEMENT = 2e-3, 2e-5, 0.01
+RETAINED_BYTES, GPU_RETAINED_BYTES = 1 << 30, 1 << 34  # of graphs that are kept between products
+GRAPH_FACTOR = 4  # size of the graph of a gradient, in activations
+FLOAT32_STEP, FLOAT64_STEP = 2e-3, 2e-5  # of finite differences, near where truncation and rounding are equal
+DISAGREEMENT = 0.01  # with double backward, beyond the errors, that shows a missing derivative
 
 Graph = tuple[list[Tensor], tuple[Tensor, ...]]
 """Leaves, one for each parameter, and the gradient of a piece by them, with its graph."""

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 # Fixed, never the free memory, so that every machine gives the same bytes.
-# of texts that are read: bytes of the activations of a batch, about a CPU's cache, or enough to keep a GPU busy;
-# tensors of the size of a hidden state within a block (qkv, scores, the MLP's fourfold width)
-BATCH_BYTES, GPU_BATCH_BYTES, READING_TENSORS = 1 << 26, 1 << 30, 24
+BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30  # of activations: about a CPU's cache, or enough to keep a GPU busy
+READING_TENSORS = 24  # tensors of the size of a hidden state within a block: qkv, scores, the MLP's fourfold width
 
 
 OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")

@@ -20,10 +20,9 @@ from toposcope.models.running import LanguageModel, check_sequences, stack
 from toposcope.models.texts import TokenSequence
 
 # Fixed, never the free memory, so that every machine gives the same bytes.
-# bytes of the activations of a batch, about the cache of a CPU, or enough to keep a GPU busy; tensors of the size of a
-# hidden state that a block keeps for the gradient; the width of a head, assumed of attention, which keeps three values
-# for each pair of tokens and head
-PIECE_BYTES, GPU_PIECE_BYTES, GRADIENT_TENSORS, MIN_HEAD_WIDTH = 1 << 26, 1 << 30, 32, 32
+PIECE_BYTES, GPU_PIECE_BYTES = 1 << 26, 1 << 30  # of activations: about a CPU's cache, or enough to keep a GPU busy
+GRADIENT_TENSORS = 32  # tensors of the size of a hidden state that a block keeps for the gradient
+MIN_HEAD_WIDTH = 32  # assumed of attention, which keeps three values for each pair of tokens and head
 
 Total = Callable[[Sequence[Tensor], Sequence[int]], Tensor]
 """Takes the parameters and the indices of some sequences; returns their summed loss, differentiable."""

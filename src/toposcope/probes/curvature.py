@@ -30,18 +30,16 @@ if TYPE_CHECKING:
     from toposcope.models.hessian_products import HessianProduct
 
 # Chosen on small GPTs (benchmarks/curvature.py).
-# the residual at which an eigenvalue has converged, as a share of the largest absolute one; about how many
-# products for the eigenvalues of one end; the share of the largest below which others are neither positive nor negative
-TOLERANCE, MAX_PRODUCTS, NEAR_ZERO = 1e-3, 400, 0.01
-# seconds for each parameter and token of a product; a model's parameters, in units of those of its analysed layers
-# (embeddings and biases are not seen beforehand); vectors of the size of the model, next to a basis: the model itself,
-# its gradient, and what a product takes; bytes of the graph of the gradient and of what is computed in between
-SECONDS_PER_PRODUCT, UNSEEN, VECTORS, GRAPH_BYTES = 4e-10, 1.5, 14, 1 << 30
-
+TOLERANCE = 1e-3  # residual of a converged eigenvalue, relative to the largest absolute one
+MAX_PRODUCTS = 400  # about how many for the eigenvalues of one end
+NEAR_ZERO = 0.01  # eigenvalues below this share of the largest are neither positive nor negative
+SECONDS_PER_PRODUCT = 4e-10  # for each parameter and token
+PARAMETERS_PER_ANALYSED = 1.5  # embeddings and biases are not known beforehand
+N_VECTORS = 14  # of the size of the model, next to a basis: the model, its gradient, and what a product takes
+GRAPH_BYTES = 1 << 30  # of the graph of the gradient
+# in units of the largest absolute eigenvalue; a finer cumulative density would be below the resolution of the steps
 EDGES = tuple(round(0.05 * k - 1.025, 3) for k in range(42))
-"""Where the cumulative density is reported, in units of the largest absolute eigenvalue; finer would be below the
-resolution of the default steps."""
-SHARPNESS, SMALLEST, TWIN = "sharpness", "smallest_eigenvalue", "filter_normalised_sharpness"
+SHARPNESS, SMALLEST, FILTER_NORMALISED = "sharpness", "smallest_eigenvalue", "filter_normalised_sharpness"
 
 
 class CurvatureProbe(Probe, frozen=True, tag="curvature"):
@@ -80,10 +78,10 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
         """Return the expected memory of the vectors, the model and the graph of the gradient."""
-        return self._bytes(max(1, int(UNSEEN * sum(m * n for m, n in shapes.values())))) + GRAPH_BYTES
+        return self._bytes(max(1, int(PARAMETERS_PER_ANALYSED * sum(m * n for m, n in shapes.values())))) + GRAPH_BYTES
 
     def _bytes(self, n: int) -> int:
-        return 4 * n * (max(vectors_held(n, self.top), rows_kept(n, self.steps, 4)) + self.top + 1 + VECTORS)
+        return 4 * n * (max(vectors_held(n, self.top), rows_kept(n, self.steps, 4)) + self.top + 1 + N_VECTORS)
 
     def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
@@ -100,11 +98,12 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Return the statistics of the part of the Hessian in which layers do not interact."""
-        largest = {name: np.max(stacked(rows, name), axis=0) for name in (SHARPNESS, TWIN) if _in_all(rows, name)}
-        smallest = {SMALLEST: np.min(stacked(rows, SMALLEST), axis=0)} if _in_all(rows, SMALLEST) else {}
-        trace = {"trace": np.sum(stacked(rows, "trace"), axis=0)} if _in_all(rows, "trace") else {}
-        noise = {f"trace{NOISE}": np.linalg.norm(stacked(rows, f"trace{NOISE}"), axis=0)} if trace else {}
-        return largest | smallest | trace | noise
+        combinations: dict[str, Callable[..., Any]] = {
+            **{SHARPNESS: np.max, FILTER_NORMALISED: np.max, SMALLEST: np.min},
+            **{"trace": np.sum, f"trace{NOISE}": np.linalg.norm},
+        }
+        measured = {name: f for name, f in combinations.items() if all(name in row for row in rows)}
+        return {name: combination(stacked(rows, name), axis=0) for name, combination in measured.items()}
 
     def degree(self, statistic: str) -> int:
         """Return -2 for curvatures: twice the weights of a network that ignores their scale have a quarter of it."""
@@ -120,15 +119,15 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
     ) -> Measurement:
         """Measure one symmetric matrix by its products."""
         n, operator = len(norms), _on_arrays(hessian, product)
-        one = msgspec.structs.replace(self, top=1)._bytes(n)  # noqa: SLF001 - of the same class
-        hint = f"take fewer eigenvalues (top=1 needs {one / 1e9:.3g} GB)" if self.top > 1 else "use a larger machine"
+        fewest = msgspec.structs.replace(self, top=1)._bytes(n)  # noqa: SLF001 - of the same class
+        hint = f"take fewer eigenvalues (top=1 needs {fewest / 1e9:.3g} GB)" if self.top > 1 else "use a larger machine"
         check_fits(self._bytes(n) * hessian.point.element_size() // 4, f"curvature of {n:,} weights", hint)
         rng = np.random.default_rng(derive_seed(self.seed, "curvature", layer))
         dtype = np.float64 if hessian.point.element_size() == 8 else np.float32
 
         eigenpairs = partial(extreme_eigenpairs, tolerance=TOLERANCE, max_products=MAX_PRODUCTS, rng=rng, dtype=dtype)
         largest, smallest = eigenpairs(operator, n, self.top)
-        spectrum = spectral_density(operator, n, self.draws, self.steps, rng, dtype, _known(largest, smallest))
+        spectrum = spectral_density(operator, n, self.draws, self.steps, rng, dtype, _reliable(largest, smallest))
         scaled, _ = eigenpairs(lambda v: norms * operator(norms * v), n, 1, 0)
 
         error = hessian.error
@@ -142,15 +141,17 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         )
         if scaled.n_reliable:
             largest_norm = float(norms.max()) ** 2
-            statistics |= _with_error(TWIN, scaled.values[0], scaled.residuals[0] + error * largest_norm)
+            statistics |= _with_error(FILTER_NORMALISED, scaled.values[0], scaled.residuals[0] + error * largest_norm)
         statistics["n_tokens"] = float(hessian.loss.n_tokens)
         if hessian.method == "finite differences":
             statistics["hessian_error"] = error
-        missing = SHARPNESS not in statistics or SMALLEST not in statistics or TWIN not in statistics
-        flags = [("finite differences", hessian.method == "finite differences"), ("not converged", missing)]
-        less = hessian.loss.lowered, lowered(eigenvalues=(self.top, largest.n_reliable))
-        named = [*(flag for flag, raised in flags if raised), *filter(None, less)]
-        return Measurement(layer, role, statistics, flag=", ".join(named))
+        flags = (
+            "finite differences" if hessian.method == "finite differences" else "",
+            "" if {SHARPNESS, SMALLEST, FILTER_NORMALISED} <= statistics.keys() else "not converged",
+            hessian.loss.lowered,
+            lowered(eigenvalues=(self.top, largest.n_reliable)),
+        )
+        return Measurement(layer, role, statistics, flag=", ".join(filter(None, flags)))
 
     def _shares(self, spectrum: SpectralDensity, scale: float) -> dict[str, float]:
         positive, negative = spectrum.share(NEAR_ZERO * scale, np.inf), spectrum.share(-np.inf, -NEAR_ZERO * scale)
@@ -190,7 +191,7 @@ def _on_arrays(hessian: "HessianProduct", product: Callable[[Any], Any]) -> Oper
     return operator
 
 
-def _known(largest: Eigenpairs, smallest: Eigenpairs) -> Eigenpairs:
+def _reliable(largest: Eigenpairs, smallest: Eigenpairs) -> Eigenpairs:
     """Return the reliable pairs of both ends as those of one; of a matrix so small that ends meet, one end's."""
     ends = [largest, smallest] if len(largest.values) < largest.vectors.shape[1] else [largest]
     parts = [(e.values[: e.n_reliable], e.residuals[: e.n_reliable], e.vectors[: e.n_reliable]) for e in ends]
@@ -209,7 +210,3 @@ def _eigenvalues(pairs: Eigenpairs, error: float) -> dict[str, float]:
 
 def _with_error(name: str, value: float, error: float) -> dict[str, float]:
     return {name: float(value), name + NOISE: float(error)}
-
-
-def _in_all(rows: Sequence[Mapping[str, Value]], name: str) -> bool:
-    return all(name in row for row in rows)

@@ -14,9 +14,9 @@ from toposcope.probes.feature import Kind
 from toposcope.probes.probe import Measurement, Probe, ProbeInput, Value, lowered, stacked
 from toposcope.seeds import derive_seed
 
-# entries drawn for one shape and ensemble (fewer than 20 matrices beyond 1024 x 1024), the fewest
-# matrices with a usable spread, and shapes whose references a process caches
-MAX_ENTRIES, MIN_DRAWS, CACHED_SHAPES = 20 * 2**20, 3, 512
+MAX_ENTRIES = 20 * 2**20  # for one shape and ensemble: fewer than 20 matrices beyond 1024 x 1024
+MIN_DRAWS = 3  # the fewest matrices with a usable spread
+CACHED_SHAPES = 512  # whose references a process caches
 
 Shape = tuple[int, ...]
 

@@ -12,9 +12,8 @@ from toposcope.checkpoints.formats.entry import Entry, stacks_of
 from toposcope.kernels.magnitudes import widened
 from toposcope.probes.probe import ProbeInput
 
-# layers of one shape in one call: entries of a layer (for a larger one, a call of its own costs nothing that matters)
-# and of a stack; checkpoints, and bytes of their files, that are measured together
-MAX_STACKED_ENTRIES, MAX_STACK_ENTRIES = 1 << 16, 1 << 17
+MAX_STACKED_ENTRIES = 1 << 16  # of a layer; for a larger one, a call of its own costs nothing that matters
+MAX_STACK_ENTRIES = 1 << 17
 
 Result = TypeVar("Result")
 

@@ -18,9 +18,9 @@ from toposcope.probes.probe import NOISE, Failure, Measurement, Probe, ProbeInpu
 from toposcope.probes.row_blocks import Rows, Widening, largest_entry, pieces, unit_of
 from toposcope.typing import Matrix
 
-# distances a process remembers (all pairs of 700 checkpoints); earlier checkpoints that the expected time
-# is for; entries of a checkpoint beyond which a distance takes more than twice as long for each
-MAX_KNOWN, EARLIER, IN_CACHE = 1 << 18, 20, 10_000_000
+MAX_CACHED_DISTANCES = 1 << 18  # all pairs of 700 checkpoints
+EXPECTED_EARLIER = 20  # earlier checkpoints that the expected time is for
+MAX_CACHE_ENTRIES = 10_000_000  # of a checkpoint; beyond, a distance takes more than twice as long for each
 
 _known: dict[tuple[str, str], float] = {}
 """By the contents of the two: the checkpoints of a run are measured one after another, each with all before it."""
@@ -49,7 +49,7 @@ def check_finite(weights: Weights) -> None:
 def _distance(one: Weights, other: Weights) -> float:
     pair = (min(one.content, other.content), max(one.content, other.content))
     if pair not in _known:
-        if len(_known) >= MAX_KNOWN:
+        if len(_known) >= MAX_CACHED_DISTANCES:
             _known.clear()
         _known[pair] = _computed(one, other)
     return _known[pair]
@@ -106,7 +106,7 @@ class TrajectoryProbe(Probe, frozen=True, tag="trajectory"):
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the distances to 20 earlier checkpoints; their number is not known here."""
         n_entries = sum(m * n for m, n in shapes.values())
-        return EARLIER * (7e-9 if n_entries > IN_CACHE else 3e-9) * n_entries
+        return EXPECTED_EARLIER * (7e-9 if n_entries > MAX_CACHE_ENTRIES else 3e-9) * n_entries
 
     def expected_bytes(self, shapes: Mapping[str, Shape]) -> int:
         """Return the expected memory of two layers in float64, and of the distances."""

@@ -199,9 +199,9 @@ class Problem:
             return np.asarray(np.abs(np.exp(predicted) - np.exp(fitted)))
         return np.asarray(np.abs(predicted - fitted) if self.kind == "number" else (predicted - fitted) ** 2)
 
-    def limits(self, learned: Indices) -> tuple[float, float]:
-        """Return to what the targets of runs that are learned from are clipped, so that a few do not decide a fit."""
-        values = self.fitted()[learned]
+    def limits(self, train: Indices) -> tuple[float, float]:
+        """Return the range to which the targets of some runs are clipped, so that a few do not decide a fit."""
+        values = self.fitted()[train]
         centre = np.median(values)
         spread = NORMAL * np.median(np.abs(values - centre))
         if self.kind == "event" or not spread > 0:

@@ -163,7 +163,7 @@ def measure(problem: Problem) -> Measured:
     """Measure what each block of columns adds to those before it, and topology to the losses and to all of them."""
     y, blocks, families = problem.fitted()[:, None], problem.columns.blocks, topology(problem)
     placebos = {name: blocks[name] for name in PLACEBOS.values() if name in blocks}
-    found = Measured([], {}, np.empty((0, N_PLANTED)))
+    measured = Measured([], {}, np.empty((0, N_PLANTED)))
     for grouping in problem.groups:
         fitted, row = folds(problem, grouping), partial(_row, problem, grouping)
         if not fitted:
@@ -171,9 +171,9 @@ def measure(problem: Problem) -> Measured:
         chain = {MEDIAN: medians(problem, fitted, y)} | {name: predictions(fitted, name, {}, y)[name] for name in CHAIN}
         without = chain | predictions(fitted, PLAIN, placebos, y)
         errors = {name: problem.errors(predicted, y) for name, predicted in without.items()}
-        found.rows.append(row("", MEDIAN, 0, errors[MEDIAN]))
+        measured.rows.append(row("", MEDIAN, 0, errors[MEDIAN]))
         for given, added in [*pairwise(chain), *((PLAIN, name) for name in placebos)]:
-            found.rows.append(row(given, added, blocks[added].shape[1], errors[added], errors[given]))
+            measured.rows.append(row(given, added, blocks[added].shape[1], errors[added], errors[given]))
         for given in (LOSS, PLAIN):
             targets = permuted(problem, y, chain[given]) if grouping == CONFIGURATIONS else y
             predicted = predictions(fitted, given, families, targets)
@@ -182,16 +182,16 @@ def measure(problem: Problem) -> Measured:
                 after = problem.errors(predicted[name], targets)
                 tested = row(given, name, families[name].shape[1], after, before)
                 if grouping == CONFIGURATIONS:
-                    found.skills[given, name] = skills = skill(after, before)
+                    measured.skills[given, name] = skills = skill(after, before)
                     tested["p"] = float((skills >= skills[0] - TOLERANCE).mean())
                 for probe, placebo in PLACEBOS.items() if given == PLAIN else ():
                     if placebo in placebos:
                         low, _ = skill_interval(after[:, 0], errors[placebo][:, 0], problem.groups[grouping])
                         tested[f"low_over_{probe}"] = low
-                found.rows.append(tested)
+                measured.rows.append(tested)
         if grouping == CONFIGURATIONS:
-            found = replace(found, planted=planted(problem, fitted, PLAIN, chain[PLAIN]))
-    return found
+            measured = replace(measured, planted=planted(problem, fitted, PLAIN, chain[PLAIN]))
+    return measured
 
 
 def topology(problem: Problem) -> dict[str, Matrix]:
@@ -232,19 +232,18 @@ def skill_interval(errors: Vector, before: Vector, groups: Indices) -> tuple[flo
     if n < MIN_INTERVAL_GROUPS:
         return np.nan, np.nan
     counts = named_draws("bootstrap", n).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
-    after, base = (np.array([counts @ np.bincount(place, of)], dtype=np.float64) for of in (errors, before))
-    drawn = skill(after, base)
-    low, high = np.quantile(drawn, INTERVAL)
+    after, base = (np.array([counts @ np.bincount(place, e)], dtype=np.float64) for e in (errors, before))
+    low, high = np.quantile(skill(after, base), INTERVAL)
     return float(low), float(high)
 
 
 def planted(problem: Problem, fitted: Sequence[Fold], model: str, predicted: Matrix) -> Matrix:
     """Return the skills of features that show what a model leaves, with noise, shape (levels of noise, draws)."""
     y = problem.fitted()[:, None]
-    left = (y - predicted)[:, 0]
+    residuals = (y - predicted)[:, 0]
     rng = named_draws("planted", problem.target, str(problem.columns.fraction))
-    noise = rng.standard_normal((len(NOISE_LEVELS), N_PLANTED, len(left))) * np.array(NOISE_LEVELS)[:, None, None]
-    features = (left / (left.std() or 1.0) + noise).reshape(-1, len(left))
+    noise = rng.standard_normal((len(NOISE_LEVELS), N_PLANTED, len(residuals))) * np.array(NOISE_LEVELS)[:, None, None]
+    features = (residuals / (residuals.std() or 1.0) + noise).reshape(-1, len(residuals))
     tables = {str(i): feature[:, None] for i, feature in enumerate(features)}
     before, *after = predictions(fitted, model, tables, y).values()
     errors = problem.errors(np.hstack(after), y)

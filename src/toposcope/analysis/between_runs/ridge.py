@@ -16,44 +16,44 @@ MIN_DIAGONAL = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Columns of the runs that are learned from, and of held-out runs, scaled alike."""
+    """Columns of the runs that a model is fitted to, and of held-out runs, on one scale."""
 
-    learned: Matrix  # shape (n, p)
+    train: Matrix  # shape (n, p)
     held_out: Matrix  # shape (m, p)
 
     def scaled(self) -> "Block":
         """Return the block with rows of length 1 on average, so that a strength means the same for any width."""
-        factor = 1 / np.sqrt(max(self.learned.shape[1], 1))
-        return Block(self.learned * factor, self.held_out * factor)
+        factor = 1 / np.sqrt(max(self.train.shape[1], 1))
+        return Block(self.train * factor, self.held_out * factor)
 
     def with_block(self, other: "Block") -> "Block":
         """Return the columns of both."""
-        return Block(np.hstack([self.learned, other.learned]), np.hstack([self.held_out, other.held_out]))
+        return Block(np.hstack([self.train, other.train]), np.hstack([self.held_out, other.held_out]))
 
     def products(self) -> "Block":
         """Return squares and products of the columns, standardised."""
-        i, j = np.triu_indices(self.learned.shape[1])
-        return standardised(self.learned[:, i] * self.learned[:, j], self.held_out[:, i] * self.held_out[:, j])
+        i, j = np.triu_indices(self.train.shape[1])
+        return standardised(self.train[:, i] * self.train[:, j], self.held_out[:, i] * self.held_out[:, j])
 
     def squares(self) -> "Block":
         """Return squares of the columns, standardised."""
-        return standardised(self.learned**2, self.held_out**2)
+        return standardised(self.train**2, self.held_out**2)
 
 
-def standardised(learned: Matrix, held_out: Matrix) -> Block:
-    """Return columns standardised by those learned from, clipped at 3, unknown values 0, without constant ones."""
-    known = np.isfinite(learned)
+def standardised(train: Matrix, held_out: Matrix) -> Block:
+    """Return columns standardised by the runs fitted to, clipped at 3, unknown values 0, without constant ones."""
+    known = np.isfinite(train)
     count = np.maximum(known.sum(axis=0), 1)
-    centre = np.where(known, learned, 0.0).sum(axis=0) / count
-    left = np.where(known, learned - centre, 0.0)
-    scale = np.sqrt((left**2).sum(axis=0) / count)
+    centre = np.where(known, train, 0.0).sum(axis=0) / count
+    centred = np.where(known, train - centre, 0.0)
+    scale = np.sqrt((centred**2).sum(axis=0) / count)
     varies = scale > 1e-9 * (1 + np.abs(centre))
 
     def z(values: Matrix) -> Matrix:
         deviations = (values[:, varies] - centre[varies]) / scale[varies]
         return np.asarray(np.clip(np.nan_to_num(deviations, nan=0.0), -MAX_DEVIATIONS, MAX_DEVIATIONS))
 
-    return Block(z(learned), z(held_out))
+    return Block(z(train), z(held_out))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class RidgeModel:
     """A ridge on some blocks and an intercept; targets are columns, of mean about 0 and standard deviation about 1."""
 
     directions: Matrix  # shape (n, r); V of G = I - V V', which maps targets to residuals
-    cross: Matrix  # shape (m, n); sum over blocks of held-out times learned columns, over the strength
+    cross: Matrix  # shape (m, n); sum over blocks of held-out times train columns, over the strength
     groups: Sequence[Indices] | None  # runs held out together in choosing strengths; None: each by itself
 
     @classmethod
@@ -69,10 +69,10 @@ class RidgeModel:
         cls, blocks: Sequence[Block], strengths: Sequence[float], groups: Sequence[Indices] | None = None
     ) -> "RidgeModel":
         """Return the ridge on the blocks whose strength is finite."""
-        n, m = len(blocks[0].learned), len(blocks[0].held_out)
+        n, m = len(blocks[0].train), len(blocks[0].held_out)
         used = [(Block(np.ones((n, 1)), np.ones((m, 1))), INTERCEPT_STRENGTH)]
         used += [(block, s) for block, s in zip(blocks, strengths, strict=True) if np.isfinite(s)]
-        Z = np.hstack([block.learned / np.sqrt(s) for block, s in used])
+        Z = np.hstack([block.train / np.sqrt(s) for block, s in used])
         held_out = np.hstack([block.held_out / np.sqrt(s) for block, s in used])
         return cls(_directions(Z), held_out @ Z.T, groups)
 
@@ -89,22 +89,22 @@ class RidgeModel:
 
         Returns the strengths, shape (b,), infinite where the ridge errs least without the block, and the predictions.
         """
-        nothing = np.zeros((len(residuals), 1)), np.zeros(1)
-        best, predicted = self._held_out_errors(residuals, *nothing), self.prediction(residuals)
+        best = self._held_out_errors(residuals, np.zeros((len(residuals), 1)), np.zeros(1))
+        predicted = self.prediction(residuals)
         strengths = np.full(residuals.shape[1], np.inf)
-        if not block.learned.shape[1]:
+        if not block.train.shape[1]:
             return strengths, predicted
-        left = block.learned - self.directions @ (self.directions.T @ block.learned)
-        size, rotation = eigh(block.learned.T @ left, check_finite=False)
-        W, u = left @ rotation, rotation.T @ (block.learned.T @ residuals)
+        unexplained = block.train - self.directions @ (self.directions.T @ block.train)
+        size, rotation = eigh(block.train.T @ unexplained, check_finite=False)
+        W, u = unexplained @ rotation, rotation.T @ (block.train.T @ residuals)
         for strength in STRENGTHS.tolist():
             weights = 1 / (strength + np.maximum(size, 0.0))
             changed = residuals - W @ (weights[:, None] * u)
             errors = self._held_out_errors(changed, W, weights)
             better = np.flatnonzero(errors < best)
             if len(better):
-                best[better], strengths[better], of = errors[better], strength, changed[:, better]
-                predicted[:, better] = self.cross @ of + block.held_out @ (block.learned.T @ of) / strength
+                best[better], strengths[better], r = errors[better], strength, changed[:, better]
+                predicted[:, better] = self.cross @ r + block.held_out @ (block.train.T @ r) / strength
         return strengths, predicted
 
     def _held_out_errors(self, residuals: Matrix, W: Matrix, weights: Vector) -> Vector:

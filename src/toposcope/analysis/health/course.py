@@ -8,14 +8,11 @@ import numpy as np
 from toposcope.logs.anomalies import last_place, row_noise
 from toposcope.typing import Steps, Vector
 
-MIN_ROWS = 16  # rows of a loss of which something is said about its course; half as many evaluations
-N_BLOCKS = 5  # blocks of a quarter of a run, whose means show the noise
+MIN_ROWS = 16  # of a loss whose course is judged; half as many evaluations
+N_BLOCKS = 5  # of a quarter of a run; their means show the noise
 MIN_FALL_ERRORS, MIN_RISE_ERRORS = 2.0, 5.0  # standard errors by which a loss must change to count as falling, rising
-MIN_RISE, MAX_STALL = 0.01, 0.005  # least relative rise, and the largest fall in half of a run that is none
-STALL_SHARES, STALL_ROWS = (
-    (0.15, 0.2, 0.3, 0.4, 0.5),
-    20,
-)  # last shares of the rows that may stand still, and their rows
+MIN_RISE, MAX_STALL = 0.01, 0.005  # relative: the least rise, and the largest fall in half of a run that is stalled
+STALL_SHARES, STALL_ROWS = (0.15, 0.2, 0.3, 0.4, 0.5), 20  # last shares of the rows that may stall; rows of a share
 MAX_STALL_SLOPE = 0.15  # of the slope before, from which on a loss falls
 START_ROWS, START_GAPS = 32, 3  # rows, and usual intervals before the first, of a log that begins with its run
 MIN_LEARNED_FALL = 0.03  # fall of ln(loss) since the start; the least of 490 sound runs at any cut was .038
@@ -52,30 +49,38 @@ class Course(NamedTuple):
 
 
 def course(steps: Steps, losses: Vector, min_rows: int = MIN_ROWS) -> Course | None:
-    """Return the course of a loss; None of too few rows, or of one that is not positive, and need not fall."""
+    """Return the course of a loss; None with too few rows, or of a loss that is not positive, which need not fall."""
     if len(losses) < min_rows or losses.min() <= 0:
         return None
     share = (steps - steps[0]) / max(int(steps[-1] - steps[0]), 1)
     before, after = losses[(share >= 0.25) & (share < 0.5)], losses[share >= 0.75]
     if min(len(before), len(after)) < 2:
         return None
-    (a, error_a), (b, error_b) = _level(before), _level(after)
-    half = (share >= 0.5) & (share < 0.75)
-    c, error_c = _level(losses[half]) if half.any() else (b, error_b)
-    middle = int(steps[int(np.argmax(share >= 0.5))])
-    ends = int(steps[0]), int(steps[-1])
-    rounded = _rounding(losses)
-    error, late_error = (max(math.hypot(each, error_b), rounded) for each in (error_a, error_c))
-    return Course(a, b, error, c - b, late_error, middle, len(losses), *ends)
+    third = losses[(share >= 0.5) & (share < 0.75)]
+    second_level, second_error = _mean_and_error(before)
+    last_level, last_error = _mean_and_error(after)
+    third_level, third_error = _mean_and_error(third) if len(third) else (last_level, last_error)
+    rounding = _rounding_error(losses)
+    return Course(
+        before=second_level,
+        after=last_level,
+        error=max(math.hypot(second_error, last_error), rounding),
+        late_fall=third_level - last_level,
+        late_error=max(math.hypot(third_error, last_error), rounding),
+        middle=int(steps[int(np.argmax(share >= 0.5))]),
+        n=len(losses),
+        first=int(steps[0]),
+        last=int(steps[-1]),
+    )
 
 
 def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> int | None:
-    """Return the step since which a loss that fell stands still; None if it falls, or noise would hide that it does.
+    """Return the step since which a loss that fell is stalled; None if it falls, or noise would hide that it does.
 
     Its slope against the logarithm of the step is compared with that of an equally long part before.
     """
     known = steps > 0
-    rounded = _rounding(losses) / float(losses[-1])
+    rounding = _rounding_error(losses) / float(losses[-1])
     x, y = np.log(steps[known]), np.log(np.maximum(losses[known], 1e-300))
     for share in STALL_SHARES:
         n = round(share * len(x))
@@ -84,27 +89,25 @@ def stalled_since(steps: Steps, losses: Vector, min_rows: int = STALL_ROWS) -> i
         late, error = _slope(x[-n:], y[-n:])
         early, _ = _slope(x[-2 * n : -n], y[-2 * n : -n])
         span = float(x[-1] - x[-n])
-        if max(-late, 0) + 2 * error < MAX_STALL_SLOPE * -early and 2 * max(error * span, rounded) < MAX_STALL:
+        if max(-late, 0) + 2 * error < MAX_STALL_SLOPE * -early and 2 * max(error * span, rounding) < MAX_STALL:
             return int(steps[known][-n])
     return None
 
 
 def fall_since_start(steps: Steps, losses: Vector) -> float | None:
-    """Return the most that ln(loss) may have fallen from the first quarter to the last; None if its start is missing.
-
-    A log that begins later, or a short one, may hold no more of a fall than that.
-    """
+    """Return the largest possible fall of ln(loss) from the first quarter to the last; None if the start is missing."""
     if len(losses) < START_ROWS or steps[0] > START_GAPS * float(np.median(np.diff(steps))):
         return None
     y, n = np.log(losses), len(losses) // 4
-    (a, error_a), (b, error_b) = _level(y[:n]), _level(y[-n:])
+    (first, first_error), (last, last_error) = _mean_and_error(y[:n]), _mean_and_error(y[-n:])
     noise = row_noise(y)
     early = float(np.median(y[:5])) - MIN_FALL_ERRORS * noise / math.sqrt(5)  # a steep fall is over in a few rows
-    return max(a + MIN_FALL_ERRORS * max(math.hypot(error_a, error_b), noise * math.sqrt(2 / n)), early) - b
+    error = max(math.hypot(first_error, last_error), noise * math.sqrt(2 / n))
+    return max(first + MIN_FALL_ERRORS * error, early) - last
 
 
-def _rounding(losses: Vector) -> float:
-    """Return the standard error of losses by the last decimal place that they are written with."""
+def _rounding_error(losses: Vector) -> float:
+    """Return the standard error by the last decimal place that losses are written with."""
     return last_place(losses) / math.sqrt(12) if np.ptp(losses) else 0.0
 
 
@@ -115,15 +118,15 @@ def _slope(x: Vector, y: Vector) -> tuple[float, float]:
     centred = x - x.mean()
     size = float(centred @ centred)
     slope = float(centred @ y) / size
-    rest = y - y.mean() - slope * centred
-    return slope, math.sqrt(float(rest @ rest) / (n - 2) / size)
+    residuals = y - y.mean() - slope * centred
+    return slope, math.sqrt(float(residuals @ residuals) / (n - 2) / size)
 
 
-def _level(values: Vector) -> tuple[float, float]:
-    """Return the mean of values, and its standard error by the means of blocks around their trend."""
+def _mean_and_error(values: Vector) -> tuple[float, float]:
+    """Return the mean, and its standard error by the means of blocks around their trend."""
     n = min(N_BLOCKS, len(values))
     blocks = np.array([block.mean() for block in np.array_split(values, n)])
     places = np.arange(n) - (n - 1) / 2
     slope = places @ blocks / (places @ places) if n > 2 else 0.0
-    rest = blocks - blocks.mean() - slope * places
-    return float(values.mean()), math.hypot(*rest.tolist()) / math.sqrt((n - 2 if n > 2 else 1) * n)
+    residuals = blocks - blocks.mean() - slope * places
+    return float(values.mean()), math.hypot(*residuals.tolist()) / math.sqrt((n - 2 if n > 2 else 1) * n)

@@ -28,7 +28,7 @@ MAX_REST = 0.25  # share of a rise that may be left of one that is over
 RETURNED = 0.6  # share of what was learned that is lost where a run is back at its start
 MIN_LEARNED = 0.15  # fall of ln(loss) before that, for a start to be told from noise
 ABOVE_START = 0.15  # by which ln(loss) may exceed its first level there
-STRETCH, PLANNED_STRETCH, STRETCH_ROWS = 0.1, 0.06, 20
+RECENT_SHARE, RECENT_PLANNED_SHARE, MIN_RECENT_ROWS = 0.1, 0.06, 20
 """A rise that is over still stands for this share of the rows so far, or of the planned ones, at least for so many."""
 
 
@@ -67,7 +67,7 @@ class Levels(NamedTuple):
 
         `n_planned` is the number of rows of the whole run, as far as that is known.
         """
-        stretch = max(STRETCH * self.n, PLANNED_STRETCH * n_planned, min(STRETCH_ROWS, self.n / 4))
+        stretch = max(RECENT_SHARE * self.n, RECENT_PLANNED_SHARE * n_planned, min(MIN_RECENT_ROWS, self.n / 4))
         recent = self.n - (rise.row + rise.n_rows) < stretch
         return not rise.is_back or rise.from_start or recent or rise.is_large
 

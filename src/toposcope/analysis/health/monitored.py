@@ -24,12 +24,12 @@ from toposcope.wording import capitalised, counted, duration, examples, sentence
 
 ALERT_WORDS = {"loss spike": SPIKED, "loss step": STEPPED_UP, "learning rate jump": OFF_SCHEDULE}
 """Words of a run with such an alert; with one on a layer that learns no more it is another, else "Look at this"."""
-STRETCH, STRETCH_ROWS = 0.1, 20
-"""An alert on something that may pass stands for this share of the steps so far, at least for so many rows."""
+# an alert on something that may pass is current for this share of the steps so far, at least for so many rows
+RECENT_SHARE, MIN_RECENT_ROWS = 0.1, 20
 STOPPING = {name for name, check in CHECKS.items() if check.stops}
-MIN_LOOKS = 3  # looks at the layers that a tick rests on
+MIN_LOOKS = 3  # looks at the layers before all is said to be well
+# a run is silent after this time, and so many times the usual time between two rows, as an evaluation takes a few
 MIN_SILENT_SECONDS, SILENT_ROWS = 120.0, 5
-"""A run is silent after this time, and this many times the usual time between two rows; an evaluation takes a few."""
 
 
 def monitored_checks(run: Run) -> Iterator[Check]:
@@ -40,27 +40,28 @@ def monitored_checks(run: Run) -> Iterator[Check]:
     yield from _layers(run, watched)
     yield from _forecasts(watched.forecasts)
     if watched.n_examined:
-        found = counted(watched.n_faults, "fault") if watched.n_faults else "sound"
-        text = f"{counted(watched.n_examined, 'saved checkpoint')} examined, {found}"
+        outcome = counted(watched.n_faults, "fault") if watched.n_faults else "sound"
+        text = f"{counted(watched.n_examined, 'saved checkpoint')} examined, {outcome}"
         yield Check(BAD if watched.n_faults else GOOD, text, ALERTED, looks=watched.n_examined)
 
 
 def _alerts(run: Run, watched: Watched) -> Iterator[Check]:
-    """Yield every kind of alert once: bad while one of its alerts stands."""
+    """Yield every kind of alert once: bad while one of its alerts is current."""
     kinds = dict[str, list[Mapping[str, Any]]]()
     for alert in watched.alerts:
         kinds.setdefault(alert["check"], []).append(alert)
     steps = (run.training or run.validation or ByStep(run.steps, run.loss)).steps
     interval = (run.last_seen - int(steps[0])) / max(1, len(steps) - 1)
-    since = run.last_seen - max(STRETCH * run.last_seen, STRETCH_ROWS * interval)
+    since = run.last_seen - max(RECENT_SHARE * run.last_seen, MIN_RECENT_ROWS * interval)
     for name, alerts in kinds.items():
         check = CHECKS.get(name)
-        stands = check is None or not check.passes or alerts[0]["step"] >= since
+        is_current = check is None or not check.passes or alerts[0]["step"] >= since
         word = NOT_LEARNING if check is not None and check.stops else ALERT_WORDS.get(name, ALERTED)
         times = f"{len(alerts)} times, the last " if len(alerts) > 1 else ""
         place = f" of {alerts[0]['place']}" if alerts[0]["place"] else ""
         text = f"{capitalised(name)} {times}at step {alerts[0]['step']:,}{place}"
-        yield Check(BAD if stands else OPEN, text if stands else f"{text}; over", word, sentence(alerts[0]["message"]))
+        mark, text = (BAD, text) if is_current else (OPEN, f"{text}; over")
+        yield Check(mark, text, word, sentence(alerts[0]["message"]))
 
 
 def _layers(run: Run, watched: Watched) -> Iterator[Check]:
@@ -76,7 +77,7 @@ def _layers(run: Run, watched: Watched) -> Iterator[Check]:
         names = examples(layers.idle)
         text = f"{len(layers.idle)} of {layers.n_layers} layers do not change: {names}; {when}"
         yield check(BAD if layers.n_looks >= MIN_LOOKS else OPEN, text, NOT_LEARNING)
-    elif run.last_seen - layers.last > STRETCH * run.last_seen:
+    elif run.last_seen - layers.last > RECENT_SHARE * run.last_seen:
         yield check(OPEN, f"Layers not looked at since step {layers.last:,}")
     elif layers.n_looks >= MIN_LOOKS and not {a["check"] for a in watched.alerts} & STOPPING:
         learn = "learn" if layers.n_updated == layers.n_layers else "have a gradient"
@@ -84,15 +85,15 @@ def _layers(run: Run, watched: Watched) -> Iterator[Check]:
 
 
 def _forecasts(forecasts: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
-    """Yield whether the forecasts of the last one's target agree with each other."""
+    """Yield whether the earlier forecasts of the same target agree with the last one."""
     last = forecasts[-1] if forecasts else None
     earlier = [f for f in forecasts[:-1] if last is not None and f["target"] == last["target"]]
     if last is None or not earlier:
         return
-    n, inside = len(earlier), sum(f["low"] <= last["loss"] <= f["high"] for f in earlier)
-    which = "the earlier forecast" if n == 1 else f"{inside} of {n} earlier forecasts"
-    text = f"The forecast is steady: {which} held the present one" if inside else f"The forecast left {which}"
-    yield Check(GOOD if 2 * inside >= n else OPEN, text, looks=n)
+    n, n_held = len(earlier), sum(f["low"] <= last["loss"] <= f["high"] for f in earlier)
+    which = "the earlier forecast" if n == 1 else f"{n_held} of {n} earlier forecasts"
+    text = f"The forecast is steady: {which} held the present one" if n_held else f"The forecast left {which}"
+    yield Check(GOOD if 2 * n_held >= n else OPEN, text, looks=n)
 
 
 def silence(run: Run, now: float) -> str:

@@ -26,12 +26,10 @@ if TYPE_CHECKING:
     from toposcope.typing import Indices
 
 # Fixed, never the free memory, so that every machine gives the same bytes.
-# of planes: bytes of the activations, and of the weights, of all points that go through the model together; parts of a
-# plane, so that several threads have their share (not by their number, so that no bit depends on it); weights of a
-# model that is copied for each thread, as PyTorch shares out the operations of a larger one
-CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33
-WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32
-MIN_CHUNKS, MAX_COPIED_BYTES = 16, 1 << 28
+CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33  # of the activations of the points that go through the model at once
+WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32  # and of their weights
+MIN_CHUNKS = 16  # so that several threads have their share; not by their number, so that no bit depends on it
+MAX_COPIED_BYTES = 1 << 28  # of a model copied for each thread; PyTorch shares out the operations of a larger one
 
 
 @dataclass(frozen=True, eq=False)
