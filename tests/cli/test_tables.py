@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from toposcope.cli import toposcope
-from toposcope.cli.output import MAX_DRAWN_ROWS, print_table
+from toposcope.cli.output import MAX_FRAMED_ROWS, print_table
 from toposcope.cli.progress_bars import progress_bars
 
 LAYER = "base_model.model.transformer.h.10.attn.c_attn.lora_A.default.weight"
@@ -55,10 +55,10 @@ def test_no_word_is_cut(
 
 def test_a_long_table_is_in_plain_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    print_table(("layer", "n"), [(f"layer {i}", i) for i in range(MAX_DRAWN_ROWS + 1)], "many")
+    print_table(("layer", "n"), [(f"layer {i}", i) for i in range(MAX_FRAMED_ROWS + 1)], "many")
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["many", "layer       n", "layer 0     0"]
-    assert len(lines) == MAX_DRAWN_ROWS + 3
+    assert len(lines) == MAX_FRAMED_ROWS + 3
 
 
 @pytest.mark.parametrize(

@@ -149,11 +149,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _Test:
-    """A test of every row: where it holds, where it is not defined, and why not; elsewhere it fails."""
+    """A test of every row: where it holds, and where it is not defined for which reason; elsewhere it fails."""
 
     holds: Flags
-    undefined: Flags
-    gap: Gap | list[Gap]
+    undefined: dict[Gap, Flags]
 
 
 class _Rows:
@@ -181,14 +180,14 @@ class _Rows:
         few, constant = self.columns["n"] < MIN_CHECKPOINTS, ~self.known("rho")
         tests = (self._given_step(), self._given_all(), self._given_scale(), self._changes(), self._others())
         holds = np.all([test.holds for test in tests], axis=0)
-        fails = np.any([~test.holds & ~test.undefined for test in tests], axis=0)
+        fails = np.any([~test.holds & ~np.any([*test.undefined.values()], axis=0) for test in tests], axis=0)
         verdicts = np.select(
             [few, constant, holds, ~fails, self._trend()], [UNDETERMINED, CONSTANT, BEYOND, UNDETERMINED, TREND], NONE
         )
-        first = np.select([few, *(test.undefined for test in tests)], range(len(tests) + 1), 0)
-        gaps = [FEW, *(test.gap for test in tests)]
+        gaps, where = zip((FEW, few), *(item for test in tests for item in test.undefined.items()), strict=True)
+        first = np.select(where, range(len(gaps)), 0)
         missing = [gaps[k] if verdict == UNDETERMINED else None for k, verdict in zip(first, verdicts, strict=True)]
-        return verdicts.tolist(), [gap[i] if isinstance(gap, list) else gap for i, gap in enumerate(missing)]
+        return verdicts.tolist(), missing
 
     def _changes_hold(self) -> Flags:
         return self.significant("p_differences_adjusted", "rho_differences_given_step") & self.significant(
@@ -200,27 +199,27 @@ class _Rows:
         by_step = self.significant("p_given_step_adjusted", "rho_given_step")
         holds = np.where(self.by_changes, self._changes_hold(), by_step)
         undefined = ~holds & (self.by_changes | ~self.known("p_given_step"))
-        perfect = np.where(self.ordered_as("rho_step"), LOSS, FEATURE)
-        return _Test(holds, undefined, np.where(self.by_changes, perfect, DEPENDENT).tolist())
+        by_changes, by_loss = undefined & self.by_changes, self.ordered_as("rho_step")
+        gaps = {LOSS: by_changes & by_loss, FEATURE: by_changes & ~by_loss, DEPENDENT: undefined & ~self.by_changes}
+        return _Test(holds, gaps)
 
     def _given_all(self) -> _Test:
         """Test what is left given all covariates. A feature that they determine fails; the loss must not be so."""
         holds = self.by_changes | self.significant("p_given_all_adjusted", "rho_given_all")
         determined = ~self.known("rho_given_all") & self.ordered_as(*(f"rho_{name}" for name in PARTIALLED))
         dependent = self.known("rho_given_all") & ~self.known("p_given_all")
-        gaps = np.where(determined, COVARIATE, DEPENDENT).tolist()
-        return _Test(holds, ~holds & (determined | dependent), gaps)
+        return _Test(holds, {COVARIATE: ~holds & determined, DEPENDENT: ~holds & dependent})
 
     def _given_scale(self) -> _Test:
         """Test features of hidden states given their scale; others have none."""
         holds = ~self.known("n_scale") | self.significant("p_given_scale_adjusted", "rho_given_scale")
         rare = ~(self.columns["n_scale"] >= MIN_CHECKPOINTS)
         without_p = self.known("rho_given_scale") & ~self.known("p_given_scale")
-        return _Test(holds, ~holds & (self.by_changes | rare | without_p), SCALE)
+        return _Test(holds, {SCALE: ~holds & (self.by_changes | rare | without_p)})
 
     def _changes(self) -> _Test:
         holds = self.by_changes | self.significant("p_differences_adjusted", "rho_differences_given_step")
-        return _Test(holds, ~holds & ~self.known("p_differences_given_step"), CHANGES)
+        return _Test(holds, {CHANGES: ~holds & ~self.known("p_differences_given_step")})
 
     def _others(self) -> _Test:
         def chosen(given_step: str, changes: str) -> Vector:
@@ -231,7 +230,7 @@ class _Rows:
         p = chosen("p_pairing", "p_pairing_differences")
         holds = (share <= LEVEL) & (p <= LEVEL) & (n_others + 1 >= MIN_RUNS)
         comparable = np.isfinite(p) & (n_others + 1 >= MIN_RUNS) & ~(self.by_changes & ~self._changes_hold())
-        return _Test(holds, ~holds & ~comparable, RUNS)
+        return _Test(holds, {RUNS: ~holds & ~comparable})
 
     def _trend(self) -> Flags:
         """Return where the plain correlation holds for dependent checkpoints (item 2)."""

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 MAX_ERRORS_SHOWN = 10
 TABLE_WIDTH = 200  # characters in a line of a table that goes to a file or another program, if its words fit
-MAX_DRAWN_ROWS, MAX_PADDED, MIN_PROSE = 2000, 60, 20
-"""Rows of a table with a frame; characters to which a column of a longer one is padded, and that sentences get."""
+MAX_FRAMED_ROWS = 2000  # of a table with a frame
+MAX_PADDED_WIDTH = 60  # to which a column of a longer table is padded
+MIN_PROSE_WIDTH = 20  # of a column of sentences
 REMOTE = ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
 DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 
@@ -36,20 +37,22 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
     """
     cells = [tuple(f"{v:.6g}" if isinstance(v, float) else "" if v is None else str(v) for v in row) for row in rows]
     by_column = list(zip(columns, *cells, strict=True))
-    natural = [max(map(_length, column)) for column in by_column]
-    least = [max(_longest_word(name), *(min(_length(c), max(_longest_word(c), MIN_PROSE)) for c in column), 0)
-             for name, *column in by_column]  # fmt: skip
+    full_widths = [max(map(_length, column)) for column in by_column]
+    min_widths = [
+        max(_longest_word(name), *(min(_length(c), max(_longest_word(c), MIN_PROSE_WIDTH)) for c in column), 0)
+        for name, *column in by_column
+    ]
     # without a terminal a table may be wider than most screens
-    width = shutil.get_terminal_size((0, 0)).columns or max(TABLE_WIDTH, _framed(least))
+    width = shutil.get_terminal_size((0, 0)).columns or max(TABLE_WIDTH, _table_width(min_widths))
     _print_wrapped(title, width)
-    if len(cells) > MAX_DRAWN_ROWS and _framed(least) <= width:
-        widths = [min(each, MAX_PADDED) for each in natural]
+    if len(cells) > MAX_FRAMED_ROWS and _table_width(min_widths) <= width:
+        padded = [min(each, MAX_PADDED_WIDTH) for each in full_widths]
         for row in (columns, *cells):
-            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
-    elif blocks := _blocks(cells, least, width):
-        for block in blocks:
-            widths = _widths([least[i] for i in block], [natural[i] for i in block], width)
-            _draw([columns[i] for i in block], [[row[i] for i in block] for row in cells], widths)
+            click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, padded, strict=True)).rstrip())
+    elif groups := _column_groups(cells, min_widths, width):
+        for group in groups:
+            widths = _fitted([min_widths[i] for i in group], [full_widths[i] for i in group], width)
+            _print_framed([columns[i] for i in group], [[row[i] for i in group] for row in cells], widths)
     else:
         for row in cells:
             for i, (name, cell) in enumerate(zip(columns, row, strict=True)):
@@ -57,30 +60,30 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title:
                     _print_wrapped(f"{name}: {cell}", width, indent="  " if i else "")
 
 
-def _framed(widths: Sequence[int]) -> int:
+def _table_width(widths: Sequence[int]) -> int:
     """Return the width of a table with these columns and the lines between them."""
     return sum(widths) + 3 * len(widths) + 1
 
 
-def _blocks(cells: Sequence[Sequence[str]], least: Sequence[int], width: int) -> list[list[int]]:
-    """Return the columns of each table into which a wide one is cut, those that name a row first; none without room.
+def _column_groups(cells: Sequence[Sequence[str]], min_widths: Sequence[int], width: int) -> list[list[int]]:
+    """Return the columns of each table into which a wide one is cut, each with those that name a row; none if too wide.
 
-    Sentences are not cut off from what they are about.
+    A table with sentences is not cut: they stay with what they are about.
     """
-    everything = list(range(len(least)))
-    if _framed(least) <= width:
-        return [everything]
-    if max(least[1:], default=0) >= MIN_PROSE:
+    places = list(range(len(min_widths)))
+    if _table_width(min_widths) <= width:
+        return [places]
+    if max(min_widths[1:], default=0) >= MIN_PROSE_WIDTH:
         return []
-    n_names = next((n for n in everything if len({row[:n] for row in cells}) == len(cells)), len(least))
-    names = everything[:n_names]
-    blocks = [list(names)]
-    for column in everything[n_names:]:
-        if len(blocks[-1]) > n_names and _framed([least[i] for i in (*blocks[-1], column)]) > width:
-            blocks.append(list(names))
-        blocks[-1].append(column)
-    fits = all(_framed([least[i] for i in block]) <= width for block in blocks)
-    return blocks if fits and names and len(blocks[0]) > n_names else []
+    n_names = next((n for n in places if len({row[:n] for row in cells}) == len(cells)), len(places))
+    names = places[:n_names]
+    groups = [list(names)]
+    for column in places[n_names:]:
+        if len(groups[-1]) > n_names and _table_width([min_widths[i] for i in (*groups[-1], column)]) > width:
+            groups.append(list(names))
+        groups[-1].append(column)
+    fits = all(_table_width([min_widths[i] for i in group]) <= width for group in groups)
+    return groups if fits and names and len(groups[0]) > n_names else []
 
 
 def _length(text: str) -> int:
@@ -94,21 +97,21 @@ def _longest_word(text: str) -> int:
     return max(map(_length, text.split()), default=0)
 
 
-def _widths(least: Sequence[int], natural: Sequence[int], width: int) -> list[int]:
-    """Return the widths of columns: their natural ones, of which the widest give way to their longest word at least."""
-    widths = list(natural)
-    while _framed(widths) > width:
-        widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=widths.__getitem__)
+def _fitted(min_widths: Sequence[int], full_widths: Sequence[int], width: int) -> list[int]:
+    """Narrow the widest columns, to their longest word at most, until the table fits."""
+    widths = list(full_widths)
+    while _table_width(widths) > width:
+        widest = max((i for i in range(len(widths)) if widths[i] > min_widths[i]), key=widths.__getitem__)
         widths[widest] -= 1
     return widths
 
 
-def _draw(columns: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
+def _print_framed(columns: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int]) -> None:
     from rich.console import Console
     from rich.table import Column, Table
 
     # Names come from files of the user: brackets in them are not markup. Without styles there is nothing to turn off.
-    console = Console(width=_framed(widths), color_system=None, markup=False, emoji=False)
+    console = Console(width=_table_width(widths), color_system=None, markup=False, emoji=False)
     table = Table(*(Column(name, width=width) for name, width in zip(columns, widths, strict=True)))
     for row in cells:
         table.add_row(*row)
@@ -164,7 +167,7 @@ def print_lines(lines: Iterable[object]) -> None:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Print what is to be known next to an answer, on standard error."""
+    """Print notes on an answer, on standard error."""
     for note in notes:
         click.echo(f"note: {note}", err=True)
 

@@ -35,7 +35,7 @@ from toposcope.wording import examples
 if TYPE_CHECKING:
     from toposcope.logs import LogTable
 
-MAX_BESIDE = 5  # models beside a series that are compared with its steps
+MAX_COMPARED = 5  # models next to a series that are compared with its steps
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
 
 def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progress = silent) -> Diagnosis:
-    """Find out whether a series of checkpoints is what it claims to be.
+    """Examine whether a series of checkpoints is what it claims to be.
 
     The rules are in ``docs/doctor.md``.
 
@@ -122,7 +122,6 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
         findings = [*diagnose(summaries, None, progress), Finding("log", "note", (), "", str(error))]
     n_tensors = sum(len(summary.tensors) for summary in summaries)
     n_faults = sum(finding.severity == "fault" for finding in findings)
-    beside = models_beside(places_beside(opened), summaries, deep=deep)
     too_few = f"the path of the weights is not judged: that takes {MIN_HISTORY} checkpoints"
     return Diagnosis(
         *(opened.spec, deep, len(summaries), n_tensors, n_faults, len(findings) - n_faults, findings),
@@ -131,7 +130,7 @@ def doctor(series: Series | str | Path, *, deep: bool = False, progress: Progres
             [
                 *([too_few] if deep and len(summaries) < MIN_HISTORY else ()),
                 *opened.notes,
-                *beside,
+                *models_beside(places_beside(opened), summaries, deep=deep),
                 *remarks_of(summaries),
             ]
         ),
@@ -158,37 +157,37 @@ def places_beside(series: Series) -> dict[str, Path]:
     if not isinstance(series.source, LocalSource):
         return {}
     folders = {series.source.path, *(c.source.path.parent for c in series if isinstance(c.source, LocalSource))}
-    found = {}
+    models = {}
     for part in series.ignored:
         places = [folder / part for folder in folders if (folder / part).exists()]
         if len(places) == 1 and not is_other(part):
-            found[part] = places[0].parent if part.endswith(".json") else places[0]  # an index stands for its shards
-    return found
+            models[part] = places[0].parent if part.endswith(".json") else places[0]  # an index stands for its shards
+    return models
 
 
 def models_beside(places: Mapping[str, Path], summaries: Sequence[CheckpointSummary], *, deep: bool) -> Iterator[str]:
-    """Say of which step the models next to a series are, one of each kind of name first, and which are not read."""
-    of = {_values(summary, deep): summary.step for summary in summaries if summary.tensors}
+    """Yield of which step the models next to a series are, one of each kind of name first, and which are not read."""
+    step_of = {_values(summary, deep): summary.step for summary in summaries if summary.tensors}
     in_order = sorted(
         (k, part not in WHOLE_OR_INDEX, part) for parts in alike([*places]) for k, part in enumerate(parts)
     )
     compared = {}
-    for *_, part in in_order[:MAX_BESIDE]:
-        beside = summarise(Checkpoint(places[part], 0), deep=deep)
-        if beside.tensors and not beside.error:
-            compared[part] = of.get(_values(beside, deep))
+    for *_, part in in_order[:MAX_COMPARED]:
+        other = summarise(Checkpoint(places[part], 0), deep=deep)
+        if other.tensors and not other.error:
+            compared[part] = step_of.get(_values(other, deep))
     last = summaries[-1].step if summaries else None  # of a series that cannot be read
     for step in dict.fromkeys(compared.values()):
-        named = [part for part, other in compared.items() if other == step]
+        named = [part for part, its_step in compared.items() if its_step == step]
         whose = "none of these steps" if step is None else f"step {step}, not of the last, {last}"
-        holds = f"{examples(named, MAX_BESIDE)} {'holds' if len(named) == 1 else 'hold'} the weights of"
+        holds = f"{examples(named, MAX_COMPARED)} {'holds' if len(named) == 1 else 'hold'} the weights of"
         yield f"{holds} {'the last step' if step == last else whose}"
-    if rest := [name_alike(names) for names in alike([part for part in places if part not in compared])]:
-        yield f"not compared with the steps: {examples(rest, MAX_BESIDE)}"
+    if unread := [name_alike(names) for names in alike([part for part in places if part not in compared])]:
+        yield f"not compared with the steps: {examples(unread, MAX_COMPARED)}"
 
 
 def _values(summary: CheckpointSummary, deep: bool) -> tuple[object, ...]:
-    """Return what tells the weights of one checkpoint from those of another, whatever the tensors are called."""
+    """Return a key that equal weights share, whatever the tensors are called."""
     return tuple(sorted((t.shape, t.content_hash if deep else t.spot) for t in summary.tensors.values()))
 
 
@@ -222,38 +221,23 @@ def diagnose(
     if not summaries:
         return []
     whole = list(duplicates.whole_duplicates(summaries, log))
-    excluded = _steps_with_foreign_weights(summaries, whole)
-    unchanged = duplicates.unchanged_tensors(summaries, excluded)
+    foreign = _steps_with_foreign_weights(summaries, whole)
+    final = {step for f in whole if f.check == "final weights" for step in f.steps}
+    unchanged = duplicates.unchanged_tensors(summaries, foreign)
     plan = Plan([summary for summary in summaries if not summary.error])
     outliers = values.outlying_values(plan)
-    excluded_of = {name: set(steps) for name, steps in unchanged.final.items()}
-    for name, steps_of in unchanged.stale.items():
-        excluded_of.setdefault(name, set()).update(steps_of)
-    for name, step in outliers:
-        excluded_of.setdefault(name, set()).add(step)
     others = other_models(summaries)
-    begun = list(initialisation.initialisation(summaries, excluded))
-    off_the_path = excluded | {0} if begun else excluded
-    misplaced = list(discontinuity.discontinuities(plan.whole, off_the_path, excluded_of, progress))
-    # Copies may stand still, leap or decay along a line, but do not turn back.
-    misplaced += [
-        msgspec.structs.replace(finding, message=f"in other models of the files {finding.message}")
-        for finding in (discontinuity.discontinuities(Plan(others).whole, {0}, {}) if others else ())
-        if finding.check == "order" or "off the path" in finding.message
-    ]
-    stated = [
-        *counters.counter_findings(summaries),
-        *foreign_log.log_findings(summaries, log),
-    ]
+    initial = list(initialisation.initialisation(summaries, foreign))
+    recorded = [*counters.counter_findings(summaries), *foreign_log.log_findings(summaries, log)]
+    path = _path_findings(plan, others, foreign | ({0} if initial else set()), unchanged, outliers, progress)
+    dead = list(values.dead(summaries))
     # Where counters show that checkpoints lie in each other's place, that explains all but their values.
-    moved = {step for f in stated if f.check == "order" for step in f.steps}
-    stated = [f for f in stated if f.check == "order" or not moved.issuperset(f.steps or (None,))]
-    misplaced = [f for f in misplaced if not moved.issuperset(f.steps)]
-    dead = [f for f in values.dead(summaries) if not moved.issuperset(f.steps)]
-    final = {step for f in whole if f.check == "final weights" for step in f.steps}
+    moved = {step for f in recorded if f.check == "order" for step in f.steps}
+    recorded = [f for f in recorded if f.check == "order" or not moved.issuperset(f.steps or (None,))]
+    path, dead = ([f for f in found if not moved.issuperset(f.steps)] for found in (path, dead))
     findings = [
         *values.unreadable(summaries),
-        *stated,
+        *recorded,
         *moments.state_findings(summaries),
         *step_grid.missing_and_extra([summary.step for summary in summaries]),
         *layouts(plan),
@@ -267,23 +251,51 @@ def diagnose(
         *values.outlier_findings(outliers, summaries),
         *values.rounded(summaries),
         *whole,
-        *duplicates.partial_duplicates(summaries, excluded | final, unchanged),
-        *misplaced,
+        *duplicates.partial_duplicates(summaries, foreign | final, unchanged),
+        *path,
+        *(initial if 0 not in final | moved else ()),
     ]
-    if 0 not in final | moved:
-        findings += begun
-    # Leaps and weights that shrink where parts of the same matrices become zero on purpose.
-    pruned = [f for f in findings if f.message.endswith(rows.AS_BY_PRUNING)]
-    shrinking = [f for f in findings if f.check in ("leap", "break", "scaled")]
-    by_pruning = [
-        f for f in shrinking for p in pruned if set(f.steps) <= set(p.steps) and (not p.layer or p.layer == f.layer)
-    ]
-    findings = [f for f in findings if f not in by_pruning]
+    findings = _without_pruning(findings)
     for step in plan.changes:  # what else begins with a change of plan belongs to it
         absorbed = plan.absorbed(step, findings)
         findings = [f for f in findings if f not in absorbed]
         findings.append(plan.finding(step, [f.message for f in absorbed]))
     return sorted(merged(findings), key=lambda f: (f.severity, f.steps, f.check, f.layer))
+
+
+def _path_findings(
+    plan: Plan,
+    others: Sequence[CheckpointSummary],
+    excluded: set[int],
+    unchanged: duplicates.Unchanged,
+    outliers: Iterable[tuple[str, int]],
+    progress: Progress,
+) -> list[Finding]:
+    """Find checkpoints off the path of the weights, and where it breaks, without tensors that are wrong otherwise."""
+    excluded_of = {name: set(steps) for name, steps in unchanged.final.items()}
+    for name, stale in unchanged.stale.items():
+        excluded_of.setdefault(name, set()).update(stale)
+    for name, step in outliers:
+        excluded_of.setdefault(name, set()).add(step)
+    findings = list(discontinuity.discontinuities(plan.whole, excluded, excluded_of, progress))
+    # Copies may stand still, leap or decay along a line, but do not turn back.
+    return findings + [
+        msgspec.structs.replace(finding, message=f"in other models of the files {finding.message}")
+        for finding in (discontinuity.discontinuities(Plan(others).whole, {0}, {}) if others else ())
+        if finding.check == "order" or "off the path" in finding.message
+    ]
+
+
+def _without_pruning(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without leaps and weights that shrink where parts of the same matrices are pruned."""
+    pruned = [f for f in findings if f.message.endswith(rows.AS_BY_PRUNING)]
+
+    def is_pruning(f: Finding) -> bool:
+        return f.check in ("leap", "break", "scaled") and any(
+            set(f.steps) <= set(p.steps) and (not p.layer or p.layer == f.layer) for p in pruned
+        )
+
+    return [f for f in findings if not is_pruning(f)]
 
 
 def _steps_with_foreign_weights(summaries: Sequence[CheckpointSummary], whole: Iterable[Finding]) -> set[int]:

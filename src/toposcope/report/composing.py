@@ -128,24 +128,24 @@ class Page(Generic[MaterialType]):
         vega : bool
             Whether the page needs Vega itself.
         """
-        pictures: dict[str, list[Picture]] = {"": [], **{part.anchor: [] for part in self._sections}}
+        pictures: dict[str, list[Picture]] = {part.anchor: [] for part in self._sections}
+        first_pictures: dict[str, Picture] = {}
         sections: list[Section | None] = []
 
-        def charts() -> Iterator[Chart]:
+        def draw_charts_then_write_sections() -> Iterator[Chart]:
+            # As one generator, so that other processes render a chart while this one draws the next or writes.
             for anchor, chart in self.charts():
                 pictures[anchor].append(Picture(chart))
                 yield chart
             with debug_mode(False):
-                top = list(first(self.data))
-            pictures[""] += map(Picture, top)
-            yield from top
+                first_pictures.update((chart.name, Picture(chart)) for chart in first(self.data))
+            yield from (picture.chart for picture in first_pictures.values())
             for part in self._sections:
                 blocks = part.blocks(self.data, pictures[part.anchor])
                 title, finding = part.title_of(self.data), part.finding(self.data)
                 sections.append(section(part.anchor, title, *blocks, finding=finding))
             meanwhile(self.data)
 
-        rendered = render_all(charts(), kinds, engine or rendering_engine(), vega=vega)
+        rendered = render_all(draw_charts_then_write_sections(), kinds, engine or rendering_engine(), vega=vega)
         shown = [part for part in sections if part is not None]
-        first_pictures = {picture.name: picture for picture in pictures[""]}
         return Composed(self.summary(), shown, self.tables(), rendered, first_pictures)
