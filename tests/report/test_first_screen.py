@@ -193,7 +193,7 @@ def test_the_table_has_a_verdict_for_each_quantity() -> None:
     assert words[STEP] == ("", "", "")
     h0, step = (next(row for row in table.rows if row.name == name) for name in ("H0 total", STEP))
     assert [cell.rho for cell in h0.cells] == [cell.rho for cell in step.cells]
-    assert all(cell.left == "–" for cell in h0.cells)
+    assert all(cell.partial == "–" for cell in h0.cells)
     assert all(" to " in cell.range for cell in h0.cells)
 
 

@@ -190,11 +190,11 @@ def test_what_is_defined_for_some_runs_only_says_for_how_many() -> None:
     assert table is not None
     row = table.rows[0]
     some = dataclasses.replace(
-        row, cells=tuple(dataclasses.replace(c, left=x) for c, x in zip(row.cells, ("–", "−0.16", "–"), strict=True))
+        row, cells=tuple(dataclasses.replace(c, partial=x) for c, x in zip(row.cells, ("–", "−0.16", "–"), strict=True))
     )
-    none = dataclasses.replace(row, cells=tuple(dataclasses.replace(c, left="–") for c in row.cells))
-    assert (some.left, none.left) == ("−0.16 (1 of 3 runs)", "not defined")
-    assert not dataclasses.replace(table, rows=(none,)).has_left
+    none = dataclasses.replace(row, cells=tuple(dataclasses.replace(c, partial="–") for c in row.cells))
+    assert (some.partials, none.partials) == ("−0.16 (1 of 3 runs)", "not defined")
+    assert not dataclasses.replace(table, rows=(none,)).has_partials
 
 
 def test_a_rounding_error_is_zero_next_to_its_neighbours_alone() -> None:

@@ -79,7 +79,8 @@ def training_lines(
     altair.LayerChart
     """
     rows = rows.filter(pl.col("value").is_finite())
-    low, high = _limits(rows.get_column("value").to_numpy())
+    values = rows.get_column("value").to_numpy()
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     scale = _scale(low, high, log=may_be_log and low > 0 and high > MIN_LOG_RATIO * low)
     encoded: dict[str, Any] = {
         "x": step_axis(rows),
@@ -158,10 +159,6 @@ def run_colour(runs: Sequence[str], *, legend: bool = False) -> alt.Color:
 
 def _n_lines(rows: pl.DataFrame) -> int:
     return rows.get_column("run").n_unique()
-
-
-def _limits(values: Vector) -> tuple[float, float]:
-    return (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
 
 
 def _scale(low: float, high: float, *, log: bool) -> alt.Scale:

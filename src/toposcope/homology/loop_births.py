@@ -84,7 +84,7 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     from toposcope.kernels.relative_neighbours import (
         COSINE,
         EUCLIDEAN,
-        WHOLE,
+        INTEGER,
         Graph,
         Measured,
         edge_lengths,
@@ -97,10 +97,10 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     if not isinstance(sphere, Euclidean):
         return None
     order = _from_centre(sphere)
-    points, kind, whole = sphere.points[order], EUCLIDEAN if sphere is cloud else COSINE, np.empty((0, 0))
-    if isinstance(cloud, Directions) and cloud.whole is not None:
-        kind, whole = WHOLE, cloud.whole[order]
-    measured = Measured(points, kind, whole)
+    points, kind, integers = sphere.points[order], EUCLIDEAN if sphere is cloud else COSINE, np.empty((0, 0))
+    if isinstance(cloud, Directions) and cloud.integers is not None:
+        kind, integers = INTEGER, cloud.integers[order]
+    measured = Measured(points, kind, integers)
     edges = _empty_lunes(measured)
     if edges is None:
         return None
@@ -111,7 +111,7 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     places = np.argsort(codes)
     joins, births = joins_and_births(Graph(measured, edges, lengths, codes[places], places))
     tree = lengths[joins]
-    if kind != WHOLE:
+    if kind != INTEGER:
         tree = np.sqrt(np.sort(squared_distances(points, edges[joins])))  # as the tree's own algorithms measure them
     tree = sphere.unscaled(np.concatenate([np.zeros(cloud.shape[0] - len(points)), tree]))
     return tree**2 / 2 if kind == COSINE else tree, sphere.unscaled(np.repeat(lengths, births))

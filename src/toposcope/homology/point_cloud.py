@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # With fewer points or coordinates Prim's algorithm is quicker (benchmarks/point_clouds.py); no result depends on it.
 MIN_BORUVKA_POINTS, MIN_BORUVKA_COORDINATES = 1000, 40_000
-MAX_LEAST_ENTRY = 128  # up to this least entry, rows of whole numbers are recognised, whatever they were multiplied by
+MAX_LEAST_ENTRY = 128  # up to this least entry, integer rows are recognised, whatever they were multiplied by
 
 Metric = Literal["euclidean", "cosine", "precomputed"]
 
@@ -259,7 +259,7 @@ class Directions:
     """
 
     sphere: Euclidean  # the points divided by their norms
-    whole: Matrix | None  # shape (n, d); as of `_whole_rows`: then distances are equal where the angles are
+    integers: Matrix | None  # shape (n, d); as of `_integer_rows`: then distances are equal where the angles are
 
     @classmethod
     def of(cls, points: Matrix, name: str) -> "Directions":
@@ -271,9 +271,9 @@ class Directions:
                 f"{name}: {int((largest == 0).sum())} of {len(points)} points are zero, shape {points.shape}; they "
                 "have no direction to take the cosine of, leave them out"
             )
-        whole = _whole_rows(points)
-        unit = points / largest[:, None] if whole is None else whole
-        return cls(Euclidean(unit / np.linalg.norm(unit, axis=1)[:, None], 0, name), whole)
+        integers = _integer_rows(points)
+        unit = points / largest[:, None] if integers is None else integers
+        return cls(Euclidean(unit / np.linalg.norm(unit, axis=1)[:, None], 0, name), integers)
 
     distance_bytes: ClassVar[int] = 0
 
@@ -283,42 +283,42 @@ class Directions:
         return self.sphere.shape
 
     def tree(self) -> tuple[Vector, str]:
-        """Take the tree of the chords, as the distance grows with the chord; of whole numbers, of their distances."""
-        if self.whole is None:
+        """Take the tree of the chords, as the distance grows with the chord; of integers, of their distances."""
+        if self.integers is None:
             chords, engine = self.sphere.tree()
             return chords**2 / 2, engine
-        lengths, _, engine = self._whole_tree(self.whole)
+        lengths, _, engine = self._integer_tree(self.integers)
         return np.sort(lengths), engine
 
     def tree_edges(self) -> Indices:
-        """Take those of the chords; of whole numbers, of their distances."""
-        if self.whole is None:
+        """Take those of the chords; of integers, of their distances."""
+        if self.integers is None:
             return self.sphere.tree_edges()
-        lengths, ends, _ = self._whole_tree(self.whole)
+        lengths, ends, _ = self._integer_tree(self.integers)
         return ends[np.argsort(lengths, kind="stable")]
 
-    def _whole_tree(self, whole: Matrix) -> tuple[Vector, Indices, str]:
+    def _integer_tree(self, integers: Matrix) -> tuple[Vector, Indices, str]:
+        from toposcope.kernels.integer_cosines import boruvka_integer_tree, integer_tree
         from toposcope.kernels.pairwise import repeats
-        from toposcope.kernels.whole_cosines import boruvka_whole_tree, whole_tree
 
-        repeated, tree, engine = repeats(whole), None, "boruvka"
-        distinct = np.delete(np.arange(len(whole)), repeated[:, 1])
+        repeated, tree, engine = repeats(integers), None, "boruvka"
+        distinct = np.delete(np.arange(len(integers)), repeated[:, 1])
         if is_large(self.shape):
-            tree = boruvka_whole_tree(whole[distinct], self.sphere.points[distinct])
+            tree = boruvka_integer_tree(integers[distinct], self.sphere.points[distinct])
         if tree is None:
-            tree, engine = whole_tree(whole[distinct]), "prim" if self.shape[1] > 1 else "sort"
+            tree, engine = integer_tree(integers[distinct]), "prim" if self.shape[1] > 1 else "sort"
         lengths, ends = tree
         return np.concatenate([np.zeros(len(repeated)), lengths]), np.concatenate([repeated, distinct[ends]]), engine
 
     def distances(self, chosen: Indices) -> Matrix:
-        """Compute them from chords, or of whole numbers."""
-        if self.whole is None:
+        """Compute them from chords, or of integers."""
+        if self.integers is None:
             return self.sphere.distances(chosen) ** 2 / 2
-        from toposcope.kernels.whole_cosines import whole_lengths
+        from toposcope.kernels.integer_cosines import integer_distances
 
-        rows = self.whole[chosen]
+        rows = self.integers[chosen]
         dots = rows @ rows.T
-        whole_lengths(dots, dots.diagonal().copy())
+        integer_distances(dots, dots.diagonal().copy())
         return dots
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
@@ -345,49 +345,49 @@ def outlasts_rounding(pairs: Matrix, cloud: Cloud) -> NDArray[np.bool_]:
     """
     directions = cloud.points if isinstance(cloud, Distances) else cloud
     tolerance: Any = 0.0
-    if isinstance(directions, Directions) and directions.whole is None:
+    if isinstance(directions, Directions) and directions.integers is None:
         unit, d, deaths = np.finfo(np.float64).eps / 2, directions.shape[1], pairs[:, 1]
         tolerance = 2 * unit * ((2 * d + 16) * deaths + 8 * np.sqrt(2 * deaths) + (d + 16) ** 2 * unit)
     lasting: NDArray[np.bool_] = pairs[:, 1] - pairs[:, 0] > tolerance
     return lasting
 
 
-def _whole_rows(points: Matrix) -> Matrix | None:
-    """Return rows of whole numbers without common factor, of the same directions to rounding; None if one has none.
+def _integer_rows(points: Matrix) -> Matrix | None:
+    """Return integer rows without common factor, of the same directions to rounding; None if one has none.
 
-    Of a row, up to 27 bits are whole numbers; else multiples of its least entry are, or are so to 4 units in the last
+    Of a row, up to 27 bits are integers; else multiples of its least entry are, or are so to 4 units in the last
     place. Squared norms are at most `MAX_SQUARED_NORM`.
     """
-    from toposcope.kernels.whole_cosines import MAX_SQUARED_NORM
+    from toposcope.kernels.integer_cosines import MAX_SQUARED_NORM
 
     rows = np.empty_like(points)
     for begin, end in pairwise([0, *range(1, len(points), 1024), len(points)]):  # most clouds end at the first row
         part, size = points[begin:end], np.abs(points[begin:end])
         least = size.min(axis=1, where=size > 0, initial=np.inf)
-        whole = np.ldexp(part, 27 - np.frexp(size.max(axis=1))[1][:, None])
-        rest = np.flatnonzero((whole != np.rint(whole)).any(axis=1))
+        integers = np.ldexp(part, 27 - np.frexp(size.max(axis=1))[1][:, None])
+        rest = np.flatnonzero((integers != np.rint(integers)).any(axis=1))
         factors = np.arange(1.0, MAX_LEAST_ENTRY + 1)
         # Most clouds end here: some entries of one row fit no factor.
-        if len(rest) and not _whole_multiples(size[rest[:1], :64], least[rest[:1]], factors[:, None])[1].any():
+        if len(rest) and not _integer_multiples(size[rest[:1], :64], least[rest[:1]], factors[:, None])[1].any():
             return None
         for factor in factors.tolist():
             if not len(rest):
                 break
-            nearest, fits = _whole_multiples(size[rest], least[rest], factor)
-            whole[rest[fits]] = np.copysign(nearest[fits], part[rest[fits]])
+            nearest, fits = _integer_multiples(size[rest], least[rest], factor)
+            integers[rest[fits]] = np.copysign(nearest[fits], part[rest[fits]])
             rest = rest[~fits]
         if len(rest):
             return None
-        whole /= np.gcd.reduce(whole.astype(np.int64), axis=1)[:, None]
-        if (whole**2).sum(axis=1).max() > MAX_SQUARED_NORM:
+        integers /= np.gcd.reduce(integers.astype(np.int64), axis=1)[:, None]
+        if (integers**2).sum(axis=1).max() > MAX_SQUARED_NORM:
             return None
-        rows[begin:end] = whole
+        rows[begin:end] = integers
     return rows
 
 
-def _whole_multiples(rows: Matrix, least: Vector, factor: Any) -> tuple[Matrix, NDArray[np.bool_]]:
-    """Return multiples of rows over their least entries, rounded, and which are whole to 4 units in the last place."""
-    from toposcope.kernels.whole_cosines import MAX_SQUARED_NORM
+def _integer_multiples(rows: Matrix, least: Vector, factor: Any) -> tuple[Matrix, NDArray[np.bool_]]:
+    """Return multiples of rows over their least entries, rounded, and which are integers to 4 last places."""
+    from toposcope.kernels.integer_cosines import MAX_SQUARED_NORM
 
     with np.errstate(over="ignore"):
         multiple = rows / least[:, None] * factor

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,9 +12,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_array
 from toposcope.homology.diagram import Diagram
 from toposcope.typing import Indices, Vector
-
-if TYPE_CHECKING:
-    pass
 
 # Clockwise from the north-west: consecutive cells touch, and bit k of a set of cells stands for cell k.
 _RING = ((-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1))
@@ -88,12 +85,10 @@ class Branches(NamedTuple):
     """The branches of a merge tree, by the elder rule."""
 
     minima: Indices  # shape (n,); vertices
-    # shape (n,); values of the minima, and of the saddles at which the branches join another; infinite for those that
-    # never do
-    births: Vector
-    # shape (n,); values of the minima, and of the saddles at which the branches join another; infinite for those that
-    # never do
-    deaths: Vector
+    births: Vector  # shape (n,); values of the minima
+    deaths: (
+        Vector  # shape (n,); values of the saddles at which the branches join another; infinite for those that never do
+    )
     # shape (n,); the branch that each one joins, which is born no later and joins another no earlier; -1 for none
     parents: Indices
 

@@ -70,14 +70,15 @@ def _by_rules(
     vectors = {history.name for history in histories if not history.is_matrix}
     reported = set()
     rules: Sequence[Callable[[Sequence[History]], Iterable[Suspect]]] = (
-        *(
-            copied,
-            straight,
-            partial(find_swaps, counts=counts),
-            partial(_off_path, longest=1),
-            _off_path,
-        ),
-        *(scaled, _broken, replaced, _leapt),
+        copied,
+        straight,
+        partial(find_swaps, counts=counts),
+        partial(_off_path, longest=1),
+        _off_path,
+        scaled,
+        _broken,
+        replaced,
+        _leapt,
     )
     for done, rule in enumerate(rules, start=1):
         progress("compare", done - 1, len(rules))
@@ -124,12 +125,11 @@ def _off_path(histories: Sequence[History], longest: int = MAX_STRETCH) -> list[
     for steps, names in sorted(layers.items()):
         found = [(known[name].is_matrix, _evidence(known[name], steps)) for name in names]
         # Vectors, which have few directions to go, turn together where a run does: the surest of them counts.
-        evidence = sum(of for is_matrix, of in found if is_matrix) + max((of for m, of in found if not m), default=0)
+        evidence = sum(e for is_matrix, e in found if is_matrix) + max((e for m, e in found if not m), default=0)
         if convincing(evidence, all_places(histories)):
-            further = (
-                f"{_times(float(np.median(ratios[steps])))} further from the neighbours than these from each other"
-            )
-            reason = f"{steps_text(steps)} {'is' if len(steps) == 1 else 'are'} off the path: {further}"
+            times, are = _times(float(np.median(ratios[steps]))), "is" if len(steps) == 1 else "are"
+            further = f"{times} further from the neighbours than these from each other"
+            reason = f"{steps_text(steps)} {are} off the path: {further}"
             suspects.append(Suspect(steps, names, "off path", reason))
     return suspects
 

@@ -33,7 +33,7 @@ def find_swaps(histories: Sequence[History], counts: Mapping[str, Mapping[int, i
             break
         for (a, b), names, reason in swaps:
             histories = [_swapped_back(h, a, b) if h.name in names else h for h in histories]
-            gains = {name: of for name, of in gains.items() if name not in names}
+            gains = {name: pairs for name, pairs in gains.items() if name not in names}
             suspects.append(Suspect((a, b), names, "order", reason))
     return suspects
 
@@ -51,8 +51,8 @@ def _best_swaps(
 ) -> list[tuple[tuple[int, int], list[str], str]]:
     """Return the swaps that shorten the path the most, with the tensors that agree and the reason."""
     votes: dict[tuple[int, int], dict[str, float]] = defaultdict(dict)
-    for name, of_pairs in gains.items():
-        for pair, ratio in of_pairs:
+    for name, pairs in gains.items():
+        for pair, ratio in pairs:
             votes[pair][name] = ratio
     matrices = {history.name: history for history in histories if history.is_matrix}
     place = {step: k for k, step in enumerate(every)}
@@ -64,7 +64,9 @@ def _best_swaps(
             continue
         moving = [name for name, history in matrices.items() if name in ratios or _moves_past(history, *pair)]
         most = 2 * len(ratios) > len(moving)
-        in_order = any(a < b for of in counts.values() if (a := of.get(pair[0])) is not None and (b := of.get(pair[1])))
+        in_order = any(
+            a < b for count in counts.values() if (a := count.get(pair[0])) is not None and (b := count.get(pair[1]))
+        )
         enough = max(MIN_AGREEING, MIN_BROKEN_SHARE * len(moving))
         if not most and (in_order or len(ratios) < enough):
             continue

@@ -74,14 +74,14 @@ def training_state(checkpoint: Checkpoint, *, deep: bool) -> TrainingState:
         state.logged = trainer_log(checkpoint.files[TRAINER_STATE])
     weights = of_weights(checkpoint.files)
     for name, file in sorted(checkpoint.files.items()):
-        of_state = is_other(name) and _STATES.search(name) is not None
-        if name.endswith(TORCH) and (of_state or (name in weights and len(weights) == 1)):
+        is_state = is_other(name) and _STATES.search(name) is not None
+        if name.endswith(TORCH) and (is_state or (name in weights and len(weights) == 1)):
             try:
-                if deep and of_state:
+                if deep and is_state:
                     torch_file.check(file, only_weights=False)
                 _read(file, state, deep=deep)
             except CheckpointError as error:
-                if not of_state:
+                if not is_state:
                     raise
                 state.error, state.kind = str(error), error.kind
     return state
@@ -95,7 +95,7 @@ def _read(file: StoredFile, state: TrainingState, *, deep: bool) -> None:
     scheduled = []
     for fields in _dictionaries(content):
         if "param_groups" in fields:
-            _of_optimizer(saved, fields, state, deep=deep)
+            _read_optimizer(saved, fields, state, deep=deep)
         elif "last_epoch" in fields and {"_step_count", "base_lrs", "_last_lr"} & fields.keys():
             steps = _number(saved, fields["last_epoch"])
             if steps is not None and steps >= 0:
@@ -122,7 +122,7 @@ def _dictionaries(content: Any, depth: int = MAX_DEPTH) -> Iterator[Mapping[Any,
                 yield from _dictionaries(value, depth - 1)
 
 
-def _of_optimizer(saved: Opened, fields: Mapping[Any, Any], state: TrainingState, *, deep: bool) -> None:
+def _read_optimizer(saved: Opened, fields: Mapping[Any, Any], state: TrainingState, *, deep: bool) -> None:
     groups = [fields_of(group) or {} for group in _listed(fields["param_groups"])]
     for rate in (_number(saved, group.get("lr")) for group in groups):
         if rate is not None:
@@ -133,32 +133,15 @@ def _of_optimizer(saved: Opened, fields: Mapping[Any, Any], state: TrainingState
     # A second optimizer, such as Muon's next to AdamW, has parameters of the same numbers.
     state.optimizers += 1
     which = "of parameter" if state.optimizers == 1 else f"of optimizer {state.optimizers}'s parameter"
-    moments = {
-        f"{name} {which} {key}": moment
-        for key, of_parameter in parameters.items()
-        for name, moment in _tensors(of_parameter)
+    shapes = {
+        f"{name} {which} {key}": shape_of(moment)
+        for key, moments in parameters.items()
+        for name, moment in _tensors(moments)
     }
-    state.shapes = _shared((*state.shapes.items(), *((place, shape_of(m)) for place, m in moments.items())))
-    if deep and moments:
-        digest = hashlib.sha256(state.digest.encode())
-        few = {*list(parameters)[:: max(1, len(parameters) // N_SQUARES)][:N_SQUARES]}
-        for key, of_parameter in parameters.items():
-            values = {}
-            for name, moment in _tensors(of_parameter):
-                place = f"{name} {which} {key}"
-                if moment.dtype.startswith(("float", "bfloat")) and "float8" not in moment.dtype:
-                    read = _read_moment(saved, moment, place, state)
-                    digest.update(read.tobytes())
-                    if moment.dtype in EXACT:
-                        values[name] = read
-            if key in few and values and {*of_parameter} <= _ADAM | _OTHERS:
-                step = _number(saved, of_parameter.get("step")) or 0.0
-                kept = _shares_kept(groups, step)
-                for name, read in values.items():
-                    if 0 < kept.get(name, 0.0) <= 1:
-                        state.squares[f"{name} {which} {key}"] = kept[name], read.tobytes()
-        state.digest = digest.hexdigest()
-    keys = [key for key, of_parameter in parameters.items() if "step" in of_parameter]
+    state.shapes = _shared((*state.shapes.items(), *shapes.items()))
+    if deep and shapes:
+        _read_moments(saved, parameters, which, groups, state)
+    keys = [key for key, moments in parameters.items() if "step" in moments]
     chosen = {keys[k] for k in np.linspace(0, len(keys) - 1, N_STEPS).astype(int)} if keys else ()
     known = [step for step in (_number(saved, parameters[key]["step"]) for key in chosen) if step is not None]
     if known and all(math.isfinite(step) and step >= 0 for step in known):
@@ -167,13 +150,39 @@ def _of_optimizer(saved: Opened, fields: Mapping[Any, Any], state: TrainingState
         state.wrong.append(f"a step of {min(known):g}")
 
 
+def _read_moments(
+    saved: Opened,
+    parameters: Mapping[Any, Mapping[Any, Any]],
+    which: str,
+    groups: Sequence[Mapping[Any, Any]],
+    state: TrainingState,
+) -> None:
+    """Add some values of all moments to the digest, and keep those of a few means of squares."""
+    digest = hashlib.sha256(state.digest.encode())
+    sampled = {*list(parameters)[:: max(1, len(parameters) // N_SQUARES)][:N_SQUARES]}
+    for key, moments in parameters.items():
+        exact = {}
+        for name, moment in _tensors(moments):
+            if moment.dtype.startswith(("float", "bfloat")) and "float8" not in moment.dtype:
+                values = _read_moment(saved, moment, f"{name} {which} {key}", state)
+                digest.update(values.tobytes())
+                if moment.dtype in EXACT:
+                    exact[name] = values
+        if key in sampled and exact and {*moments} <= _ADAM | _OTHERS:
+            shares = _shares_kept(groups, _number(saved, moments.get("step")) or 0.0)
+            for name, values in exact.items():
+                if 0 < shares.get(name, 0.0) <= 1:
+                    state.squares[f"{name} {which} {key}"] = shares[name], values.tobytes()
+    state.digest = digest.hexdigest()
+
+
 def _listed(value: Any) -> list[Any] | tuple[Any, ...]:
     return value if isinstance(value, list | tuple) else ()
 
 
-def _tensors(of_parameter: Mapping[Any, Any]) -> Iterator[tuple[str, StoredTensor]]:
+def _tensors(moments: Mapping[Any, Any]) -> Iterator[tuple[str, StoredTensor]]:
     """Yield the moments of a parameter, those in lists too, such as the preconditioners of Shampoo."""
-    for name, value in of_parameter.items():
+    for name, value in moments.items():
         parts = {f"{name}[{k}]": part for k, part in enumerate(_listed(value))} or {str(name): value}
         for part, moment in parts.items():
             if isinstance(moment, StoredTensor) and math.prod(moment.shape) > 1:
@@ -223,10 +232,10 @@ def _shares_kept(groups: Sequence[Mapping[Any, Any]], step: float) -> dict[str, 
     pairs = [pair for group in groups if len(pair := _listed(group.get("betas"))) == 2]
     betas = [pair[1] for pair in pairs if isinstance(pair[1], float) and 0 <= pair[1] < 1]
     power = max(numbers("decay_rate", "beta2_decay"), default=0.0)
-    of_adafactor = 1 - max(step, 1.0) ** power if power < 0 else 0.0
+    adafactor_share = 1 - max(step, 1.0) ** power if power < 0 else 0.0
     return {
-        **dict.fromkeys(_FACTORS, of_adafactor),
-        **dict.fromkeys(("exp_avg_sq", "exp_inf"), of_adafactor or min(betas, default=0.0)),
+        **dict.fromkeys(_FACTORS, adafactor_share),
+        **dict.fromkeys(("exp_avg_sq", "exp_inf"), adafactor_share or min(betas, default=0.0)),
         **dict.fromkeys(("square_avg", "acc_delta"), min(numbers("alpha", "rho"), default=0.0)),
         **dict.fromkeys(("sum", "max_exp_avg_sq"), 1.0),
     }

@@ -24,16 +24,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled
+from toposcope.kernels.integer_cosines import integer_distance
 from toposcope.kernels.pairwise import pair_distance
 from toposcope.kernels.prim import squared_distance
 from toposcope.kernels.sets import BitTree, Parents, empty_tree_inside, find, join, largest, toggle
-from toposcope.kernels.whole_cosines import whole_length
 from toposcope.typing import Indices, Matrix, Vector
 
 Bounds = NDArray[np.float32]
 
-EUCLIDEAN, COSINE, WHOLE = 0, 1, 2
-"""What edges are as long as: the distance of two points, half its square, or the cosine distance of whole numbers."""
+EUCLIDEAN, COSINE, INTEGER = 0, 1, 2
+"""What edges are as long as: the distance of two points, half its square, or the cosine distance of integers."""
 
 N_FIRST = 8  # pivots whose bounds of all points are compared; the others' only where these refute nothing
 TILE, RUN = 2048, 64  # bounds that are compared with every pivot while they are in the cache; and at once
@@ -50,15 +50,15 @@ class Measured(NamedTuple):
 
     points: Matrix  # shape (n, d)
     kind: int
-    # shape (n, d); rows of whole numbers of these directions, as of `whole_length`; without rows for the other kinds
-    whole: Matrix
+    # shape (n, d); integer rows of these directions, as of `integer_distance`; without rows for the other kinds
+    integers: Matrix
 
 
 @compiled
 def edge_length(cloud: Measured, a: int, b: int) -> float:
     """Return the length of an edge as it enters the filtration."""
-    if cloud.kind == WHOLE:
-        return whole_length(cloud.whole[a], cloud.whole[b])
+    if cloud.kind == INTEGER:
+        return integer_distance(cloud.integers[a], cloud.integers[b])
     length = pair_distance(cloud.points, a, b)
     return length**2 / 2 if cloud.kind == COSINE else length
 

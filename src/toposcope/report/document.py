@@ -129,7 +129,7 @@ class Cell:
 
     rho: str  # correlation with the loss; over many runs the median
     range: str  # its block bootstrap interval; over many runs the lowest and the highest rho
-    left: str  # partial correlation given all known covariates; over many runs the median
+    partial: str  # partial correlation given all known covariates; over many runs the median
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,9 @@ class HeadlineRow:
     verdicts: str  # the verdicts of all runs, in a line
 
     @property
-    def left(self) -> str:
-        """What is left given the covariates, run by run, and in how many runs that is defined where not in all."""
-        defined = [cell.left for cell in self.cells if cell.left != UNDEFINED]
+    def partials(self) -> str:
+        """The partial correlations, run by run, and in how many runs they are defined where not in all."""
+        defined = [cell.partial for cell in self.cells if cell.partial != UNDEFINED]
         if not defined:
             return "not defined" if self.verdict else ""
         where = "" if len(defined) == len(self.cells) else f" ({len(defined)} of {len(self.cells)} runs)"
@@ -161,9 +161,9 @@ class HeadlineTable:
     rows: tuple[HeadlineRow, ...]  # the last one is the training step itself
 
     @property
-    def has_left(self) -> bool:
-        """Whether anything is defined given the covariates."""
-        return any(cell.left != UNDEFINED for row in self.rows for cell in row.cells)
+    def has_partials(self) -> bool:
+        """Whether any partial correlation is defined."""
+        return any(cell.partial != UNDEFINED for row in self.rows for cell in row.cells)
 
 
 @dataclass(frozen=True, eq=False)

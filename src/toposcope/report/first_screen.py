@@ -1,7 +1,8 @@
 """What the page says before anything else: the verdict, one more sentence, what it rests on, and the main quantities.
 
 For each quantity and run the table has Spearman's rho with the loss, its interval that allows for dependent
-checkpoints, and what is left given all known covariates, which the verdict goes by (docs/methods/association.md).
+checkpoints, and the partial correlation given all known covariates, by which the verdict goes
+(docs/methods/association.md).
 """
 
 from collections import Counter
@@ -147,9 +148,9 @@ def _row(rows: pl.DataFrame, runs: Sequence[str]) -> HeadlineRow:
 def _cells(rows: pl.DataFrame, runs: Sequence[str]) -> tuple[Cell, ...]:
     """Write a quantity's numbers by run; over many runs their median and range."""
     if len(runs) > MAX_RUNS:
-        rho, left = (rows.get_column(name).to_numpy() for name in ("rho", "rho_given_all"))
-        left = left[np.isfinite(left)]
-        median = signed(float(np.median(left)), 2) if len(left) else UNDEFINED
+        rho, partial = (rows.get_column(name).to_numpy() for name in ("rho", "rho_given_all"))
+        partial = partial[np.isfinite(partial)]
+        median = signed(float(np.median(partial)), 2) if len(partial) else UNDEFINED
         return (Cell(signed(float(np.median(rho)), 2), interval(float(rho.min()), float(rho.max())), median),)
     by_run = {row["run"]: row for row in rows.iter_rows(named=True)}
     return tuple(_cell(by_run[run]) if run in by_run else Cell(UNDEFINED, UNDEFINED, UNDEFINED) for run in runs)

@@ -113,7 +113,8 @@ def gain_table(population: RunPopulation, workers: int = 1) -> pl.DataFrame:
         rows = pl.DataFrame(adjusted(of_target, len(names)), schema=SCHEMA)
         verdict, reason = decide(rows)
         tables.append(rows.with_columns(verdict=pl.lit(verdict), reason=pl.lit(reason)))
-    return pl.concat([pl.DataFrame(schema=SCHEMA), *tables, *(_untested(*each) for each in untested.items())])
+    undecided = [{"target": target, "verdict": UNDETERMINED, "reason": reason} for target, reason in untested.items()]
+    return pl.concat([*tables, pl.DataFrame(undecided, schema=SCHEMA)])
 
 
 def problems_of(population: RunPopulation) -> tuple[list[Problem], dict[str, str]]:
@@ -139,11 +140,6 @@ def _shortfall(problem: Problem) -> str:
     elif np.ptp(problem.values) == 0:
         return "it is the same in all runs"
     return ""
-
-
-def _untested(target: str, reason: str) -> pl.DataFrame:
-    row = dict.fromkeys(SCHEMA) | {"target": target, "verdict": UNDETERMINED, "reason": reason}
-    return pl.DataFrame([row], schema=SCHEMA)
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,17 +49,17 @@ class Axes:
     converged: bool = True  # whether the directions are what they are called: eigenvectors may not be
 
 
-def random_directions(point: Tensor, blocks: Mapping[str, Block], seed: int, *, count: int = 2) -> Tensor:
-    """Draw Gaussian directions, normalised filter by filter (Li et al. 2018, equation 1)."""
+def random_directions(point: Tensor, blocks: Mapping[str, Block], seed: int) -> Tensor:
+    """Draw two Gaussian directions, normalised filter by filter (Li et al. 2018, equation 1)."""
     import torch
 
-    directions = torch.zeros(count, len(point), dtype=point.dtype)
+    directions = torch.zeros(2, len(point), dtype=point.dtype)
     for name, block in blocks.items():
         filters = _filters(point, block)
-        if filters is None or filters.shape[1] < count:
+        if filters is None or filters.shape[1] < 2:
             continue
-        moved = _orthogonal(filters, np.random.default_rng(derive_seed(seed, "direction", name)), count)
-        parts = np.stack([part.T if block.transposed else part for part in moved]).reshape(count, -1)
+        pair = _orthogonal_pair(filters, np.random.default_rng(derive_seed(seed, "direction", name)))
+        parts = np.stack([part.T if block.transposed else part for part in pair]).reshape(2, -1)
         directions[:, block.start : block.stop] = torch.from_numpy(parts).to(point.dtype)
     if not directions.any(dim=1).all():
         raise ToposcopeError(
@@ -68,10 +68,10 @@ def random_directions(point: Tensor, blocks: Mapping[str, Block], seed: int, *, 
     return directions.to(point.device)
 
 
-def can_move(point: Tensor, blocks: Mapping[str, Block], count: int = 2) -> bool:
+def can_move(point: Tensor, blocks: Mapping[str, Block]) -> bool:
     """Return whether there is a filter that `random_directions` moves."""
     every = (_filters(point, block) for block in blocks.values())
-    return any(filters is not None and filters.shape[1] >= count and filters.any() for filters in every)
+    return any(filters is not None and filters.shape[1] >= 2 and filters.any() for filters in every)
 
 
 def _filters(point: Tensor, block: Block) -> Matrix | None:
@@ -82,17 +82,14 @@ def _filters(point: Tensor, block: Block) -> Matrix | None:
     return np.ascontiguousarray(weights.T) if block.transposed else weights.reshape(len(weights), -1)
 
 
-def _orthogonal(filters: Matrix, rng: np.random.Generator, count: int) -> list[Matrix]:
-    """Draw matrices whose rows have the lengths of `filters` and are orthogonal to the same row of the others."""
+def _orthogonal_pair(filters: Matrix, rng: np.random.Generator) -> tuple[Matrix, Matrix]:
+    """Draw two matrices whose rows have the lengths of `filters` and are orthogonal to the same row of the other."""
     lengths = np.linalg.norm(filters, axis=1, keepdims=True)
-    units: list[Matrix] = []
-    for _ in range(count):
-        drawn = rng.standard_normal(filters.shape)
-        for _ in range(2):  # once leaves rounding errors where the draws are nearly parallel
-            for unit in units:
-                drawn -= (drawn * unit).sum(axis=1, keepdims=True) * unit
-        units.append(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
-    return [unit * lengths for unit in units]
+    first, second = rng.standard_normal(filters.shape), rng.standard_normal(filters.shape)
+    first = first / np.linalg.norm(first, axis=1, keepdims=True)
+    for _ in range(2):  # once leaves rounding errors where the draws are nearly parallel
+        second -= (second * first).sum(axis=1, keepdims=True) * first
+    return first * lengths, second / np.linalg.norm(second, axis=1, keepdims=True) * lengths
 
 
 def eigenvector_directions(eigenvalues: Sequence[float], eigenvectors: Tensor) -> Tensor:
@@ -126,19 +123,19 @@ def hessian_directions(loss: SummedLoss, seed: int, progress: Progress = silent)
         return product(torch.from_numpy(vector).to(point)).cpu().numpy()
 
     dtype = np.float64 if point.dtype == torch.float64 else np.float32
-    found, _ = extreme_eigenpairs(
+    pairs, _ = extreme_eigenpairs(
         on_arrays, len(point), 2, 0, max_products=MAX_PRODUCTS, rng=np.random.default_rng(seed), dtype=dtype
     )
     progress("eigenvectors", MAX_PRODUCTS, MAX_PRODUCTS)
-    if len(found.values) < 2:
+    if len(pairs.values) < 2:
         raise ToposcopeError(
             f"directions: the two largest eigenvalues did not converge in {product.products} products; "
             "take random directions"
         )
-    vectors = found.vectors * np.sign(found.vectors[[0, 1], np.abs(found.vectors).argmax(axis=1)])[:, None]
-    values, residuals = found.values.tolist(), (found.residuals + product.error).tolist()
+    vectors = pairs.vectors * np.sign(pairs.vectors[[0, 1], np.abs(pairs.vectors).argmax(axis=1)])[:, None]
+    values, residuals = pairs.values.tolist(), (pairs.residuals + product.error).tolist()
     directions = eigenvector_directions(values, torch.from_numpy(vectors).to(point))
-    return Axes(directions, tuple(values), tuple(residuals), found.n_reliable >= 2)
+    return Axes(directions, tuple(values), tuple(residuals), pairs.n_reliable >= 2)
 
 
 def path_directions(point: Tensor, path: Sequence[Tensor]) -> tuple[Tensor, Matrix, float]:
@@ -271,8 +268,8 @@ def scattered_sample(
         raise ToposcopeError(f"plane: {n} scattered points; it needs at least {MIN_POINTS}")
     _check_spans(spans)
     rng = np.random.default_rng(derive_seed(seed, "points of a plane"))
-    drawn = qmc.LatinHypercube(2, seed=rng).random(n - 1) if how == "latin" else rng.random((n - 1, 2))
-    return Sample(np.concatenate([np.zeros((1, 2)), (2 * drawn - 1) * np.array(spans)]), None)
+    uniform = qmc.LatinHypercube(2, seed=rng).random(n - 1) if how == "latin" else rng.random((n - 1, 2))
+    return Sample(np.concatenate([np.zeros((1, 2)), (2 * uniform - 1) * np.array(spans)]), None)
 
 
 def _check_spans(spans: tuple[float, float]) -> None:

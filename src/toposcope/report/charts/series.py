@@ -168,9 +168,8 @@ def choose_runs(trajectories: Sequence[Trajectory], runs: pl.DataFrame, max_runs
         return list(trajectories), ""
     sizes = dict(runs.select("run", "n_parameters").iter_rows())
     ordered = sorted(trajectories, key=lambda t: sizes.get(t.run) or 0)
-    return [
-        ordered[i] for i in spread(len(ordered), max_runs)
-    ], f" {max_runs} of {len(trajectories)} runs are shown, by size."
+    shown = [ordered[i] for i in spread(len(ordered), max_runs)]
+    return shown, f" {max_runs} of {len(trajectories)} runs are shown, by size."
 
 
 def in_order(trajectory: Trajectory) -> list[str]:

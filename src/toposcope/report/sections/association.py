@@ -59,7 +59,8 @@ def association_heat_map(data: StudyData) -> Chart | None:
     """Draw rank correlations of the headline features, alone and given the covariates: a panel for each run."""
     rows = tables.measured(tables.primary(data)).filter(pl.col("group") == NETWORK)
     of_states = headlines_of(data.trajectories, CLOUD_STATISTICS)
-    names = {h.key: h.name for h in HEADLINES} | {h.key: _short(h) for h in of_states}
+    names = {h.key: h.name for h in HEADLINES}
+    names |= {h.key: f"{h.axis}, {'published' if h.feature.probe == PUBLISHED else 'hidden'}" for h in of_states}
     present = set(rows.get_column("feature"))
     names = {feature: name for feature, name in names.items() if feature in present}
     if not names:
@@ -77,10 +78,6 @@ def association_heat_map(data: StudyData) -> Chart | None:
     figure = _heat_map(cells, [t.run for t in shown], list(names.values()), list(columns.values()))
     alternative = f"Heat map of rank correlations with the loss, a row for each feature. {title}."
     return Chart("association", title, caption, alternative, figure)
-
-
-def _short(headline: Headline) -> str:
-    return f"{headline.axis}, {'published' if headline.feature.probe == PUBLISHED else 'hidden'}"
 
 
 def _cells(rows: pl.DataFrame, names: dict[str, str], columns: dict[str, str]) -> pl.DataFrame:
@@ -282,7 +279,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
             paragraph(
                 "The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."
             ),
-            _retitled(tables.short_table(batch), "association-batch", "Association with the loss of one batch"),
+            tables.short_table(batch, "association-batch", "Association with the loss of one batch"),
         )
         if len(batch)
         else None,
@@ -306,10 +303,6 @@ def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
             full,
         )
     ]
-
-
-def _retitled(content: Table | None, name: str, caption: str) -> Table | None:
-    return None if content is None else Table(name, caption, content.columns, content.rows, content.sortable)
 
 
 def _comparisons(frame: pl.DataFrame) -> list[Block | None]:

@@ -59,33 +59,28 @@ def step_heat_map(rows: pl.DataFrame, row: str, order: Sequence[str], title: str
 def _heat_map(
     data: StudyData, name: str, what: str, axis: str, change: Callable[[Trajectory, str], Vector | None]
 ) -> Chart | None:
-    changes = {
-        t.run: of_run
-        for t in data.trajectories
-        if (
-            of_run := {x: v for x in series.in_order(t) if (v := change(t, x)) is not None and np.isfinite(v).sum() > 1}
-        )
-    }
-    trajectories = [t for t in data.trajectories if t.run in changes]
+    def changes_of(t: Trajectory) -> dict[str, Vector]:
+        every = {layer: change(t, layer) for layer in series.in_order(t)}
+        return {layer: v for layer, v in every.items() if v is not None and np.isfinite(v).sum() > 1}
+
+    trajectories = [t for t in data.trajectories if changes_of(t)]
     if not trajectories:
         return None
     run = series.largest_run(trajectories, data.runs)
-    of_run = changes[run.run]
-    labels = dict(zip(of_run, series.short_names(list(of_run), run.roles), strict=True))
-    most = max(of_run, key=lambda layer: abs(of_run[layer][np.isfinite(of_run[layer])][-1]))
-    layers, columns = (
-        [list(of_run)[i] for i in series.spread(len(of_run), MAX_ROWS)],
-        series.spread(len(run.steps), MAX_COLUMNS),
-    )
+    changes = changes_of(run)
+    labels = dict(zip(changes, series.short_names(list(changes), run.roles), strict=True))
+    distances = {layer: abs(v[np.isfinite(v)][-1]) for layer, v in changes.items()}
+    most = max(distances, key=distances.__getitem__)
+    layers = [list(changes)[i] for i in series.spread(len(changes), MAX_ROWS)]
+    columns = series.spread(len(run.steps), MAX_COLUMNS)
     rows = pl.concat(
-        pl.DataFrame({"layer": labels[x], "step": run.steps[columns], "value": of_run[x][columns]}) for x in layers
+        pl.DataFrame({"layer": labels[x], "step": run.steps[columns], "value": changes[x][columns]}) for x in layers
     )
-    moved = abs(of_run[most][np.isfinite(of_run[most])][-1]) > 0
-    subject = f"{series.in_words(labels[most])} has moved most" if moved else "no layer has moved"
+    subject = f"{series.in_words(labels[most])} has moved most" if distances[most] > 0 else "no layer has moved"
     title = f"{what}: {subject} by the end of {run.run}"
-    cut = len(layers) < len(of_run) or len(columns) < len(run.steps)
-    left_out = f"; {len(layers)} of {len(of_run)} layers, {len(columns)} of {len(run.steps)} checkpoints" if cut else ""
-    caption = f"Change since the first checkpoint, layer by layer{left_out}. Crosses: not defined."
+    cut = len(layers) < len(changes) or len(columns) < len(run.steps)
+    shown = f"; {len(layers)} of {len(changes)} layers, {len(columns)} of {len(run.steps)} checkpoints" if cut else ""
+    caption = f"Change since the first checkpoint, layer by layer{shown}. Crosses: not defined."
     figure = step_heat_map(rows, "layer", [labels[x] for x in layers], axis, signed=True)
     return Chart(name, title, caption, f"Heat map of layer by training step. {title}.", figure)
 

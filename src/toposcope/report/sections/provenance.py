@@ -47,14 +47,13 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
         paragraph(f"To reproduce the {what} below as ", Code(files), " and run:"),
         Lines("\n".join(commands), "Commands"),
         *(
-            details(_declared(title, len(names)), Lines(each.to_toml(), "Declaration"))
+            details(
+                f"The declaration{f' of {title}' if len(names) > 1 else ''}, with every default written out",
+                Lines(each.to_toml(), "Declaration"),
+            )
             for title, each in declarations.items()
         ),
     )
-
-
-def _declared(title: str, n_studies: int) -> str:
-    return f"The declaration{f' of {title}' if n_studies > 1 else ''}, with every default written out"
 
 
 SECTION = ReportSection(anchor="provenance", title="Provenance", position=930, blocks=_blocks)

@@ -1,7 +1,7 @@
-"""Cosine distances of rows of whole numbers: equal where the angles are equal, and in the order of the angles.
+"""Cosine distances of integer rows: equal where the angles are equal, and in the order of the angles.
 
 The cosine of a and b is a.b / sqrt(|a|^2 |b|^2). As long as |a|^2 |b|^2 is at most 2^53, its square is a quotient of
-two whole numbers that float64 holds, and so is that of the sine: IEEE division rounds equal quotients equally, and all
+two integers that float64 holds, and so is that of the sine: IEEE division rounds equal quotients equally, and all
 that follows grows with them.
 
 Cost: O(d) a pair; that of all pairs is one product by BLAS, whose sums are exact in any order.
@@ -21,7 +21,7 @@ MAX_SQUARED_NORM = 2.0**26.5
 
 
 @compiled
-def _length(dot: float, norms: float) -> float:
+def _cosine_distance(dot: float, norms: float) -> float:
     """Return 1 - cos from a dot product and the product of two squared norms."""
     square = dot * dot
     if 2 * square <= norms:
@@ -41,21 +41,21 @@ def _dot(a: Vector, b: Vector) -> float:
 
 
 @compiled
-def whole_length(a: Vector, b: Vector) -> float:
-    """Return the cosine distance of two rows of whole numbers, each of squared norm at most `MAX_SQUARED_NORM`."""
-    return _length(_dot(a, b), _dot(a, a) * _dot(b, b))
+def integer_distance(a: Vector, b: Vector) -> float:
+    """Return the cosine distance of two integer rows, each of squared norm at most `MAX_SQUARED_NORM`."""
+    return _cosine_distance(_dot(a, b), _dot(a, a) * _dot(b, b))
 
 
 @compiled
-def whole_lengths(dots: Matrix, squared_norms: Vector) -> None:
+def integer_distances(dots: Matrix, squared_norms: Vector) -> None:
     """Replace dot products of all rows, shape (n, n), by the cosine distances."""
     for i in range(len(dots)):
         for j in range(len(dots)):
-            dots[i, j] = _length(dots[i, j], squared_norms[i] * squared_norms[j])
+            dots[i, j] = _cosine_distance(dots[i, j], squared_norms[i] * squared_norms[j])
 
 
 @compiled
-def whole_tree(rows: Matrix) -> tuple[Vector, Indices]:
+def integer_tree(rows: Matrix) -> tuple[Vector, Indices]:
     """Return the minimum spanning tree as `toposcope.kernels.prim.matrix_tree` does; O(n^2 d) time."""
     n = len(rows)
     lengths, ends = np.empty(n - 1), np.empty((n - 1, 2), np.int64)
@@ -72,7 +72,7 @@ def whole_tree(rows: Matrix) -> tuple[Vector, Indices]:
         closest = 0
         for o in range(n - 1 - k):
             other = outside[o]
-            length = _length(_dot(rows[added], rows[other]), squared_norms[added] * squared_norms[other])
+            length = _cosine_distance(_dot(rows[added], rows[other]), squared_norms[added] * squared_norms[other])
             if length < nearest[o]:
                 nearest[o], source[o] = length, added
             if nearest[o] < nearest[closest]:
@@ -82,15 +82,15 @@ def whole_tree(rows: Matrix) -> tuple[Vector, Indices]:
     return lengths, ends
 
 
-def boruvka_whole_tree(rows: Matrix, directions: Matrix) -> tuple[Vector, Indices] | None:
+def boruvka_integer_tree(rows: Matrix, directions: Matrix) -> tuple[Vector, Indices] | None:
     """Return the same by Boruvka's rounds on chords between directions; None as `boruvka_tree` does."""
-    searches = [partial(_remeasured, search, rows) for search in neighbour_searches(directions)]
+    searches = [partial(_with_exact_squares, search, rows) for search in neighbour_searches(directions)]
     tree = tree_by_searches(len(rows), searches, len(rows) // MIN_POINTS_PER_SEARCH)
     return None if tree is None else (tree.squares / 2, tree.ends)
 
 
-def _remeasured(search: Search, rows: Matrix, chosen: Indices, labels: Parents) -> Neighbours:
-    """Search, and measure the squares of the chords on whole rows: twice the distance."""
+def _with_exact_squares(search: Search, rows: Matrix, chosen: Indices, labels: Parents) -> Neighbours:
+    """Search, and measure the squares of the chords on integer rows: twice the distance."""
     found = search(chosen, labels)
     squares = _squares(rows, chosen, found.indices.astype(np.int64))
     order = np.argsort(squares, axis=1, kind="stable")
@@ -104,5 +104,5 @@ def _squares(rows: Matrix, chosen: Indices, others: Indices) -> Matrix:
     for r in range(len(chosen)):
         for k in range(others.shape[1]):
             if others[r, k] >= 0:
-                squares[r, k] = 2 * whole_length(rows[chosen[r]], rows[others[r, k]])
+                squares[r, k] = 2 * integer_distance(rows[chosen[r]], rows[others[r, k]])
     return squares
