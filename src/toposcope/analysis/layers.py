@@ -70,10 +70,10 @@ def reference_table(trajectories: Sequence[Trajectory]) -> pl.DataFrame:
     """
     floats = dict.fromkeys(("mean", "sd", "first", "last", "z_first", "z_last"), pl.Float64)
     schema = {**dict.fromkeys(("run", "layer", "role", "statistic", "ensemble"), pl.String), **floats}
-    return pl.DataFrame([row for t in trajectories for row in _of_run(t)], schema=schema, orient="row")
+    return pl.DataFrame([row for t in trajectories for row in _reference_rows(t)], schema=schema, orient="row")
 
 
-def _of_run(trajectory: Trajectory) -> Iterator[tuple[str | float, ...]]:
+def _reference_rows(trajectory: Trajectory) -> Iterator[tuple[str | float, ...]]:
     for layer, role in trajectory.roles.items():
         features = trajectory.layers[layer]
         random = {f.statistic: v for f, v in features.items() if f.probe == PROBE}

@@ -62,7 +62,7 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
     """Return `power` and `detectable` in each run of one of so many features, shape (r,)."""
     rng = np.random.default_rng(derive_seed(SEED, "planted", len(runs)))
     signals = [_residual(run) for run in runs]
-    noises = [_alike(signal, rng) for signal in signals]
+    noises = [_autoregressive(signal, rng) for signal in signals]
 
     def share_detected(*sizes: float) -> Matrix:
         planted = [
@@ -86,12 +86,12 @@ def _residual(run: AssociationTask) -> Vector:
     covariates = [(covariate - covariate.mean()) / np.ptp(covariate) for covariate in known if np.ptp(covariate) > 0]
     curve = chebvander(2 * time / time[-1] - 1, min(POWER_DEGREE, len(time) // CHECKPOINTS_PER_DEGREE))
     basis, _ = np.linalg.qr(np.column_stack([curve, *covariates]))
-    left = loss - basis @ (basis.T @ loss)
-    size = float(np.linalg.norm(left))
-    return left / size if size > MIN_RESIDUAL_SHARE * float(np.linalg.norm(loss)) else np.zeros(len(loss))
+    residual = loss - basis @ (basis.T @ loss)
+    size = float(np.linalg.norm(residual))
+    return residual / size if size > MIN_RESIDUAL_SHARE * float(np.linalg.norm(loss)) else np.zeros(len(loss))
 
 
-def _alike(signal: Vector, rng: np.random.Generator) -> Matrix:
+def _autoregressive(signal: Vector, rng: np.random.Generator) -> Matrix:
     """Return circular AR(1) series with the autocorrelation of a signal at lag 1, of length 1, shape (f, n)."""
     phi = np.clip(signal[1:] @ signal[:-1], -0.9, 0.9)
     spectrum = np.fft.rfft(rng.standard_normal((N_PLANTED, len(signal))))

@@ -54,7 +54,7 @@ def association_table(
     """
     grouped = len(trajectories) <= MAX_COMPARED
     designs: Designs = {}
-    blocks = [_of_block(runs, i, designs, grouped, progress) for i, runs in enumerate(_batches(trajectories))]
+    blocks = [_block_rows(runs, i, designs, grouped, progress) for i, runs in enumerate(_batches(trajectories))]
     return with_power(with_verdicts(pl.concat(blocks), method), [design for _, design in designs.values()])
 
 
@@ -69,7 +69,7 @@ Designs = dict[tuple[str, bytes, bytes, bytes], tuple[int, AssociationTask]]
 """The targets and covariates that rows are measured against, each once, and their numbers."""
 
 
-def _of_block(
+def _block_rows(
     trajectories: Sequence[Trajectory], block: int, designs: Designs, grouped: bool, progress: Progress
 ) -> pl.DataFrame:
     """Return the rows, without verdicts, of runs that are compared with each other."""
@@ -81,7 +81,7 @@ def _of_block(
     ]
     parts = []
     for done, (trajectory, group, target) in enumerate(tasks, start=1):
-        parts.append(_of_group(trajectory, group, target, trajectories, designs))
+        parts.append(_group_rows(trajectory, group, target, trajectories, designs))
         progress("association", done, len(tasks))
     table = pl.concat([pl.DataFrame(schema=SCHEMA), *(rows for rows, _ in parts)])
     given_step, changes = ([strengths[i] for _, strengths in parts] for i in range(2))
@@ -112,7 +112,7 @@ def _features(trajectory: Trajectory) -> dict[str, Features]:
     return {NETWORK: trajectory.features, **trajectory.groups}
 
 
-def _of_group(
+def _group_rows(
     trajectory: Trajectory, group: str, target: str, trajectories: Sequence[Trajectory], designs: Designs
 ) -> tuple[pl.DataFrame, tuple[Matrix, Matrix]]:
     """Return the rows of a group, and each run's strengths against its target, given step or covariates."""
@@ -214,9 +214,9 @@ def _compared(
     """Compare each feature with each of the others, against the first target, where all three are known."""
     for target, losses in list(trajectory.targets.items())[:1]:
         seed = derive_seed(SEED, "comparison", trajectory.run, target)
-        for known_others, measured in _known_alike(others, losses):
+        for known_others, measured in _by_known_checkpoints(others, losses):
             shared = {name: np.where(known_others, values, np.nan) for name, values in features.items()}
-            for known, names in _known_alike(shared, losses):
+            for known, names in _by_known_checkpoints(shared, losses):
                 varied = [name for name in measured if np.ptp(others[name][known]) > 0]
                 if not varied:
                     continue
@@ -228,7 +228,7 @@ def _compared(
                             yield (trajectory.run, target, name, other, test, *comparisons[test][i, j].tolist())
 
 
-def _known_alike(features: SeriesByName, target: Vector) -> Iterator[tuple[NDArray[np.bool_], list[str]]]:
+def _by_known_checkpoints(features: SeriesByName, target: Vector) -> Iterator[tuple[NDArray[np.bool_], list[str]]]:
     """Group features that vary and are known at the same checkpoints, in the order of their first."""
     groups: dict[bytes, tuple[NDArray[np.bool_], list[str]]] = {}
     for name, values in features.items():

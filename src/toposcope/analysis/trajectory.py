@@ -229,7 +229,7 @@ class _Rows:
             features=features,
             targets=self._with_text_loss(targets, batch_first),
             covariates=covariates,
-            groups={group: self._of_group(group) for group in self.groups},
+            groups={group: self._group_features(group) for group in self.groups},
             layers={layer: self._features([layer], layer) for layer in self.roles},
             roles=self.roles,
             twins=self._twins(covariates.get("weight_norm")),
@@ -267,7 +267,7 @@ class _Rows:
             for statistic, values in by_layer.get(layer, {}).items()
         }
 
-    def _of_group(self, group: str) -> Features:
+    def _group_features(self, group: str) -> Features:
         features: Features = {}
         for label, probe in self.probes.items():
             by_layer = self.found.get(label, {})

@@ -97,7 +97,7 @@ def extreme_eigenpairs(
     n, max_products = as_count(dimension, "dimension", 1), as_count(max_products, "max_products", 1)
     tolerance = as_number(tolerance, "tolerance", 0)
     image = partial(checked_product, product, dtype=dtype)
-    search = _of_all if n <= basis_size(n, max(n_largest, n_smallest)) else _of_one_end
+    search = _by_dense_matrix if n <= basis_size(n, max(n_largest, n_smallest)) else _by_arpack
     scale = _norm(image, rng.standard_normal(n).astype(dtype))
     ends = []
     for sign, count in ((1, n_largest), (-1, n_smallest)):
@@ -155,14 +155,16 @@ def _length(vector: NDArray[Any]) -> float:
     return float(np.linalg.norm(vector.astype(np.float64)))
 
 
-def _of_all(image: Operator, found: NDArray[Any], sign: int, count: int, *_: Any) -> tuple[NDArray[Any], float]:
+def _by_dense_matrix(
+    image: Operator, found: NDArray[Any], sign: int, count: int, *_: Any
+) -> tuple[NDArray[Any], float]:
     """Return the outermost eigenvectors, as rows, of a matrix that is small enough to be written down."""
     matrix = np.array([image(row) for row in np.eye(found.shape[1], dtype=found.dtype)])
     vectors: NDArray[Any] = np.linalg.eigh(sign * (matrix + matrix.T) / 2)[1]
     return vectors.T[::-1][:count], -np.inf
 
 
-def _of_one_end(
+def _by_arpack(
     image: Operator,
     found: NDArray[Any],
     sign: int,

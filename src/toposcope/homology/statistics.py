@@ -18,7 +18,7 @@ class Statistic(NamedTuple):
     over_layers: Literal["sum", "largest", "mean", "total / count", ""] = "sum"
 
 
-STATISTICS = {  # the first nine are of the lengths of the bars, in the order of `_of_lifetimes`
+STATISTICS = {  # the first nine are of the lengths of the bars, in the order of `_length_statistics`
     "count": Statistic("bars"),
     "total": Statistic("total", 1),
     "total_p2": Statistic("total of squares", 2),
@@ -33,7 +33,7 @@ STATISTICS = {  # the first nine are of the lengths of the bars, in the order of
     "n_truncated": Statistic("truncated bars"),
     "cover_radius": Statistic("cover radius", 1, "largest"),
 }
-_OF_LIFETIMES = tuple(STATISTICS)[:9]
+_LENGTH_STATISTICS = tuple(STATISTICS)[:9]
 
 
 def statistics(diagram: Diagram) -> dict[str, float]:
@@ -62,15 +62,15 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     lifetimes = diagram.lifetimes
     order = np.argsort(lifetimes, kind="stable")[np.count_nonzero(lifetimes == 0) :]
     if not len(order):
-        return _of_bars(diagram, np.zeros(len(_OF_LIFETIMES)).tolist())
+        return _diagram_statistics(diagram, np.zeros(len(_LENGTH_STATISTICS)).tolist())
     lifetimes = lifetimes[order]
     if np.isfinite(lifetimes[-1]):
-        return _of_bars(diagram, _of_lifetimes(lifetimes[None])[:, 0].tolist())
+        return _diagram_statistics(diagram, _length_statistics(lifetimes[None])[:, 0].tolist())
     halves = np.sort(np.abs(diagram.pairs[order, 1] / 2 - diagram.pairs[order, 0] / 2))
-    found = _of_lifetimes(halves[None], unit=1)[:, 0]
+    found = _length_statistics(halves[None], unit=1)[:, 0]
     if np.isfinite(lifetimes[len(order) // 2]):  # halves of the least numbers round
-        found[_OF_LIFETIMES.index("n_significant")] = _n_significant(lifetimes[None])[0]
-    return _of_bars(diagram, found.tolist())
+        found[_LENGTH_STATISTICS.index("n_significant")] = _n_significant(lifetimes[None])[0]
+    return _diagram_statistics(diagram, found.tolist())
 
 
 def statistics_batch(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
@@ -79,11 +79,11 @@ def statistics_batch(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
     n_bars = {len(lengths) for lengths in lifetimes}
     rows = np.sort(lifetimes, axis=1) if len(n_bars) == 1 and n_bars != {0} else np.zeros((1, 1))
     if rows[:, 0].all() and np.isfinite(rows[:, -1]).all():
-        return [_of_bars(*each) for each in zip(diagrams, _of_lifetimes(rows).T.tolist(), strict=True)]
+        return [_diagram_statistics(*each) for each in zip(diagrams, _length_statistics(rows).T.tolist(), strict=True)]
     return [statistics(diagram) for diagram in diagrams]
 
 
-def _of_lifetimes(lifetimes: Matrix, unit: int = 0) -> Matrix:
+def _length_statistics(lifetimes: Matrix, unit: int = 0) -> Matrix:
     """Return the statistics of the positive lengths of bars, ascending in each row; one row for each statistic.
 
     They are of lengths times two to the power `unit`, and infinite beyond the range of float64.
@@ -128,9 +128,9 @@ def _n_significant(lifetimes: Matrix) -> Matrix:
     return np.asarray(((lifetimes > lower) & (lifetimes >= upper)).sum(axis=1), np.float64)
 
 
-def _of_bars(diagram: Diagram, of_lifetimes: Sequence[float]) -> dict[str, float]:
+def _diagram_statistics(diagram: Diagram, of_lengths: Sequence[float]) -> dict[str, float]:
     """Return all statistics of a diagram; some are of the lengths of its bars."""
-    found = dict(zip(_OF_LIFETIMES, of_lifetimes, strict=True))
+    found = dict(zip(_LENGTH_STATISTICS, of_lengths, strict=True))
     n_zero = float(len(diagram.pairs) - found["count"])
     if diagram.births is not None:
         found["count"] = float(len(diagram.births))

@@ -41,7 +41,7 @@ def state_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
         held = known
     odd: dict[str, set[int]] = defaultdict(set)
     for (before, a), (item, b), (after, c) in zip(held, held[1:], held[2:], strict=False):
-        if _goes_on(a, c) and _layout(before) == _layout(item) == _layout(after):
+        if _may_continue(a, c) and _layout(before) == _layout(item) == _layout(after):
             for words in _between(a, b, c):
                 odd[words].add(item.step)
     n_empty = sum(not state.shapes for _, state in held)
@@ -49,14 +49,14 @@ def state_findings(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
         if "no moments" not in reasons[0] or 4 * n_empty <= len(held):
             words = f"the optimizer's state at {steps_text(steps)} {examples(reasons, 1)}; save it again"
             yield Finding("optimizer", "fault", steps, "", words)
-    yield from _alike(held)
+    yield from _repeated_moments(held)
 
 
 def _layout(item: CheckpointSummary) -> dict[str, tuple[int, ...]]:
     return {name: tensor.shape for name, tensor in item.tensors.items()}
 
 
-def _goes_on(a: TrainingState, c: TrainingState) -> bool:
+def _may_continue(a: TrainingState, c: TrainingState) -> bool:
     """Return whether an optimizer may be the same at two checkpoints: it has moments, and its count rises."""
     steps = [state.counters.get(OPTIMIZER) for state in (a, c)]
     return bool(a.shapes and c.shapes) and (None in steps or steps[0] < steps[1])  # type: ignore[operator]
@@ -110,7 +110,7 @@ def _fallen(a: TrainingState, b: TrainingState) -> float:
     return max(parts, default=-1.0)
 
 
-def _alike(held: Sequence[tuple[CheckpointSummary, TrainingState]]) -> Iterator[Finding]:
+def _repeated_moments(held: Sequence[tuple[CheckpointSummary, TrainingState]]) -> Iterator[Finding]:
     """Find moments that are the same under two steps, while the weights changed."""
     read = [(item, state) for item, state in held if state.digest]
     n_distinct = len({state.digest for _, state in read})

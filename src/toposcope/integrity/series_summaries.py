@@ -70,7 +70,7 @@ def summarise_series(series: Series, *, deep: bool = False, progress: Progress =
     """Summarise every checkpoint of a series; see `toposcope.integrity.doctor` for the parameters."""
     summaries = _summarise_all(series, deep, progress)
     if not deep:
-        _hash_alike(series, summaries)
+        _hash_equal_windows(series, summaries)
     return summaries
 
 
@@ -138,15 +138,15 @@ def _size(checkpoint: Checkpoint) -> int:
         return 0
 
 
-def _hash_alike(series: Series, summaries: Sequence[CheckpointSummary]) -> None:
+def _hash_equal_windows(series: Series, summaries: Sequence[CheckpointSummary]) -> None:
     """Hash whole those tensors whose windows agree at two steps or more."""
-    alike: dict[tuple[str, str], list[int]] = defaultdict(list)
+    equal: dict[tuple[str, str], list[int]] = defaultdict(list)
     for summary in summaries:
         for name, tensor in summary.tensors.items():
             if tensor.spot and not tensor.content_hash:
-                alike[name, f"{tensor.dtype}{tensor.shape}{tensor.spot}"].append(summary.step)
+                equal[name, f"{tensor.dtype}{tensor.shape}{tensor.spot}"].append(summary.step)
     to_hash: dict[int, set[str]] = defaultdict(set)
-    for (name, _), steps in alike.items():
+    for (name, _), steps in equal.items():
         if len(steps) > 1:
             for step in steps:
                 to_hash[step].add(name)

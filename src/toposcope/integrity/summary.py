@@ -167,17 +167,14 @@ def summarise(
                 continue
             role = roles.role_of(entry.name, checkpoint.roles)
             if deep:
-                blocks = (flattened(block)[None] for block in entry.blocks())
-                (tensor,) = summarise_tensors([entry], [role], blocks, progress)
+                summary.tensors[entry.name] = _read_whole(entry, role, progress)
             else:
-                tensor = TensorSummary(entry.shape, entry.dtype, role)
+                tensor = summary.tensors[entry.name] = TensorSummary(entry.shape, entry.dtype, role)
                 if isinstance(checkpoint.source, LocalSource):
                     tensor.spot, tensor.content_hash = _window_hashes(entry)
-            summary.tensors[entry.name] = tensor
         if deep:
-            for name, entry in _of_other_models(checkpoint, summary.remarks) if is_one else ():
-                (tensor,) = summarise_tensors([entry], [""], (flattened(block)[None] for block in entry.blocks()))
-                summary.others[name] = tensor
+            for name, entry in _other_model_entries(checkpoint, summary.remarks) if is_one else ():
+                summary.others[name] = _read_whole(entry, "")
             for name, file in files.items():
                 if torch_file.claims([name]):
                     # The tensors of a remote file were just read, and come from the cache; the rest would be fetched.
@@ -251,7 +248,7 @@ def _as_stored(model: Checkpoint) -> list[Entry]:
     return [entry for entry in model.weights.entries if entry.name in refused and entry.is_float]
 
 
-def _of_other_models(checkpoint: Checkpoint, remarks: list[str]) -> Iterator[tuple[str, Entry]]:
+def _other_model_entries(checkpoint: Checkpoint, remarks: list[str]) -> Iterator[tuple[str, Entry]]:
     """Yield the weights of other models in the files of a checkpoint, such as averages and targets, by key and name."""
     copies = {name for name, kind in checkpoint.weights.others.items() if kind == COPY}
     yield from ((entry.name, entry) for entry in checkpoint.weights.entries if entry.is_float and entry.name in copies)
@@ -276,8 +273,8 @@ def _places_of_others(checkpoint: Checkpoint) -> dict[str, Checkpoint]:
             others |= {text_of(k): Checkpoint(checkpoint.source, checkpoint.step, key=k) for k in keys}
     if isinstance(checkpoint.source, LocalSource) and checkpoint.source.path.is_dir():
         used = {entry.place[0].location for entry in checkpoint.entries if entry.place}
-        beside = [name for name, file in files.items() if name.endswith(ENDINGS) and file.location not in used]
-        paths = {name: checkpoint.source.path / name for name in beside if not is_other(name)}
+        unused = [name for name, file in files.items() if name.endswith(ENDINGS) and file.location not in used]
+        paths = {name: checkpoint.source.path / name for name in unused if not is_other(name)}
         others |= {n: Checkpoint(p, checkpoint.step) for n, p in paths.items() if not SHARD.search(p.stem)}
     return others
 
@@ -292,6 +289,11 @@ def other_models(summaries: Iterable[CheckpointSummary]) -> list[CheckpointSumma
             tensors = {name: tensor for name, tensor in item.others.items() if name in begun}
             found.append(CheckpointSummary(item.step, item.location, tensors=tensors))
     return found
+
+
+def _read_whole(entry: Entry, role: str, progress: Callable[[int], None] | None = None) -> TensorSummary:
+    blocks = (flattened(block)[None] for block in entry.blocks())
+    return summarise_tensors([entry], [role], blocks, progress)[0]
 
 
 def summarise_tensors(

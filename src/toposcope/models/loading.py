@@ -79,7 +79,7 @@ def load_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
     if file is not None:
         return _from_file(file)
     if is_of_family(checkpoint):
-        return _of_family(checkpoint, origin)
+        return _family_tokenizer(checkpoint, origin)
     hint = ""
     if is_nanogpt(checkpoint):
         hint = f" (nanoGPT: hf:openai-community/gpt2, or the {VOCABULARY} of a data set by characters)"
@@ -95,7 +95,7 @@ def _from_file(file: StoredFile) -> Tokenizer:
     return FastTokenizer(file.location, content_of(file))
 
 
-def _of_family(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
+def _family_tokenizer(checkpoint: Checkpoint, origin: Origin) -> Tokenizer:
     """Return the tokenizer trained with the corpus, or characters for a model of that vocabulary."""
     trained = origin.corpus.with_suffix(".tokenizer.json") if origin.corpus else None
     if trained is not None and trained.is_file():

@@ -92,9 +92,9 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         hessian = _hessian(load, self.sequences, self.length)
         norms = hessian.loss.filter_norms(hessian.point).cpu().numpy()
         for layer in wanted:
-            yield guarded(layer.name, lambda layer=layer: self._of_layer(hessian, norms, layer.name, layer.role))  # type: ignore[misc]
+            yield guarded(layer.name, lambda layer=layer: self._measure_block(hessian, norms, layer.name, layer.role))  # type: ignore[misc]
         if NETWORK in subject.wanted:
-            yield guarded(NETWORK, lambda: self._measured(hessian, hessian, norms, NETWORK, NETWORK))
+            yield guarded(NETWORK, lambda: self._measure(hessian, hessian, norms, NETWORK, NETWORK))
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Return the statistics of the part of the Hessian in which layers do not interact."""
@@ -110,11 +110,11 @@ class CurvatureProbe(Probe, frozen=True, tag="curvature"):
         name = statistic.removesuffix(NOISE)
         return -2 if name in (SHARPNESS, SMALLEST, "trace", "hessian_error") or name.startswith("eigenvalue_") else 0
 
-    def _of_layer(self, hessian: "HessianProduct", norms: NDArray[Any], name: str, role: str) -> Measurement:
+    def _measure_block(self, hessian: "HessianProduct", norms: NDArray[Any], name: str, role: str) -> Measurement:
         block = hessian.loss.block(name)
-        return self._measured(hessian, hessian.of_block(name), norms[block.start : block.stop], name, role)
+        return self._measure(hessian, hessian.of_block(name), norms[block.start : block.stop], name, role)
 
-    def _measured(
+    def _measure(
         self, hessian: "HessianProduct", product: Callable[[Any], Any], norms: NDArray[Any], layer: str, role: str
     ) -> Measurement:
         """Measure one symmetric matrix by its products."""

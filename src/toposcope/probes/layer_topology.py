@@ -72,11 +72,11 @@ def layer_topology(
     (0.6521739130434783, np.float64(282.8))
     """
     if isinstance(checkpoints, Checkpoint):
-        return _of_group([checkpoints])[0]
+        return _measure_group([checkpoints])[0]
     several = series(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     if not isinstance(several, Iterable):
         raise _not_a_checkpoint(several)
-    return [measured for group in _groups(several) for measured in _of_group(group)]
+    return [measured for group in _groups(several) for measured in _measure_group(group)]
 
 
 def _not_a_checkpoint(given: object) -> ToposcopeError:
@@ -101,7 +101,7 @@ def _groups(checkpoints: Iterable[Checkpoint]) -> Iterator[list[Checkpoint]]:
         yield group
 
 
-def _of_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology]]:
+def _measure_group(checkpoints: Sequence[Checkpoint]) -> list[dict[str, LayerTopology]]:
     subjects = [ProbeInput.of(checkpoint) for checkpoint in checkpoints]
     persistence = by_stacks(subjects, neural_persistence_batch, narrow=True)
     components = by_stacks(subjects, components_batch)

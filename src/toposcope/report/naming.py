@@ -91,7 +91,7 @@ def layer_labels(names: Sequence[str]) -> list[str]:
         if shorter == labels:
             break
         labels = shorter
-    return _unless_alike(labels, [_fitted(label) for label in labels])
+    return _if_distinct(labels, [_fitted(label) for label in labels])
 
 
 def _changed(labels: list[str], change: Callable[[list[str]], list[str]], ends: int = 0) -> list[str]:
@@ -100,10 +100,10 @@ def _changed(labels: list[str], change: Callable[[list[str]], list[str]], ends: 
     shared, n = Counter(part[ends] for part in parts).most_common(1)[0] if parts else ("", 0)
     if n < MIN_SHARED * len(labels):
         return labels
-    return _unless_alike(labels, [".".join(change(part) if part[ends] == shared else part) for part in parts])
+    return _if_distinct(labels, [".".join(change(part) if part[ends] == shared else part) for part in parts])
 
 
-def _unless_alike(labels: list[str], shorter: list[str]) -> list[str]:
+def _if_distinct(labels: list[str], shorter: list[str]) -> list[str]:
     return shorter if len(set(shorter)) == len(set(labels)) and all(shorter) else labels
 
 

@@ -129,7 +129,7 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
     if isinstance(W, Tensor) and W.ndim == 2:
         check_tensor(W, "W", "neural_persistence")
         places = neural_persistence_pairing(on_host(W, "W")) if pairing is None else _kept(pairing, W, "pairing")
-        return _of_tree(W, places, scale, pairing is None, "W")
+        return _from_tree(W, places, scale, pairing is None, "W")
     matrices = W.unbind() if isinstance(W, Tensor) and W.ndim else W
 
     def of_stack(stack: Tensor, places: list[int]) -> list[TensorNeuralPersistence]:
@@ -140,7 +140,7 @@ def neural_persistence(W: Tensor | Sequence[Tensor], pairing: Any = None, scale:
             else [_kept(pairing[k], stack[0], f"pairing[{k}]") for k in places]
         )
         trees = zip(places, found, names, strict=True)
-        return [_of_tree(matrices[k], tree, scale, pairing is None, name) for k, tree, name in trees]
+        return [_from_tree(matrices[k], tree, scale, pairing is None, name) for k, tree, name in trees]
 
     return by_shape(W, of_stack, "W", "neural_persistence", pairing)
 
@@ -157,7 +157,7 @@ def _kept(pairing: Any, W: Tensor, name: str) -> Indices:
     return places
 
 
-def _of_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool, name: str) -> TensorNeuralPersistence:
+def _from_tree(W: Tensor, places: Indices, scale: Scale, is_exact: bool, name: str) -> TensorNeuralPersistence:
     entries = torch.as_tensor(places[:, 0] * W.shape[1] + places[:, 1], device=W.device)
     weights = widened(W.reshape(-1).index_select(0, entries)).abs()
     largest = weights[0] if is_exact else widened(W).abs().max()  # the heaviest entry is in every tree
