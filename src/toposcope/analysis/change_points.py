@@ -14,7 +14,6 @@ from toposcope.typing import Vector
 # Smooth trends and breaks in them: chosen on 13 kinds of smooth curves (docs/methods/phases.md)
 MIN_NOISE = 0.005  # as a share of the range: smooth curves are not known to fit better than that
 NOISE_ROUNDS = 2  # of estimating the noise about the breaks, and the breaks in that noise
-
 MIN_PIECE_LENGTH = 3  # a piece has at least this many points: a line fits any two
 
 

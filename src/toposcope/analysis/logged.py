@@ -9,7 +9,6 @@ from toposcope.probes import Feature
 from toposcope.typing import Vector
 
 MIN_VALIDATED_SHARE = 0.9  # share of the checkpoints with a loss that have a validation loss, for it to be the target
-
 SMOOTHING_STEPS = 100
 GRADIENT_NORM_MEAN = Feature("log", "", "grad_norm_mean", "norm")
 GRADIENT_NORM_STD = Feature("log", "", "grad_norm_std", "norm")

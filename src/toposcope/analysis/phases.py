@@ -153,8 +153,8 @@ def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = 
     rows: list[dict[str, object]] = []
     phased = list(_phased(trajectories))
     for done, (run, feature, steps, values) in enumerate(phased, start=1):
-        found = change_points(steps, values, derive_seed(SEED, "change points", run, feature))
-        rows += [{"run": run, "feature": feature, **asdict(point)} for point in found]
+        breaks = change_points(steps, values, derive_seed(SEED, "change points", run, feature))
+        rows += [{"run": run, "feature": feature, **asdict(point)} for point in breaks]
         progress("change points", done, len(phased))
     schema = {"run": pl.String, "feature": pl.String, **dict.fromkeys(("step", "low", "high"), pl.Int64)}
     return pl.DataFrame(rows, schema={**schema, "p_smooth": pl.Float64, "explained": pl.Boolean})

@@ -102,15 +102,15 @@ def _autoregressive(signal: Vector, rng: np.random.Generator) -> Matrix:
 
 def _detected(runs: Sequence[AssociationTask], planted: Sequence[Matrix], n_features: int) -> NDArray[np.bool_]:
     """Return in which runs the rule finds which features planted in all of them, shape (r, f)."""
-    found = _pass(_associated(runs, planted), n_features)
-    candidates = np.flatnonzero(found.any(axis=0))
+    detected = _pass(_associated(runs, planted), n_features)
+    candidates = np.flatnonzero(detected.any(axis=0))
     if len(runs) >= MIN_RUNS and len(candidates):
         series = [
             FeatureSeries(run.series.steps, features[candidates]) for run, features in zip(runs, planted, strict=True)
         ]
         others = [series[:i] + series[i + 1 :] for i in range(len(runs))]
-        found[:, candidates] = _pass(_associated(runs, [of.features for of in series], others), n_features)
-    return found
+        detected[:, candidates] = _pass(_associated(runs, [of.features for of in series], others), n_features)
+    return detected
 
 
 def _associated(

@@ -159,8 +159,8 @@ class _Kinds:
 
     def clouds(self, scaled: Iterable[str]) -> dict[str, str]:
         """Return the cloud that each label describes; other labels describe their own cloud if they have its scale."""
-        found = {label: label for label in self.states} | self.comparing
-        return found | {label: label for label in scaled if label not in found}
+        clouds = {label: label for label in self.states} | self.comparing
+        return clouds | {label: label for label in scaled if label not in clouds}
 
 
 def _compared(declared: list[dict[str, Any]]) -> Iterator[tuple[Probe, Probe]]:

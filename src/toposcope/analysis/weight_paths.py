@@ -17,7 +17,6 @@ from toposcope.typing import Matrix, Steps
 
 PROBE = "trajectory"
 MIN_CHECKPOINTS = 3  # fewer have no two components, and no neighbourhoods
-
 SUMMARY: dict[str, type[pl.DataType]] = {
     "run": pl.String,
     "n_checkpoints": pl.Int64,

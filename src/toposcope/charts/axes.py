@@ -8,7 +8,6 @@ import numpy as np
 _POWERS = "replace(format(datum.value, '.1~e'), '+', '')"
 _COUNTS = "replace(format(datum.value, '~s'), 'G', 'B')"
 MIN_DECADES = 2.5  # over fewer decades 2 and 5 times the powers of ten are labelled too
-
 MIN_VALUE_RATIO = 30  # positive values whose largest is so many times the smallest are drawn on a logarithmic axis
 
 

@@ -17,7 +17,7 @@ LOOKS = {
     REAL: ("cross", "what the run itself came to"),
     COOLED: ("square", "the ends of cool-downs by their length, with 90% intervals"),
     HOLDING: ("stroke", "dashed: the course at the rate of now, by the law of the run"),
-}  # in an order by which the colours next to each other on the chart are told apart
+}  # in an order by which the colours next to each other on the chart can be distinguished
 MARGIN = 0.03  # of the steps shown, free at either side
 HEIGHT = 320
 

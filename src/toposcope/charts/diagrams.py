@@ -12,7 +12,6 @@ from toposcope.charts.chart import Chart
 from toposcope.typing import Indices, Matrix, Vector
 
 N_CELLS = 400  # points within one of this many parts of either axis are drawn as one: they would cover each other
-
 DIGITS = 6  # of a number in a chart
 
 

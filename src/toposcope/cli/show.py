@@ -16,13 +16,11 @@ from toposcope.cli.options import INTERRUPTED, PLACE, BadUse, bad_use, defaulted
 from toposcope.errors import ToposcopeError
 
 TOKEN = "TOPOSCOPE_TOKEN"  # environment variable with the token of a server, so that the token survives a restart
-
 WILDCARDS = ("0.0.0.0", "::")  # hosts that mean all addresses of this machine; the printed URL then has its name
 
 
 STUDY_FILES = ("study.db", "study.toml")
 FIRST_SECONDS = 15  # for a first look at a file, after which it is taken to be a log
-
 LOOKS_FOR = (
     "a study, trainer_state.json, lightning_logs, TensorBoard events, W&B, MLflow, CSV, JSON lines or a console log"
 )

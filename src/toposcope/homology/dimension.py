@@ -17,7 +17,6 @@ from toposcope.typing import Matrix, Vector
 
 N_SIZES = 8  # subset sizes
 MIN_POINTS = 50  # with fewer, default sizes are not apart enough for a slope
-
 MAX_EQUAL_CHORD = 2.0**-50  # chord of the unit sphere that rounding may leave between equal directions
 
 

@@ -32,10 +32,10 @@ def higher_diagrams(distances: Matrix, max_dimension: int, threshold: float) -> 
     cap = cap_of(distances, distances.max(axis=1, initial=0), threshold)
     begins, ends = np.nonzero(np.triu(distances <= cap, 1))
     graph = coo_matrix((distances[begins, ends], (begins.astype(np.int32), ends.astype(np.int32))), (n, n))
-    found = _intervals(reduce_graph(graph, 1), min(max_dimension, max(0, n - 3)))
+    intervals = _intervals(reduce_graph(graph, 1), min(max_dimension, max(0, n - 3)))
     diagrams = []
     for k in range(3, max_dimension + 1):
-        bars = np.asarray(found[k] if k < len(found) else (), dtype=np.float64).reshape(-1, 2)
+        bars = np.asarray(intervals[k] if k < len(intervals) else (), dtype=np.float64).reshape(-1, 2)
         finite = bars[np.isfinite(bars[:, 1])]
         counts = without_death(len(bars) - len(finite), distances, threshold)
         diagrams.append(Diagram(sorted_pairs(finite), k, *counts, engine="gudhi"))

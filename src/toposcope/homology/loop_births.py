@@ -147,7 +147,7 @@ def _empty_lunes(cloud: "Measured") -> Indices | None:
     height = max(1, BLOCK_BYTES // (right.itemsize * n))
 
     counts, reach = np.zeros((2, n + 1), np.int64), np.zeros(n, np.float32)
-    found = Open(np.empty((1024, 3), np.int64), np.empty(1024), counts[0], counts[1], reach)
+    open_edges = Open(np.empty((1024, 3), np.int64), np.empty(1024), counts[0], counts[1], reach)
     trials_left = MAX_TRIALS_PER_POINT * n
     for begin in range(0, n, height):
         rows = slice(begin, min(begin + height, n))
@@ -155,12 +155,12 @@ def _empty_lunes(cloud: "Measured") -> Indices | None:
         lower = left_factor(right[rows]) @ right[: rows.stop].T
         lower += own[rows, None]
         lower = lower.astype(np.float32, copy=False)
-        found, trials_left = empty_lunes(cloud, found, lower, begin, upper, near, trials_left)
+        open_edges, trials_left = empty_lunes(cloud, open_edges, lower, begin, upper, near, trials_left)
         if trials_left < 0:
             return None
-    starts, m = found.stops[:-1], found.stops[-1]
-    is_kept = np.arange(m) < np.repeat(starts + found.kept[:-1], np.diff(found.stops))
-    return found.edges[:m][is_kept]
+    starts, m = open_edges.stops[:-1], open_edges.stops[-1]
+    is_kept = np.arange(m) < np.repeat(starts + open_edges.kept[:-1], np.diff(open_edges.stops))
+    return open_edges.edges[:m][is_kept]
 
 
 def _pivots(right: NDArray[Any], own: Vector, absolute: float) -> NDArray[np.float32]:

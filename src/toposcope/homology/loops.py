@@ -29,7 +29,6 @@ FIRST_EDGE_SHARE = 1 / 4  # of the edges, which is written first
 GROWTH = 2  # how many times as many the next
 # for each entry of the matrix: its distance, the id of its edge if that is active, and the keys and chains of edges
 BYTES_PER_ENTRY = 24
-
 MAX_POINTS = 1 << 16  # an edge's ends are numbers of 16 bits each
 
 

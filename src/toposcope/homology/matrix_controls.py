@@ -17,7 +17,6 @@ Ensemble = Literal["gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed"
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
 
 DENSITY = 0.1  # share of the entries of a sparse matrix that are not zero, on average
-
 TAIL_DEGREES = 3.0
 """Degrees of freedom of Student's t: the variance is finite, the fourth moment is not.
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from toposcope.errors import ToposcopeError
 
 MIN_CHECKED_BYTES = 1 << 22  # less is free anywhere, and to ask takes longer than a small computation
-
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 

@@ -25,8 +25,6 @@ MAX_LEAST_ENTRY = 128  # up to this least entry, integer rows are recognised, wh
 Metric = Literal["euclidean", "cosine", "precomputed"]
 
 CACHE_LINE_BYTES = 64
-
-
 MAX_SAFE_EXPONENT = 1000
 """Distances between points whose coordinates are below two to this power are in the range of float64."""
 

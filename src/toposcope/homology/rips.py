@@ -31,7 +31,6 @@ from toposcope.typing import Indices, Vector
 ENGINE_BYTES = 48
 MAX_MEMORY_SHARE = 0.5  # of the machine, which H1 may take where the user sets no number of points
 DEFAULT_LANDMARKS = 2000  # of larger clouds
-
 OTHER_TOOLS = {
     2: "geoph computes H1 of all points of a plane",
     3: "for all points of space there are geoph's Delaunay-Rips and GUDHI's alpha filtration, which differ from Rips",

@@ -16,12 +16,8 @@ from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_array, as_count, n
 from toposcope.typing import Matrix, Vector
 
 MAX_DIRECT_ENTRIES = 1 << 18  # of points whose singular values are taken from themselves, not from their scatter
-
 EPS = 2.0**-52
-
-
 MIN_EXPONENT = -1074  # exponent of the smallest number of float64
-
 MIN_DECAY_SHARE = 1e-6
 """Share of the largest singular value; values not above it are left out of the decay, streamed or not."""
 

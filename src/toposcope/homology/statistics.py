@@ -67,10 +67,10 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     if np.isfinite(lifetimes[-1]):
         return _diagram_statistics(diagram, _length_statistics(lifetimes[None])[:, 0].tolist())
     halves = np.sort(np.abs(diagram.pairs[order, 1] / 2 - diagram.pairs[order, 0] / 2))
-    found = _length_statistics(halves[None], unit=1)[:, 0]
+    values = _length_statistics(halves[None], unit=1)[:, 0]
     if np.isfinite(lifetimes[len(order) // 2]):  # halves of the least numbers round
-        found[_LENGTH_STATISTICS.index("n_significant")] = _n_significant(lifetimes[None])[0]
-    return _diagram_statistics(diagram, found.tolist())
+        values[_LENGTH_STATISTICS.index("n_significant")] = _n_significant(lifetimes[None])[0]
+    return _diagram_statistics(diagram, values.tolist())
 
 
 def statistics_batch(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
@@ -130,11 +130,11 @@ def _n_significant(lifetimes: Matrix) -> Matrix:
 
 def _diagram_statistics(diagram: Diagram, of_lengths: Sequence[float]) -> dict[str, float]:
     """Return all statistics of a diagram; some are of the lengths of its bars."""
-    found = dict(zip(_LENGTH_STATISTICS, of_lengths, strict=True))
-    n_zero = float(len(diagram.pairs) - found["count"])
+    values = dict(zip(_LENGTH_STATISTICS, of_lengths, strict=True))
+    n_zero = float(len(diagram.pairs) - values["count"])
     if diagram.births is not None:
-        found["count"] = float(len(diagram.births))
-    return found | {
+        values["count"] = float(len(diagram.births))
+    return values | {
         "n_zero": n_zero,
         "n_essential": float(diagram.n_essential),
         "n_truncated": float(diagram.n_truncated),

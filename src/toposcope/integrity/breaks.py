@@ -33,7 +33,6 @@ MIN_PURITY = 5.0  # a lasting scaling that most tensors do not share, over the r
 MAX_SCALED_REST = 1.8  # or what else the matrix moves, in units of the median nearby, where it grows by
 MIN_GROWTH = 0.035  # of the logarithm of the norm, beyond the median nearby, and the others go on
 MIN_FACTOR = 1e-3  # below it, factors are all alike
-
 FRESH = "it has other values, which have nothing to do with those before"
 
 

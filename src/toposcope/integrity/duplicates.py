@@ -100,8 +100,8 @@ def is_frozen(name: str, run: Run, held: Sequence[CheckpointSummary], *, recurs:
     if recurs or is_cast or len(run) >= MIN_FROZEN + (not (begins or ends)):
         alone = begins or tensor.role in EMBEDDINGS or (ends and not tensor.is_matrix)
         return alone or any(_stays(other, run) for other in _next_to(name, learned))
-    found = BLOCK.match(name)
-    block = [n for n in learned if found and n.startswith(found[0])]
+    prefix = BLOCK.match(name)
+    block = [n for n in learned if prefix and n.startswith(prefix[0])]
     return sum(run[0].tensors[n].is_matrix for n in block) > 1 and all(_stays(other, run) for other in block)
 
 

@@ -23,7 +23,6 @@ MIN_AGREEING = 3  # tensors that agree where each of them shows less
 
 # The weights of another run from some step on
 MIN_BROKEN_SHARE = 0.2  # share of the matrices, and `MIN_AGREEING` at least, that lose their correlation
-
 EVIDENCE = 32  # intervals on either side whose directions are usual
 
 

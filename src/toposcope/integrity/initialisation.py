@@ -15,7 +15,6 @@ MAX_NORM_SPREAD = 0.01  # relative range of a norm's weight, which begins consta
 MIN_ODD_SHARE = 0.5  # share of the tensors that do not look initialised: a few may come from elsewhere
 MIN_DISTANCE_RATIO = 0.8  # distance to the last checkpoint over that to the next; 1 for noise about a fixed point
 MIN_ALIKE = 0.5  # cosine of the median matrix with the next checkpoint's where training goes on from it; 0 for others
-
 NORM_WEIGHT = re.compile(r"(^|[._])(\w*norm\w*|ln(_?\w{1,2})?)\.(weight|scale|gamma|g)$", re.IGNORECASE)
 """Names of the weights of norms."""
 

@@ -17,7 +17,6 @@ from toposcope.typing import Indices, Matrix, Vector
 MIN_GAIN = 1.2  # 5/3 for neighbours of a random walk, 3 for straight movement, at most 1 in the right order
 MIN_GAIN_OF_EACH = 1.1  # at each of the two checkpoints
 MAX_LAG = 160  # checkpoints between two that are swapped; those further apart are each off the path
-
 CHUNK = 256  # checkpoints whose distances are held at once, with the `MAX_LAG` behind them
 
 

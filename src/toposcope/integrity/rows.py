@@ -66,7 +66,7 @@ def _part_changes(held: Sequence[tuple[int, TensorSummary]], shares: Vector) -> 
     lines = [tensor.lines or NONE for tensor in tensors]
     n_values, shape = len(tensors[0].values()), tensors[0].shape
     rows, columns = np.array([line.zeros for line in lines]).T
-    found: list[_Change] = []
+    changes: list[_Change] = []
     for kind, counts, n_lines in (
         ("rows", rows, shape[0]),
         ("columns", columns, math.prod(shape[1:])),
@@ -83,13 +83,13 @@ def _part_changes(held: Sequence[tuple[int, TensorSummary]], shares: Vector) -> 
             end = next((j for j in range(k + 1, len(steps)) if counts[j] - counts[k - 1] < needed), len(steps))
             lasts = end == len(steps) and end > k + 1
             at = tuple(steps[k : k + 1] if lasts else steps[k:end])
-            if n_lines or not any(change.steps[0] == at[0] for change in found):
+            if n_lines or not any(change.steps[0] == at[0] for change in changes):
                 count = int(counts[k] - counts[k - 1])
                 pruned = end == len(steps) and (count > 1 or not n_lines) and not _is_tail(tensors[k])
                 one = f"a {kind[:-1]} is all zero" if count == 1 else f"{count:,} {kind} are all zero"
                 what = one if n_lines else f"{shares[k]:.0%} of its values are zero"
-                found.append(_Change(kind, at, lasts, "note" if pruned else "fault", what))
-    return found
+                changes.append(_Change(kind, at, lasts, "note" if pruned else "fault", what))
+    return changes
 
 
 def _is_tail(tensor: TensorSummary) -> bool:

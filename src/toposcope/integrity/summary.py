@@ -282,13 +282,13 @@ def _places_of_others(checkpoint: Checkpoint) -> dict[str, Checkpoint]:
 def other_models(summaries: Iterable[CheckpointSummary]) -> list[CheckpointSummary]:
     """Return summaries of the other models in the files, of which a tensor counts from its first value on."""
     begun: set[str] = set()
-    found = []
+    models = []
     for item in summaries:
         begun |= {name for name, tensor in item.others.items() if not tensor.is_zero}
         if item.others and not item.error:
             tensors = {name: tensor for name, tensor in item.others.items() if name in begun}
-            found.append(CheckpointSummary(item.step, item.location, tensors=tensors))
-    return found
+            models.append(CheckpointSummary(item.step, item.location, tensors=tensors))
+    return models
 
 
 def _read_whole(entry: Entry, role: str, progress: Callable[[int], None] | None = None) -> TensorSummary:
@@ -328,7 +328,7 @@ def summarise_tensors(
             progress(numbers.nbytes)
     sketch = np.concatenate(sketches, axis=1)
     most, most_at = largest.result()
-    found = []
+    summaries = []
     for k, (role, listed) in enumerate(zip(roles_of, lines.result(), strict=True)):
         tensor = TensorSummary(shape, dtype, role, content_hash=digests[k].hexdigest())
         tensor.sketch, tensor.n_not_finite = sketch[k].tobytes(), int(n_not_finite[k])
@@ -337,8 +337,8 @@ def summarise_tensors(
             tensor.is_zero = tensor.norm == 0
             tensor.largest, tensor.largest_at = most[k].tobytes(), most_at[k].tobytes()
             tensor.lines = listed if listed is not NONE else None
-        found.append(tensor)
-    return found
+        summaries.append(tensor)
+    return summaries
 
 
 @lru_cache(maxsize=256)

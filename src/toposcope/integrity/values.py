@@ -28,7 +28,6 @@ MIN_OUTLIER_RATIO_ONE_SIDED = 5.0  # at the last checkpoint, and where the value
 MIN_OUTLIER_MOVEMENT_ONE_SIDED = 20.0
 MIN_OUTLIER_RATIO_OF_FEW = 20.0  # to all other checkpoints, of a tensor of few values; its square at the last
 REACHED_QUANTILE = 0.9  # of the second largest magnitudes over the series: what training reaches is no outlier
-
 MAX_LEVELS = 256  # of values that are called quantised where they have 16 bits too
 COARSE = 1  # in place of a number of bits: there are few different values
 MIN_REST = 8  # values of a tensor of which one can stand alone; gates and temperatures have fewer

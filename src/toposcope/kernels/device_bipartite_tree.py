@@ -25,7 +25,6 @@ from toposcope.typing import Vector
 DEVICE_SURVIVORS_PER_VERTEX = 4  # entries to collect
 DEVICE_SAMPLED_ABOVE = 32  # entries of the sample above the threshold
 DEVICE_BLOCK_ENTRIES = 1 << 24  # that torch copies at once
-
 KEY_TYPES = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,

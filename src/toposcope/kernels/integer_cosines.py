@@ -91,11 +91,11 @@ def boruvka_integer_tree(rows: Matrix, directions: Matrix) -> tuple[Vector, Indi
 
 def _with_exact_squares(search: Search, rows: Matrix, chosen: Indices, labels: Parents) -> Neighbours:
     """Search, and measure the squares of the chords on integer rows: twice the distance."""
-    found = search(chosen, labels)
-    squares = _squares(rows, chosen, found.indices.astype(np.int64))
+    neighbours = search(chosen, labels)
+    squares = _squares(rows, chosen, neighbours.indices.astype(np.int64))
     order = np.argsort(squares, axis=1, kind="stable")
-    indices = np.take_along_axis(found.indices, order, axis=1)
-    return Neighbours(indices, np.take_along_axis(squares, order, axis=1), found.beyond)
+    indices = np.take_along_axis(neighbours.indices, order, axis=1)
+    return Neighbours(indices, np.take_along_axis(squares, order, axis=1), neighbours.beyond)
 
 
 @compiled

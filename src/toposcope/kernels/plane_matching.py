@@ -29,7 +29,6 @@ N_BID_ROUNDS, N_BID_ROUNDS_SAVED = 3, 2  # besides as many as the order; fewer w
 MAX_RAISE = 4.0  # of a price by one bid, in steps beyond the one that is due
 MIN_OUTBID = 0.2  # share of the points; where fewer are outbid, prices hardly matter, and bids end
 MAX_OUTBID = 24  # times that a point is outbid on average before the pairs listed are too few for all
-
 FREE = -1
 ALONE = -2
 

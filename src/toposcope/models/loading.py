@@ -43,9 +43,9 @@ def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
     config = origin.find(checkpoint, CONFIG)
     if config is None:
         args = saved_fields(checkpoint.described_by.files).get(ARGS)
-        told = f"; its {ARGS} ({', '.join(map(str, [*args][:4]))}, ...) are not nanoGPT's" if args else ""
+        hint = f"; its {ARGS} ({', '.join(map(str, [*args][:4]))}, ...) are not nanoGPT's" if args else ""
         raise ToposcopeError(
-            f"{checkpoint.location}: no {CONFIG} with it, and a model neither of the family nor of nanoGPT{told}; save "
+            f"{checkpoint.location}: no {CONFIG} with it, and a model neither of the family nor of nanoGPT{hint}; save "
             "the configuration of transformers next to the weights, or build the model yourself and call "
             "toposcope.landscape(model, loss)"
         )

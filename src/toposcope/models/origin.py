@@ -34,16 +34,16 @@ class Origin:
 
     def find(self, checkpoint: Checkpoint, name: str) -> StoredFile | None:
         """Return a file of a checkpoint: in its folder, next to it, or in the folder of the series."""
-        found = checkpoint.files.get(name)
-        if found is not None:
-            return found
-        is_one_file = any(file.location == checkpoint.location for file in checkpoint.files.values())
+        file = checkpoint.files.get(name)
+        if file is not None:
+            return file
+        is_one_file = any(part.location == checkpoint.location for part in checkpoint.files.values())
         # Files next to a folder that is the whole series belong to something else.
         if is_one_file or checkpoint.source != self.root:
-            found = checkpoint.source.beside(name)
-        if found is None and self.root is not None and checkpoint.source != self.root:
-            found = self.root.child(name).beside(name)
-        return found
+            file = checkpoint.source.beside(name)
+        if file is None and self.root is not None and checkpoint.source != self.root:
+            file = self.root.child(name).beside(name)
+        return file
 
 
 def content_of(file: StoredFile) -> bytes:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 # Fixed, never the free memory, so that every machine gives the same bytes.
 BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30  # of activations: about a CPU's cache, or enough to keep a GPU busy
 READING_TENSORS = 24  # tensors of the size of a hidden state within a block: qkv, scores, the MLP's fourfold width
-
-
 OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
 Result = TypeVar("Result")
 

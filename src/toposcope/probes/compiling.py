@@ -10,7 +10,6 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 N_LOOP_POINTS = 300  # enough of them that the edges enter in several parts
-
 N_MATCHED = 20  # enough points that pairs must be added to those that are looked at first
 
 

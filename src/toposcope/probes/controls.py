@@ -17,9 +17,7 @@ from toposcope.probes.row_blocks import Rows, Widening, block_length, largest_en
 from toposcope.typing import Matrix, Vector
 
 MAX_DIRECT_ENTRIES = 1 << 18  # of a matrix that is decomposed directly; of larger ones it is W'W or WW'
-
 MIN_TAIL = 10  # eigenvalues a power law needs at least
-
 MIN_SPREAD = 1e-6  # smallest mean of ln(eigenvalue / smallest of the tail) that counts as a tail; below it is rounding
 
 

@@ -70,11 +70,11 @@ def _has_attention(names: Iterable[str]) -> bool:
 def predecessors(layers: Sequence[Layer]) -> dict[str, Layer]:
     """Return, for each layer that takes the outputs of one other, that one."""
     if any(layer.role == "conv" or layer.role.startswith("attn.") for layer in layers):
-        found = {layer.name: _in_block(layer, layers) for layer in layers if layer.role in READS}
+        earlier = {layer.name: _in_block(layer, layers) for layer in layers if layer.role in READS}
     else:
-        found = {layer.name: before for before, layer in pairwise(layers)}
+        earlier = {layer.name: before for before, layer in pairwise(layers)}
     places = {layer.name: layer for layer in layers}
-    return {name: before for name, before in found.items() if before and _fits(before, places[name])}
+    return {name: before for name, before in earlier.items() if before and _fits(before, places[name])}
 
 
 def _in_block(layer: Layer, layers: Sequence[Layer]) -> Layer | None:
@@ -113,11 +113,11 @@ def _fits(before: Layer, layer: Layer) -> bool:
 
 def _measured(layer: Layer, before: Mapping[str, Layer]) -> Measurement:
     names, matrices = chain_matrices(layer, before)
-    found = deep_graph_persistence(matrices, names=names)
-    statistics = {"dgp_mean": found.mean, "dgp_norm": found.norm, "dgp_normalized": found.normalized}
+    persistence = deep_graph_persistence(matrices, names=names)
+    statistics = {"dgp_mean": persistence.mean, "dgp_norm": persistence.norm, "dgp_normalized": persistence.normalized}
     statistics |= {"weight_variance": weight_variance(matrices, names=names), "depth": float(len(matrices))}
-    flag = "degenerate" if found.degenerate else ""
-    return Measurement(layer.name, layer.role, statistics, {"DGP": found.diagram}, flag)
+    flag = "degenerate" if persistence.degenerate else ""
+    return Measurement(layer.name, layer.role, statistics, {"DGP": persistence.diagram}, flag)
 
 
 def chain_matrices(layer: Layer, before: Mapping[str, Layer]) -> tuple[list[str], list[NDArray[Any]]]:

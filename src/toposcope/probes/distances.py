@@ -53,14 +53,14 @@ class DistancesProbe(Probe, frozen=True, tag="distances"):
         statistics: dict[str, float] = {}
         before = subject.previous_diagrams[layer]
         for name, diagram in subject.diagrams[layer].items():
-            found = diagram_distances(before[name], diagram)._asdict()
-            if not np.isfinite(found["bottleneck"]):
+            distances = diagram_distances(before[name], diagram)._asdict()
+            if not np.isfinite(distances["bottleneck"]):
                 raise ToposcopeError(
                     f"layer {layer}: {name} has {diagram.n_essential} essential and {diagram.n_truncated} truncated "
                     f"classes, before {before[name].n_essential} and {before[name].n_truncated}: infinitely far apart; "
                     f"take no threshold in {self.of}"
                 )
-            statistics |= {f"{name}.{distance}": value for distance, value in found.items()}
+            statistics |= {f"{name}.{distance}": value for distance, value in distances.items()}
         return Measurement(layer, role, statistics)
 
     def degree(self, statistic: str) -> int:

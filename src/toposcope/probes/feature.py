@@ -8,7 +8,6 @@ Kind = Literal["topology", "spectrum", "norm", "loss", "control"]
 """What a statistic describes; `control` is any other quantity that topology has to beat."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 TOPOLOGY: Kind = "topology"
-
 NETWORK = "network"
 """Pseudo-layer and group of values of the whole checkpoint."""
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from toposcope.models.summed_loss import SummedLoss
 
 FLOPS = 3e10  # of the planes of a loss, in a second of one processor
-
 NO_FINITE_BAR = "no finite bar"
 NO_PATH = "no plane of a path"
 """The flag of a checkpoint before which too few others are known, or none apart from one line."""

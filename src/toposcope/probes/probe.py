@@ -28,7 +28,6 @@ NOISE = ".noise"
 
 HIDDEN = "hidden"  # role of the pseudo-layers of hidden states, and the beginning of their names
 EMBEDDING = "embedding"  # role of the pseudo-layers of embedding matrices
-
 RELATIONS = frozenset({"first", "previous", "earlier", "diagrams", "states"})
 """Names in `Probe.REQUIRES` for other checkpoints or results of other probes; all other names are inputs."""
 

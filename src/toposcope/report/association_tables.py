@@ -143,15 +143,11 @@ def legend(rows: pl.DataFrame) -> Terms:
     return Terms((*LEGEND.items[:-3], *SCALE_LEGEND.items, *LEGEND.items[-3:])) if has_scales(rows) else LEGEND
 
 
-def short_table(
-    network: pl.DataFrame,
-    name: str = "association-short",
-    caption: str = "Association with the loss, main features",
-) -> Table | None:
+def short_table(network: pl.DataFrame) -> Table | None:
     """Return a table of the features that the report names, with the most important columns."""
     rows = headline_rows(measured(network))
     specs = (*SHORT, *SHORT_SCALE) if has_scales(network) else SHORT
-    return table(name, caption, specs, rows)
+    return table("association-short", "Association with the loss, main features", specs, rows)
 
 
 def full_table(name: str, caption: str, network: pl.DataFrame) -> Table | None:

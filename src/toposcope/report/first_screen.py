@@ -52,13 +52,13 @@ def _between_runs(rows: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
     first = verdict_sentence(verdict, what="the final loss", known="the loss so far, schedule and norms")
     seen = f"Over {max(rows['n_runs'])} runs and {counted(tested['fraction'].n_unique(), 'fraction')}"
     if verdict == NONE:
-        found = f"{seen} a gain of {share(min(tested['detectable'].drop_nans()))} would have been detected at best"
-        found += ", and none was."
+        gain = f"{seen} a gain of {share(min(tested['detectable'].drop_nans()))} would have been detected at best"
+        gain += ", and none was."
     else:
         row = deciding(rows)
         added = f"{row['added']}{' added to the loss so far alone' if row['given'] == LOSS else ''}"
-        found = f"{seen} {added} makes the error {share(row['skill'])} smaller, at {row['fraction']:.0%} of training."
-    return f"{first}.", found + (f" Within runs: {within.verdict}." if len(within.rows) else "")
+        gain = f"{seen} {added} makes the error {share(row['skill'])} smaller, at {row['fraction']:.0%} of training."
+    return f"{first}.", gain + (f" Within runs: {within.verdict}." if len(within.rows) else "")
 
 
 def topology_chips(within: StudyVerdict) -> list[Chip]:

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 LOG = "log"  # in place of a probe: what a training loop logged
-
 PROBES = {
     "neural_persistence": "Neural persistence",
     "deep_graph": "Deep graph persistence",

@@ -67,10 +67,10 @@ def table(
     """
     rows = list(rows)
     lines = [[write(row) for row in rows] for _, write in specs]
-    told = [column.names_row or any(cell != formats.UNDEFINED for cell in line)
+    is_shown = [column.names_row or any(cell != formats.UNDEFINED for cell in line)
             for (column, _), line in zip(specs, lines, strict=True)]  # fmt: skip
-    cells = tuple(zip(*compress(lines, told), strict=True))
-    columns = tuple(compress((column for column, _ in specs), told))
+    cells = tuple(zip(*compress(lines, is_shown), strict=True))
+    columns = tuple(compress((column for column, _ in specs), is_shown))
     features = tuple((row["feature"], row["group"]) for row in rows if "feature" in row and "group" in row)
     return Table(name, caption, columns, cells, sortable, features) if cells else None
 

@@ -37,9 +37,9 @@ class TextLosses:
         rows = frame.filter(pl.col("options").is_in(options), probe=TEXT, layer=NETWORK)
         by_run = {}
         for run in rows.get_column("run").unique(maintain_order=True):
-            mine = rows.filter(pl.col("step") == pl.col("step").max().over("run"), run=run)
-            found = dict(mine.select("statistic", "value").iter_rows())
-            by_run[run] = {f"text {name}": found.get(name) for name in (*STATISTICS, TOKENS)}
+            last_rows = rows.filter(pl.col("step") == pl.col("step").max().over("run"), run=run)
+            values = dict(last_rows.select("statistic", "value").iter_rows())
+            by_run[run] = {f"text {name}": values.get(name) for name in (*STATISTICS, TOKENS)}
         return cls(by_run)
 
     @property

@@ -212,10 +212,10 @@ class Problem:
 def problems(population: RunPopulation, columns: FractionColumns) -> list[Problem]:
     """Return the targets that differ between the runs at a fraction."""
     places = columns.places
-    found: dict[str, Vector] = {name: values[places] for name, values in population.targets.items()}
-    found[DIVERGENCE] = _diverges(population, columns)
+    targets: dict[str, Vector] = {name: values[places] for name, values in population.targets.items()}
+    targets[DIVERGENCE] = _diverges(population, columns)
     made = []
-    for target, values in found.items():
+    for target, values in targets.items():
         known = np.isfinite(values)
         if known.any():
             chosen = np.flatnonzero(known)

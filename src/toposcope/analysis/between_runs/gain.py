@@ -119,8 +119,8 @@ def gain_table(population: RunPopulation, workers: int = 1) -> pl.DataFrame:
 
 def problems_of(population: RunPopulation) -> tuple[list[Problem], dict[str, str]]:
     """Return the targets at each fraction that are tested, and why the others are not, by target."""
-    found = [fraction_columns(population, fraction) for fraction in FRACTIONS]
-    every = [problem for columns in found if columns is not None for problem in problems(population, columns)]
+    by_fraction = [fraction_columns(population, fraction) for fraction in FRACTIONS]
+    every = [problem for columns in by_fraction if columns is not None for problem in problems(population, columns)]
     reasons = [_shortfall(problem) for problem in every]
     tested = [problem for problem, reason in zip(every, reasons, strict=True) if not reason]
     names = {problem.target for problem in tested}

@@ -96,8 +96,8 @@ def _loss_checks(run: Run) -> Iterator[Check]:
     rows = training if training is not None and len(training.steps) >= MIN_ROWS else validation or training
     is_past_best = past_best is not None and past_best.mark == BAD
     if rows is not None and not (is_past_best and rows is validation):
-        found = levels(*rows, _rates(run, rows))
-        yield from () if found is None else (_level_check(found, run),)
+        loss_levels = levels(*rows, _rates(run, rows))
+        yield from () if loss_levels is None else (_level_check(loss_levels, run),)
     if past_best is not None:
         yield past_best
     if not is_past_best and run.diverged is None and not run.is_warming_up:
@@ -110,20 +110,20 @@ def _rates(run: Run, rows: ByStep) -> Vector | None:
     return np.interp(rows.steps, run.steps[known], run.learning_rate[known]) if known.any() else None
 
 
-def _level_check(found: Levels, run: Run) -> Check:
+def _level_check(loss_levels: Levels, run: Run) -> Check:
     """Return the worst rise that stands, else that there is none that would have been seen."""
-    check = partial(Check, power=found.power, first=found.first, last=found.last, looks=found.n)
-    n_planned = found.n * (run.last_step or 0) / max(run.last_seen, 1)
-    standing = [rise for rise in found.rises if found.standing(rise, n_planned)]
+    check = partial(Check, power=loss_levels.power, first=loss_levels.first, last=loss_levels.last, looks=loss_levels.n)
+    n_planned = loss_levels.n * (run.last_step or 0) / max(run.last_seen, 1)
+    standing = [rise for rise in loss_levels.rises if loss_levels.standing(rise, n_planned)]
     if standing:
         worst = max(standing, key=lambda rise: (rise.from_start, not rise.is_back, rise.level / rise.before))
         word, text = _rise_words(worst)
         return check(BAD, text, word)
-    if found.rises:
-        last, n = found.rises[-1], counted(len(found.rises), "sudden rise")
+    if loss_levels.rises:
+        last, n = loss_levels.rises[-1], counted(len(loss_levels.rises), "sudden rise")
         return check(OPEN, f"{n} of the loss, the last to {loss_words(last.peak)} at step {last.step:,}; over")
-    spike, lasting = f"{found.spike_power:.2g}", f"{found.power:.2g} for {found.power_rows:,} rows"
-    return check(GOOD, f"No spike of the loss above {spike}, none above {lasting}, in {found.n:,} losses")
+    spike, lasting = f"{loss_levels.spike_power:.2g}", f"{loss_levels.power:.2g} for {loss_levels.power_rows:,} rows"
+    return check(GOOD, f"No spike of the loss above {spike}, none above {lasting}, in {loss_levels.n:,} losses")
 
 
 def _rise_words(rise: Rise) -> tuple[str, str]:
@@ -141,47 +141,50 @@ def _rise_words(rise: Rise) -> tuple[str, str]:
 
 def _evaluation_check(validation: ByStep, training: ByStep | None) -> Check | None:
     """Return whether the validation loss is past its best; None of too few evaluations."""
-    found = evaluations(*validation, training)
-    if found is None:
+    evaluated = evaluations(*validation, training)
+    if evaluated is None:
         return None
     steps, n = validation.steps, len(validation.steps)
-    check = partial(Check, power=found.power, first=int(steps[0]), last=int(steps[-1]), looks=n)
-    best = f"best validation loss {loss_words(found.best)} at step {found.step:,}"
-    if found.rise:
-        text = f"{best}; the last evaluations are {loss_words(found.rise)} above its level then"
+    check = partial(Check, power=evaluated.power, first=int(steps[0]), last=int(steps[-1]), looks=n)
+    best = f"best validation loss {loss_words(evaluated.best)} at step {evaluated.step:,}"
+    if evaluated.rise:
+        text = f"{best}; the last evaluations are {loss_words(evaluated.rise)} above its level then"
         return check(BAD, text, words.PAST_BEST, "A reason to stop: it has risen beyond its noise.")
-    if found.since >= MIN_SINCE_BEST:
-        return check(OPEN, f"{best}; {found.since:,} evaluations since are above it, within their noise")
-    return check(GOOD, f"No rise of the validation loss above {found.power:.2g} in {n:,} evaluations")
+    if evaluated.since >= MIN_SINCE_BEST:
+        return check(OPEN, f"{best}; {evaluated.since:,} evaluations since are above it, within their noise")
+    return check(GOOD, f"No rise of the validation loss above {evaluated.power:.2g} in {n:,} evaluations")
 
 
 def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) -> Iterator[Check]:
     """Yield whether the loss falls: of validation where there is enough of it, else of training."""
-    found = None if validation is None else course(*validation, MIN_ROWS // 2)
-    rows, name = (validation, "validation loss") if found is not None else (training, "training loss")
-    if found is None and training is not None:
-        found = course(*training)
-    if found is None or rows is None:
+    loss_course = None if validation is None else course(*validation, MIN_ROWS // 2)
+    rows, name = (validation, "validation loss") if loss_course is not None else (training, "training loss")
+    if loss_course is None and training is not None:
+        loss_course = course(*training)
+    if loss_course is None or rows is None:
         return
-    check = partial(Check, power=found.power, first=found.first, last=found.last, looks=found.n)
-    both = f"{loss_words(found.after)} in the last quarter of the steps, {loss_words(found.before)} in the second"
-    if found.word == RISES:
+    check = partial(Check, power=loss_course.power, first=loss_course.first, last=loss_course.last, looks=loss_course.n)
+    after, before = loss_words(loss_course.after), loss_words(loss_course.before)
+    both = f"{after} in the last quarter of the steps, {before} in the second"
+    if loss_course.word == RISES:
         word = words.RISING if rows is training else words.PAST_BEST
         yield check(BAD, f"the {name} rises: {both}", word, STOP)
-    elif found.word == STALLS:
+    elif loss_course.word == STALLS:
         yield check(BAD, f"the {name} no longer falls: {both}", words.STALLED, STOP)
     elif run.keeps_its_rate and (since := stalled_since(*thinned(*rows))) is not None:
         yield check(BAD, f"the {name} no longer falls since about step {since:,}", words.STALLED, STOP)
     elif rows is training and (least := fall_since_start(*thinned(*rows))) is not None and least < MIN_LEARNED_FALL:
         yield check(BAD, f"the {name} has not fallen since its start", words.STALLED, STOP)
-    elif found.word != FALLS:
-        text = f"Whether the {name} falls is not seen: its noise hides a fall of less than {found.power:.2g}"
+    elif loss_course.word != FALLS:
+        text = f"Whether the {name} falls is not seen: its noise hides a fall of less than {loss_course.power:.2g}"
         yield check(OPEN, text, HIDDEN)
-    elif found.late_fall > MIN_FALL_ERRORS * found.late_error:
-        fall = f"{loss_words(found.late_fall)} in the second half of the steps"
+    elif loss_course.late_fall > MIN_FALL_ERRORS * loss_course.late_error:
+        fall = f"{loss_words(loss_course.late_fall)} in the second half of the steps"
         yield check(GOOD, f"The {name} still falls: {fall}", FALLS)
     else:
-        text = f"The {name} fell, but is not seen to fall since about step {found.middle:,}; its noise may hide it"
+        text = (
+            f"The {name} fell, but is not seen to fall since about step {loss_course.middle:,}; its noise may hide it"
+        )
         yield check(OPEN, text, HIDDEN)
 
 

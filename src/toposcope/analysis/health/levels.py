@@ -26,7 +26,7 @@ MIN_ANEW_ROWS = 5  # rows that a loss takes to fall again; one that is back soon
 MIN_LARGE = 0.3  # rise of ln(loss), for several rows, after which a run is not called healthy again
 MAX_REST = 0.25  # share of a rise that may be left of one that is over
 RETURNED = 0.6  # share of what was learned that is lost where a run is back at its start
-MIN_LEARNED = 0.15  # fall of ln(loss) before that, for a start to be told from noise
+MIN_LEARNED = 0.15  # fall of ln(loss) before that, for a start to be distinguished from noise
 ABOVE_START = 0.15  # by which ln(loss) may exceed its first level there
 RECENT_SHARE, RECENT_PLANNED_SHARE, MIN_RECENT_ROWS = 0.1, 0.06, 20
 """A rise that is over still stands for this share of the rows so far, or of the planned ones, at least for so many."""

@@ -21,7 +21,6 @@ MAX_CPU_ACTIVATIONS = 30_000  # entries of a run's residual stream; above, those
 MAX_CPU_RUNS = 16  # runs of a pack on a CPU
 MAX_CPU_BYTES = 2 * 10**9  # memory of a pack on a CPU
 MAX_GPU_SHARE = 0.6  # share of the memory of a GPU that the estimate of a pack may fill
-
 STATE = "state.safetensors"  # what a pack resumes from; it stays when its runs have ended
 
 

@@ -177,13 +177,13 @@ class PackTrainer:
     def _save_checkpoint(self) -> None:
         """Measure validation losses, and save the weights of all runs; those of diverged runs are never read."""
         batch_size = self.training.batch_size
-        found = validation_losses(self.size, self.layout, self.feed, self.state.weights, batch_size).tolist()
+        validation = validation_losses(self.size, self.layout, self.feed, self.state.weights, batch_size).tolist()
         status: Status = "complete" if self.step == self.training.steps else "running"
         for i, outcome in enumerate(self.record.outcomes):
             if outcome.status == "running":
-                self.record.validation[i, self.step] = found[i]
+                self.record.validation[i, self.step] = validation[i]
                 # The last update can ruin weights whose training loss was still finite.
-                self.record.outcomes[i] = Outcome(status if math.isfinite(found[i]) else "diverged", self.step)
+                self.record.outcomes[i] = Outcome(status if math.isfinite(validation[i]) else "diverged", self.step)
         weights = {name: part.cpu().clone() for name, part in self.layout.named(self.state.weights).items()}
         weights["head.weight"] = weights["token_emb.weight"].clone()
         # Nothing else: the library writes several facts in any order.

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 MAX_PRODUCTS = 400  # for the directions of a plane; what has not converged after them is reported so
 PATH_SHARE = 0.8  # largest coordinate of a checkpoint in a plane along the path of training
-
 MIN_SIDE = 3
 MIN_POINTS = 9
 PART = 1 << 20  # entries of the weights that are widened to float64 at once

@@ -114,12 +114,12 @@ def _edges(surface: Surface, graph: Graph) -> Indices:
 
 def _n_saddles(surface: Surface, values: Vector) -> float:
     if surface.sample.shape is not None:
-        found = critical_points(values.reshape(surface.sample.shape))
+        points = critical_points(values.reshape(surface.sample.shape))
     else:
         from scipy.spatial import Delaunay
 
-        found = critical_points_of_triangles(values, Delaunay(surface.sample.coordinates).simplices)
-    return float(found.multiplicities.sum())
+        points = critical_points_of_triangles(values, Delaunay(surface.sample.coordinates).simplices)
+    return float(points.multiplicities.sum())
 
 
 def _side_share(profile: Profile, values: Vector) -> float:

@@ -98,7 +98,7 @@ def check_needs(probe: type[Probe]) -> None:
 
 def _need_of(module: ModuleType) -> dict[str, Input]:
     several = (*getattr(module, "INPUTS", ()), getattr(module, "INPUT", None))
-    found = {need.name: need for need in several if isinstance(need, Input)}
-    for name in found.keys() & RELATIONS:
+    inputs = {need.name: need for need in several if isinstance(need, Input)}
+    for name in inputs.keys() & RELATIONS:
         raise ToposcopeError(f"need {name!r}: the name is taken; it stands for what other checkpoints hold")
-    return found
+    return inputs

@@ -279,7 +279,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
             paragraph(
                 "The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."
             ),
-            tables.short_table(batch, "association-batch", "Association with the loss of one batch"),
+            _retitled(tables.short_table(batch), "association-batch", "Association with the loss of one batch"),
         )
         if len(batch)
         else None,
@@ -303,6 +303,10 @@ def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
             full,
         )
     ]
+
+
+def _retitled(content: Table | None, name: str, caption: str) -> Table | None:
+    return None if content is None else Table(name, caption, content.columns, content.rows, content.sortable)
 
 
 def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
@@ -370,8 +374,8 @@ def against_spectra(frame: pl.DataFrame) -> list[Block | None]:
 
 def _finding(data: StudyData) -> str:
     """Say what the first screen says."""
-    found = study_verdict(data)
-    return verdict_sentence(found.verdict, figures=found.reason) if len(found.rows) else ""
+    within = study_verdict(data)
+    return verdict_sentence(within.verdict, figures=within.reason) if len(within.rows) else ""
 
 
 SECTION = ReportSection(

@@ -85,9 +85,9 @@ def _divergences(data: StudyData) -> Iterable[str]:
     """Yield, for each run with forecasts that diverged, where it did."""
     for run in data.forecasts.get_column("run").unique(maintain_order=True):
         rows = data.log.filter(run=run).drop_nulls("loss")
-        found = divergence(rows.get_column("step").to_numpy(), rows.get_column("loss").to_numpy(), "training")
-        if found is not None:
-            yield f"{run} has no final loss: {found}. "
+        diverged = divergence(rows.get_column("step").to_numpy(), rows.get_column("loss").to_numpy(), "training")
+        if diverged is not None:
+            yield f"{run} has no final loss: {diverged}. "
 
 
 def _finding(data: StudyData) -> str:
