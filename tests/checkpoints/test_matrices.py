@@ -401,7 +401,7 @@ def test_linear_maps_and_tables_of_every_family_of_transformers() -> None:
     ],
 )
 def test_very_many_small_matrices_are_left_out_and_said(of_many: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toposcope.checkpoints.tuning.MAX_SMALL", 50)
+    monkeypatch.setattr("toposcope.checkpoints.matrices.MAX_SMALL", 50)
     big = {"fc1.weight": r(128, 64)}
     few, many = weights(big | of_many(50)), weights(big | of_many(51))
     assert len(few.matrices) == 51

@@ -3,7 +3,6 @@
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -64,9 +63,16 @@ def test_the_weight_is_what_the_model_computes(way: str, tmp_path: Path) -> None
     assert np.array_equal(found["fc1.weight"].read(3, 5), found["fc1.weight"].read()[3:5])
 
 
-def test_a_parametrisation_that_is_not_known_is_not_measured_but_counted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "apply",
+    [lambda layer: parametrize.register_parametrization(layer, "weight", Halved()), parametrizations.orthogonal],
+    ids=["one's own", "orthogonal"],
+)
+def test_a_parametrisation_that_is_not_known_is_not_measured_but_counted(
+    apply: Callable[[nn.Module], object], tmp_path: Path
+) -> None:
     layers = nn.ModuleDict({"fc1": nn.Linear(5, 6, bias=False), "fc2": nn.Linear(6, 5, bias=False)})
-    parametrize.register_parametrization(layers["fc1"], "weight", Halved())
+    apply(layers["fc1"])
     torch.save(layers.state_dict(), tmp_path / "step_1.pt")
     checkpoint = Checkpoint(tmp_path / "step_1.pt", 1)
     assert [layer.name for layer in checkpoint.analysed()] == ["fc2.weight"]
@@ -74,19 +80,6 @@ def test_a_parametrisation_that_is_not_known_is_not_measured_but_counted(tmp_pat
         "stored before a parametrisation that is not known 50% (fc1.weight)" in checkpoint.weights.coverage().sentence()
     )
     assert any("not measured: fc1.weight" in note for note in checkpoint.notes)
-
-
-@pytest.mark.parametrize("shape", [(9, 9), (12, 7), (7, 12)])
-def test_an_orthogonal_weight_is_read_as_it_acts(shape: tuple[int, int], tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    layer: Any = parametrizations.orthogonal(nn.Linear(*shape, bias=False).double())
-    with torch.no_grad():
-        layer.parametrizations.weight.original += torch.randn(shape[::-1]).double().tril(-1)
-    torch.save(layer.state_dict(), tmp_path / "step_1.pt")
-    checkpoint = Checkpoint(tmp_path / "step_1.pt", 1)
-    (found,) = checkpoint.analysed()
-    assert np.allclose(found.matrix(), layer.weight.detach().numpy(), atol=1e-6)
-    assert any("torch's default map" in note for note in checkpoint.notes)
 
 
 def test_parts_that_do_not_fit_stay_as_they_are(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, flattened
 from toposcope.checkpoints.formats.safetensors_file import DTYPES
 from toposcope.checkpoints.sources.source import Bytes, unsupported
-from toposcope.checkpoints.tuning import AVERAGED_BYTES
 from toposcope.wording import examples
 
+AVERAGED_BYTES = 1 << 20  # of a tensor at a time: twice that, in double precision, fits a cache
 _COPIED = {kinds.MASK, kinds.TABLE, kinds.BUFFER}
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 

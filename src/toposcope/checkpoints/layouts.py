@@ -18,9 +18,9 @@ from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.formats.entry import reshaped, slice_of
 from toposcope.checkpoints.orientation import READS, UNKNOWN, Orientation, orientations
 from toposcope.checkpoints.roles import NOT_ANALYSED, leaf_of
-from toposcope.checkpoints.tuning import MAX_CONVOLVED
 from toposcope.checkpoints.votes import Convention, Stored
 
+MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has more
 HEADS_JOINED = "heads joined"
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from toposcope.checkpoints import biases, layouts, roles, tuning, vocabulary
+from toposcope.checkpoints import biases, layouts, roles, vocabulary
 from toposcope.checkpoints.copies import copies, states
 from toposcope.checkpoints.data_beside import beside
 from toposcope.checkpoints.formats import Entry
@@ -24,10 +24,11 @@ from toposcope.checkpoints.kinds import (
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.orientation import is_named_half
 from toposcope.checkpoints.roles import leaf_of
-from toposcope.checkpoints.tuning import SMALL_SIZE
 from toposcope.checkpoints.votes import Stored
 from toposcope.wording import examples
 
+SMALL_SIZE = 4096  # numbers of a small matrix
+MAX_SMALL = 250_000  # small matrices that are measured: each takes 2 ms, so that these take some minutes
 _OTHER_HALF = {"mlp.in": "mlp.out", "mlp.out": "mlp.in"}
 
 
@@ -110,7 +111,7 @@ def _candidates(entries: Sequence[Entry], rules: roles.Rules, rest: dict[str, st
         else:
             candidates[entry.name] = Candidate(entry, *roles.recognised(entry.name, rules))
     small = {name: _n_small(c.entry, c.role) for name, c in candidates.items() if c.why != roles.OWN_RULE}
-    if sum(small.values()) > tuning.MAX_SMALL:
+    if sum(small.values()) > MAX_SMALL:
         rest |= {name: SMALL for name, n in small.items() if n}
     return {name: candidate for name, candidate in candidates.items() if name not in rest}
 

@@ -1,4 +1,4 @@
-"""Weights that torch stores in parts, put together as the model does: pruned, normalised, orthogonal."""
+"""Weights that torch stores in parts, put together as the model does: pruned and normalised."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from toposcope.checkpoints.formats import Entry
 
 _SUFFIX = re.compile(r"(.*\.|^)(?:parametrizations\.(\w+)\.(original[01]?)|(\w+)_(orig|[gv]))$")
 UNKNOWN = "stored before a parametrisation that is not known"
-ORTHOGONAL = "orthogonal, by torch's default map"
 Matrix = NDArray[np.float64]
 
 
@@ -70,23 +68,8 @@ def _weight(match: re.Match[str], by_name: Mapping[str, Entry]) -> tuple[Entry, 
         if u is not None and v is not None and (u.shape, v.shape) == ((rows,), (columns,)):
             return _made(name, main, _divided, u, v), "spectral norm", [prefix, u.name, v.name]
         if kind == "original":
-            others = [other for other in by_name if other.startswith(base) and other != prefix]
-            return _orthogonal(name, main, [by_name[other] for other in others])
+            return _made(name, main, lambda w: w), UNKNOWN, [other for other in by_name if other.startswith(base)]
     return None
-
-
-def _orthogonal(name: str, main: Entry, others: Sequence[Entry]) -> tuple[Entry, str, list[str]]:
-    """Return an orthogonal weight, known by its one buffer; of any other parametrisation, what is stored."""
-    size = max(main.shape)
-    names = [main.name, *(other.name for other in others)]
-    if len(main.shape) == 2 and [(e.name[-7:], e.shape) for e in others] == [(".0.base", (size, size))]:
-        # No buffer tells the map. The default is the matrix exponential of a square matrix, else reflections.
-        make = _rotated if main.shape[0] == main.shape[1] else _reflected
-        return _made(name, main, make, others[0]), ORTHOGONAL, names
-    if len(main.shape) == 2 and not others and (np.abs(np.diagonal(main.numbers())) == 1).all():
-        # Of reflections the diagonal holds signs, which are not trained.
-        return _made(name, main, _reflected), "orthogonal, by Householder reflections", names
-    return _made(name, main, lambda w: w), UNKNOWN, names
 
 
 def _made(name: str, main: Entry, make: Callable[..., Any], *others: Entry) -> Entry:
@@ -111,22 +94,3 @@ def _divided(weight: Matrix, u: Matrix, v: Matrix) -> Matrix:
     """Return the weight over the spectral norm that its two stored vectors give (Miyato et al. 2018, eq. 8)."""
     divided: Matrix = weight / (u @ weight.reshape(len(u), -1) @ v)
     return divided
-
-
-def _rotated(x: Matrix, base: Matrix) -> Matrix:
-    """Return base exp(L - L^T) for the lower triangle L (Lezcano-Casado and Martinez-Rubio 2019)."""
-    lower = np.tril(x)
-    rotated: Matrix = base @ linalg.expm(lower - lower.T)
-    return rotated
-
-
-def _reflected(x: Matrix, base: Matrix | None = None) -> Matrix:
-    """Return the first columns of a product of reflections by the columns below the diagonal, which holds signs."""
-    tall = x if x.shape[0] >= x.shape[1] else x.T
-    product = np.eye(*tall.shape)
-    for k in reversed(range(tall.shape[1])):
-        vector = np.concatenate([np.zeros(k), [1.0], tall[k + 1 :, k]])
-        product -= np.outer(2 / (vector @ vector) * vector, vector @ product)
-    product = product * np.trunc(np.diagonal(tall))
-    product = product if base is None else base @ product
-    return product if tall is x else product.T

@@ -18,7 +18,6 @@ import msgspec
 
 from toposcope.checkpoints.formats.dtypes import DTYPES
 from toposcope.checkpoints.sources.source import CheckpointError, damaged
-from toposcope.checkpoints.tuning import MIN_DEFERRED_BYTES
 
 Names = Mapping[tuple[str, str], Any]
 Unknown = dict[str, None]  # names of other classes
@@ -34,6 +33,7 @@ NUMBER_PARTS = 24  # that a float or a long integer counts for: with three in a 
 MAX_OTHER_NAMES = 1 << 14  # distinct names of other classes in one pickle, each of which becomes a class
 MAX_UNKNOWN = 32  # of them that are recorded
 MAX_DIMENSIONS = 64  # of a tensor, as in torch
+MIN_DEFERRED_BYTES = 64  # of those of a pickle that are not read before they are needed
 
 
 class StoredStorage(msgspec.Struct, frozen=True, gc=False):

@@ -9,18 +9,18 @@ from typing import Any
 
 import msgspec
 
-from toposcope.checkpoints import adapters, kinds, matrices, quantisation, roles, tuning, vocabulary
+from toposcope.checkpoints import adapters, kinds, matrices, quantisation, roles, vocabulary
 from toposcope.checkpoints.copies import same_numbers
 from toposcope.checkpoints.data_beside import DATA
 from toposcope.checkpoints.formats.entry import Entry, Unread
 from toposcope.checkpoints.kinds import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.networks import networks
-from toposcope.checkpoints.reparametrised import ORTHOGONAL, put_together
-from toposcope.checkpoints.tuning import NAMED_SHARE, SMALL_SIZE
+from toposcope.checkpoints.reparametrised import put_together
 from toposcope.wording import examples
 
 MAX_NAMES = 3
+NAMED_SHARE = 0.05  # of the parameters: where less is not measured, norms and biases, it is not named
 PLAIN_KINDS = ("embeddings", "positions", "biases, norms and other vectors")
 """Kinds of parameters that need no names: everybody knows them."""
 PACKED, OBJECTS = "packed weights and adapters", "values that are not read"
@@ -188,31 +188,20 @@ def weights_of(
         for layer in sorted_out.layers
     ]
     others = sorted_out.rest | parts | unknown
-    remarks += [*sorted_out.remarks, *_remarks_on_parts(how, unknown)]
+    remarks += sorted_out.remarks
+    if unknown:
+        remarks.append(
+            f"not measured: {examples([*unknown])}: stored before a parametrisation that is not known; save it after "
+            "torch.nn.utils.parametrize.remove_parametrizations"
+        )
     if turned_unknown := [layer.name for layer in found if not layer.orientation]:
         names = examples(turned_unknown, MAX_NAMES)
         remarks.append(f"orientation unknown, read as stored: {names}; {_UNKNOWN_ORIENTATION}")
     if n_small := sum(kind == kinds.SMALL for kind in others.values()):
         remarks.append(
-            f"{n_small:,} tensors with matrices of at most {SMALL_SIZE:,} numbers are not measured, as these "
-            f"are more than {tuning.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
+            f"{n_small:,} tensors with matrices of at most {matrices.SMALL_SIZE:,} numbers are not measured, as these "
+            f"are more than {matrices.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
         )
     found, doubts = vocabulary.with_head(found, others, entries, configuration, refused)
     objects = {name: value.numbers for name, value in unread.items() if not value.is_weight}
     return Weights(entries, found, others, packed, refused, sizes, objects, remarks + doubts)
-
-
-def _remarks_on_parts(how: Mapping[str, str], unknown: Mapping[str, str]) -> list[str]:
-    """Say which weights were made on an assumption, and which could not be made."""
-    remarks = []
-    if orthogonal := [name for name, words in how.items() if words == ORTHOGONAL]:
-        remarks.append(
-            f"orthogonal weights ({examples(orthogonal)}) are read by torch's default map (matrix_exp if square, else "
-            "householder), as nothing stored names another one"
-        )
-    if unknown:
-        remarks.append(
-            f"not measured: {examples([*unknown])}: stored before a parametrisation that nothing stored describes; "
-            "save it after torch.nn.utils.parametrize.remove_parametrizations"
-        )
-    return remarks

@@ -21,12 +21,13 @@ from toposcope.checkpoints.formats.rank_files import refuse_part
 from toposcope.checkpoints.formats.torch_file import listing, within
 from toposcope.checkpoints.formats.weight_names import of_weights, refuse_pointers
 from toposcope.checkpoints.sources.source import CheckpointError, Files, malformed
-from toposcope.checkpoints.tuning import MAX_SHARED_BYTES, MAX_SHARING
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect_modules
 
 __all__ = ["CheckpointError", "Entry", "Inside", "Key", "Listing", "entries", "inside", "is_checkpoint"]
 MAX_NAME_LENGTH = 1000  # of a tensor
+MAX_SHARED_BYTES = 1 << 28  # of all tensors of a checkpoint, whatever its files hold
+MAX_SHARING = 64  # tensors that share their numbers, on average; models with shared layers have up to 48
 
 
 @cache

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.formats.dtypes import DTYPES, MANTISSA_BITS, from_tensor, itemsize, without_8_bits
 from toposcope.checkpoints.sources.source import Bytes, StoredFile
-from toposcope.checkpoints.tuning import BLOCK_BYTES
 from toposcope.kernels.magnitudes import widened
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+BLOCK_BYTES = 1 << 24  # of a tensor in memory at a time where it is read block by block
 Item = TypeVar("Item")
 
 

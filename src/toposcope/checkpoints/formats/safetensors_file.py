@@ -11,11 +11,11 @@ from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import Entry, contiguous
 from toposcope.checkpoints.sources.source import Files, StoredFile, damaged, truncated
 from toposcope.checkpoints.steps import COUNTERS
-from toposcope.checkpoints.tuning import READ_AHEAD
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 from toposcope.errors import message_of
 from toposcope.untrusted import MAX_BYTES, refuse_values
 
+READ_AHEAD = 1 << 16  # bytes of the first read: most headers are shorter, and cached once parsed
 DTYPES = {
     **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "C64": "complex64", "BOOL": "bool"},
     **{f"I{bits}": f"int{bits}" for bits in (64, 32, 16, 8)},

@@ -31,12 +31,14 @@ from toposcope.checkpoints.sources.source import (
     truncated,
     unsupported,
 )
-from toposcope.checkpoints.tuning import CHECKED_BYTES, MAX_READ_AHEAD, READ_AHEAD
 from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, StoredStorage, Unknown, load, name_of
 from toposcope.wording import examples
 
 LOCAL_HEADER_BYTES = 30
 MAX_LISTED = 5
+CHECKED_BYTES = 1 << 24  # of a record in memory at a time while its checksum is computed
+MAX_READ_AHEAD = 1 << 15  # bytes of a record that are read together with its header
+MAX_PARSED_BYTES = 1 << 16  # of a pickle that is kept once parsed
 MAX_PADDING = 128  # bytes that torch may put between a record's header and its numbers
 SIGNATURES = {"zip": b"PK\x03\x04", "pickle": b"\x80"}
 _BEGINNINGS = {
@@ -228,7 +230,7 @@ class Archive(Opened):
     def content(self) -> Any:
         """The saved object, not to be changed; if it is large, parsed anew each time rather than kept in memory."""
         try:
-            parsed = _parsed if len(self.pickle) <= READ_AHEAD else _parsed.__wrapped__
+            parsed = _parsed if len(self.pickle) <= MAX_PARSED_BYTES else _parsed.__wrapped__
             content, unknown = parsed(self.pickle)
         except CheckpointError:
             return load(io.BytesIO(self.pickle), self.file.location, NAMES, storage_of)
