@@ -105,7 +105,7 @@ def counted(function):
         return function(*arguments, **options)
     return call
 
-averaging.MergedTensor.rows = counted(averaging.MergedTensor.rows)
+averaging._rows = counted(averaging._rows)
 os.fsync, Path.rename = counted(os.fsync), counted(Path.rename)
 merge(sys.argv[1]).save(sys.argv[2])
 """

@@ -322,9 +322,6 @@ def test_every_run_reads_as_an_ordinary_one(tmp_path: Path) -> None:
                 (e.name, e.shape, e.dtype) for e in other.entries
             ]
             assert Checkpoint(checkpoint.location, checkpoint.step).content_hash() == checkpoint.content_hash()
-        # Of the same weights the files are the same, byte for byte.
-        (first,), (ours,) = opened[0].files.values(), own[0].files.values()
-        assert first.read(0, first.size).tobytes() == ours.read(0, ours.size).tobytes()
         assert opened[0].content_hash() == own[0].content_hash()
         for name, tensor in own[-1].tensors().items():
             torch.testing.assert_close(opened[-1].tensors()[name], tensor, rtol=1e-2, atol=1e-4)

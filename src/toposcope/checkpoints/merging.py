@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from toposcope.checkpoints.averaging import Plan
+from toposcope.checkpoints.averaging import Average
 from toposcope.checkpoints.checkpoint import Checkpoint
+from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.checkpoints.formats.entry import flattened
+from toposcope.checkpoints.formats.safetensors_file import DTYPES
 from toposcope.checkpoints.series import Series
 from toposcope.checkpoints.series import series as open_series
 from toposcope.checkpoints.sources.local import local_path, refuse_linked
@@ -21,6 +23,7 @@ from toposcope.files import write_folder
 from toposcope.version import __version__
 
 CONFIG, MANIFEST = "config.json", "merged.json"
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
 _DTYPE = ("dtype", "torch_dtype")  # under which transformers keeps the dtype that it loads weights in
 
 
@@ -58,20 +61,20 @@ class MergedCheckpoint(Checkpoint):
         place = local_path(folder)
         if place.exists() or place.is_symlink():
             raise ToposcopeError(f"{place}: exists; name a new folder")
-        files, plan = self.source.files(), self.source.plan()
+        files, average = self.source.files(), self.source.average()
         writers: dict[str, Callable[[Path], object]] = {}
         for name, file in files.items():
             is_merged = isinstance(file, MergedFile)
-            writers[name] = partial(_write_weights, plan) if is_merged else partial(_write_companion, file)
+            writers[name] = partial(_write_weights, average) if is_merged else partial(_write_companion, file)
         if CONFIG in files:
             writers[CONFIG] = partial(_write_json, _in_float32(self._configuration(CONFIG)))
-        write_folder(place, writers | {MANIFEST: lambda path: _write_json(self._manifest(plan), path)})
+        write_folder(place, writers | {MANIFEST: lambda path: _write_json(self._manifest(average), path)})
         return place
 
-    def _manifest(self, plan: Plan) -> dict[str, Any]:
+    def _manifest(self, average: Average) -> dict[str, Any]:
         members = [
             {"place": member.location, "step": member.step, "weight": weight, "sha256": member.content_hash()}
-            for member, weight in zip(plan.members, self.source.weights, strict=True)
+            for member, weight in zip(average.members, self.source.weights, strict=True)
         ]
         return {
             "toposcope": __version__,
@@ -140,17 +143,25 @@ def _steps_between(spec: str, steps: Sequence[int]) -> list[int]:
         return []
 
 
-def _write_weights(plan: Plan, path: Path) -> None:
-    """Write the average, unless a number of it is not finite."""
+def _write_weights(average: Average, path: Path) -> None:
+    """Write a file of safetensors a few rows at a time, unless a number of an average is not finite."""
+    entries = sorted(average.entries, key=lambda entry: -itemsize(entry.dtype))  # so that all are aligned
+    first, last = average.members[0].step, average.members[-1].step
+    header: dict[str, object] = {"__metadata__": {"format": "pt", "step": str(last)}}
+    end = 0
+    for entry in entries:
+        begin, end = end, end + entry.n_bytes
+        header[entry.name] = {"dtype": _CODES[entry.dtype], "shape": entry.shape, "data_offsets": (begin, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
-        file.write(plan.header)
-        for tensor in plan.tensors:
-            for first, last in tensor.blocks():
-                rows = tensor.rows(first, last)
-                if not tensor.is_copied and not np.isfinite(rows).all():
-                    steps = f"steps {plan.members[0].step} to {plan.members[-1].step}"
+        file.write(len(text).to_bytes(8, "little") + text)
+        for entry in entries:
+            for rows in entry.blocks():
+                if entry.name not in average.copied and not np.isfinite(rows).all():
                     raise ToposcopeError(
-                        f"{tensor.name}: its average over {steps} is not finite; find the step: toposcope doctor --deep"
+                        f"{entry.name}: its average over steps {first} to {last} is not finite; find the step: "
+                        "toposcope doctor --deep"
                     )
                 file.write(flattened(rows).view(np.uint8).data)
 

@@ -20,7 +20,7 @@ from toposcope.checkpoints.formats.entry import Entry, Listing
 from toposcope.checkpoints.formats.rank_files import refuse_part
 from toposcope.checkpoints.formats.torch_file import listing, within
 from toposcope.checkpoints.formats.weight_names import of_weights, refuse_pointers
-from toposcope.checkpoints.sources.source import CheckpointError, Files, malformed
+from toposcope.checkpoints.sources.source import CheckpointError, Files, MadeFile, malformed
 from toposcope.errors import ToposcopeError
 from toposcope.plugins import collect_modules
 
@@ -42,6 +42,8 @@ def is_checkpoint(names: Collection[str]) -> bool:
 
 def entries(spec: str, files: Files, key: Key = ()) -> Listing:
     """Return the tensors stored in one checkpoint, with notes on what was chosen or left unread."""
+    if made := [file for file in files.values() if isinstance(file, MadeFile)]:
+        return Listing(made[0].entries())
     module = _format_for(spec, files, key)
     refuse_pointers(of_weights(files))
     if hasattr(module, "opened"):
@@ -59,6 +61,8 @@ def entries(spec: str, files: Files, key: Key = ()) -> Listing:
 
 def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     """Return what one checkpoint holds besides the tensors of one model: a series, other models, counters."""
+    if any(isinstance(file, MadeFile) for file in files.values()):
+        return Inside()
     module = _format_for(spec, files, key)
     if hasattr(module, "opened"):
         file, saved = module.opened(spec, files)

@@ -1,19 +1,20 @@
 """One ``.safetensors`` file: a header of JSON, then the tensors one after another."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
 
 from toposcope.checkpoints.formats.dtypes import itemsize
-from toposcope.checkpoints.formats.entry import Entry, contiguous
-from toposcope.checkpoints.sources.source import Files, StoredFile, damaged, truncated
+from toposcope.checkpoints.formats.entry import Entry, contiguous, slice_of
+from toposcope.checkpoints.sources.local import LocalFile
+from toposcope.checkpoints.sources.source import Files, StoredFile, damaged, malformed, truncated
 from toposcope.checkpoints.steps import COUNTERS
 from toposcope.checkpoints.unpickling import MAX_DIMENSIONS
 from toposcope.errors import message_of
-from toposcope.untrusted import MAX_BYTES, refuse_values
+from toposcope.untrusted import MAX_BYTES, json_as, refuse_values
 
 READ_AHEAD = 1 << 16  # bytes of the first read: most headers are shorter, and cached once parsed
 DTYPES = {
@@ -46,11 +47,25 @@ def claims(names: Collection[str]) -> bool:
 def entries(_spec: str, files: Files) -> list[Entry]:
     """List the tensors from the header alone."""
     (file,) = files.values()
-    begin, data_size, tensors, _ = _content(file)
+    begin, data_size, tensors, metadata = _content(file)
     if begin + data_size != file.size:
         wrong = truncated if begin + data_size > file.size else damaged
         raise wrong(file, f"the header promises {begin + data_size} bytes, there are {file.size}")
-    return [contiguous(name, shape, dtype, file, begin + first) for name, shape, dtype, first in tensors]
+    listed = [contiguous(name, shape, dtype, file, begin + first) for name, shape, dtype, first in tensors]
+    return _of_run(file, file.run, metadata, listed) if isinstance(file, LocalFile) and file.run else listed
+
+
+def _of_run(file: LocalFile, run: str, metadata: Mapping[str, Any], listed: list[Entry]) -> list[Entry]:
+    """Return the tensors of one run in a pack: a row of each for each of its runs."""
+    try:
+        runs = json_as(str(metadata.get("runs", "")).encode(), list[str])
+    except ValueError as error:
+        raise damaged(file.path, "no pack of runs: it names none", "restore it") from error
+    if run not in runs:
+        raise malformed(file.path, f"holds no run {run!r}; restore the pack's folder")
+    if wrong := next((entry.name for entry in listed if entry.shape[:1] != (len(runs),)), ""):
+        raise damaged(file.path, f"{wrong[:80]!a} has no row for each of {len(runs)} runs", "restore it")
+    return [slice_of(entry, runs.index(run), entry.name) for entry in listed]
 
 
 def stated(_spec: str, files: Files) -> dict[str, int]:

@@ -4,13 +4,22 @@ import mmap
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from toposcope.checkpoints.sources.packed import POINTER, packed_files
-from toposcope.checkpoints.sources.source import MAX_DEPTH, MAX_FILES, Bytes, Files, StoredFile, check_range, opened
+from toposcope.checkpoints.sources.packed import POINTER, packs_of
+from toposcope.checkpoints.sources.source import (
+    MAX_DEPTH,
+    MAX_FILES,
+    Bytes,
+    Files,
+    StoredFile,
+    check_range,
+    opened,
+    unreachable,
+)
 from toposcope.errors import ToposcopeError
 from toposcope.files import leads_out, refuse_link
 
@@ -20,13 +29,18 @@ MAX_SHOWN_PATH = 120  # characters of an impossible path that a message shows
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file as it was when it was listed (see `StoredFile`), below the folder that the user named."""
+    """A file as it was when it was listed (see `StoredFile`), below the folder that the user named.
+
+    Of a `run` in a pack, the file is that of many runs, and `listed_as` the path of the run's own.
+    """
 
     path: Path
     size: int
     version: str
     sha256: str = ""
     root: Path | None = field(default=None, compare=False)
+    run: str = ""
+    listed_as: Path | None = None
 
     @classmethod
     def of(cls, path: Path, status: os.stat_result, root: Path | None = None) -> "LocalFile":
@@ -36,7 +50,7 @@ class LocalFile:
     @property
     def location(self) -> str:
         """The path, bytes that are not UTF-8 escaped."""
-        return escaped(str(self.path))
+        return escaped(str(self.listed_as or self.path))
 
     def read(self, start: int, stop: int) -> Bytes:
         """Read a range; a long one is a private map of the file that lives as long as the array."""
@@ -75,7 +89,7 @@ class LocalSource:
         """
         try:
             if not self.path.is_dir():
-                if not self.path.exists() and (packed := packed_files(self.path.parent, self.path.name)):
+                if not self.path.exists() and (packed := _packed_files(self.path.parent, self.path.name)):
                     return packed
                 own = self.path.stat()
                 if not stat.S_ISREG(own.st_mode):
@@ -92,14 +106,14 @@ class LocalSource:
             for name in [name for name in found if name.rpartition("/")[2] == POINTER]:
                 prefix = name.removesuffix(POINTER)
                 del found[name]
-                found = {prefix + inner: file for inner, file in packed_files(self.path / prefix).items()} | found
+                found = {prefix + inner: file for inner, file in _packed_files(self.path / prefix).items()} | found
             return found
         except OSError as error:
             raise ToposcopeError(f"{self.path}: cannot be read: {error.strerror or error}") from error
 
     def exists(self) -> bool:
         """Return whether there is such a file or folder, or a checkpoint in a pack."""
-        return self.path.exists() or bool(packed_files(self.path.parent, self.path.name))
+        return self.path.exists() or bool(_packed_files(self.path.parent, self.path.name))
 
     def file(self) -> LocalFile | None:
         """Return the file it names, if it exists."""
@@ -112,6 +126,18 @@ class LocalSource:
     def beside(self, name: str) -> LocalFile | None:
         """Return a file in the folder of this file."""
         return LocalSource(self.path.parent / name, self.root or self.path.parent).file()
+
+
+def _packed_files(folder: Path, only: str = "") -> dict[str, StoredFile]:
+    found: dict[str, StoredFile] = {}
+    for name, (pack, run) in packs_of(folder, only).items():
+        try:
+            status = pack.stat()
+        except OSError as error:
+            reason = f"holds the checkpoint {folder / name} and cannot be read: {error.strerror or error}"
+            raise unreachable(pack, f"{reason}; restore the pack's folder, or train the run again") from error
+        found[name] = replace(LocalFile.of(pack, status), run=run, listed_as=folder / name)
+    return found
 
 
 def refuse_linked(file: StoredFile) -> None:

@@ -1,8 +1,7 @@
 """Averages of the checkpoints of a series: ``merged:SERIES@FIRST..LAST``, read as if they were saved.
 
-The place lists one safetensors file, whose header is made from those of the checkpoints and whose tensors are averaged
-when their bytes are read, a block of rows at a time; nothing is written. Next to it lie the files of the last
-checkpoint that describe its model.
+The place lists one file, whose tensors are averaged when they are read; nothing is written. Next to it lie the files of
+the last checkpoint that describe its model.
 """
 
 import hashlib
@@ -14,11 +13,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NoReturn
 
-import numpy as np
-
-from toposcope.checkpoints.averaging import Plan, plan_average
+from toposcope.checkpoints.averaging import Average, average_of
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.decay import DECAYS, decay_weights
+from toposcope.checkpoints.formats import Entry
 from toposcope.checkpoints.sources import is_remote
 from toposcope.checkpoints.sources.local import local_path
 from toposcope.checkpoints.sources.source import (
@@ -26,10 +24,11 @@ from toposcope.checkpoints.sources.source import (
     Bytes,
     CheckpointError,
     Files,
+    MadeFile,
     Source,
     StoredFile,
-    check_range,
     fingerprint,
+    unsupported,
 )
 from toposcope.errors import ToposcopeError
 
@@ -94,11 +93,11 @@ class MergedSource:
         total = 1.0 if self.how in DECAYS else math.fsum(map(float, self.how.split()))
         way = f"of the decay {self.how}" if self.how in DECAYS else "as given"
         way += "" if math.isclose(total, 1) else f", divided by their sum {total:.6g}"
-        return [f"the average of {steps}, weights {way}", *self.plan().notes]
+        return [f"the average of {steps}, weights {way}", *self.average().notes]
 
-    def plan(self) -> Plan:
-        """Return what each tensor is made of, from the headers of the checkpoints as they are now."""
-        return _plan(self, _version(self))
+    def average(self) -> Average:
+        """Return its tensors, by the headers of the checkpoints as they are now."""
+        return _average(self, _version(self))
 
     def files(self) -> Files:
         """List the average as a safetensors file, with what describes the last checkpoint."""
@@ -107,7 +106,8 @@ class MergedSource:
         name = "adapter_model.safetensors" if "adapter_config.json" in described else "model.safetensors"
         published = [member.published_hash() for member in self.members]
         sha256 = _digest(self, published) if all(published) else ""
-        return described | {name: MergedFile(self, name, version, _plan(self, version).size, sha256)}
+        size = sum(entry.n_bytes for entry in _average(self, version).entries)
+        return described | {name: MergedFile(self, name, version, size, sha256)}
 
     def child(self, name: str) -> Source:
         """Return a file in the folder of the last checkpoint."""
@@ -119,7 +119,7 @@ class MergedSource:
 
 
 @dataclass(frozen=True)
-class MergedFile:
+class MergedFile(MadeFile):
     """The average as a file (see `StoredFile`)."""
 
     source: MergedSource
@@ -133,18 +133,13 @@ class MergedFile:
         """Its place, as of a folder."""
         return f"{self.source.spec}/{self.name}"
 
-    def read(self, start: int, stop: int) -> Bytes:
-        """Read a range of the header, or of tensors, which are averaged for it."""
-        check_range(self.location, start, stop, self.size)
-        plan = _plan(self.source, self.version)
-        content = np.empty(stop - start, np.uint8)
-        head = np.frombuffer(plan.header[start:stop], np.uint8)
-        content[: len(head)] = head
-        for begin, tensor in zip(plan.begins, plan.tensors, strict=True):
-            first, last = max(start, begin), min(stop, begin + tensor.n_bytes)
-            if first < last:
-                tensor.fill(content[first - start : last - start], first - begin)
-        return content
+    def read(self, _start: int, _stop: int) -> Bytes:
+        """Refuse: its tensors are averaged, not stored."""
+        raise unsupported(self, "an average, of which only tensors are read; write it with its save()")
+
+    def entries(self) -> list[Entry]:
+        """Return its tensors."""
+        return [*_average(self.source, self.version).entries]
 
 
 def merged_source(
@@ -197,10 +192,10 @@ def _digest(source: MergedSource, contents: Sequence[str]) -> str:
 
 
 @lru_cache(maxsize=4)
-def _plan(source: MergedSource, version: str) -> Plan:
+def _average(source: MergedSource, version: str) -> Average:
     if _version(source) != version:
         raise CheckpointError(f"{source.spec}: a checkpoint changed while it was in use; run it again", "changed")
-    return plan_average(source.members, source.weights)
+    return average_of(source.members, source.weights)
 
 
 @lru_cache(maxsize=4)

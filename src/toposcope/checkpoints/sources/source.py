@@ -84,6 +84,14 @@ class StoredFile(Protocol):
         """Read bytes ``start`` to ``stop``, exactly; CheckpointError if it is shorter, changed or out of reach."""
 
 
+class MadeFile:
+    """A file (see `StoredFile`) whose tensors are made when they are read: it has entries rather than bytes."""
+
+    def entries(self) -> list[Any]:
+        """Return its tensors, each an `Entry`."""
+        raise NotImplementedError
+
+
 Files = Mapping[str, StoredFile]  # files by their paths relative to a source, with ``/``
 
 
