@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -17,7 +17,7 @@ _NEVER_TRAINED = re.compile(
     r"|relative_(?:position|coords)_(?:index|table_index|bucket\w*)|num_updates|(?:\w+_)?counter|_extra_state|\w+_integer|sinusoid\w*|alibi(?:_\w+)?"
     r"|prior_\w+|(?:weight|bias)_eps(?:ilon)?|eps(?:ilon)?_\w+"
 )
-_OF_PARAMETRISATION = re.compile(r"(?:^|\.)parametrizations\.\w+\.\d+\.")
+_PARAMETRISED = re.compile(r"(.*\.|^)parametrizations\.(\w+)\.")
 _MASK_CALLED_BIAS = re.compile(r"(?:^|\.)(?:attention|(?<!attn\.)attn)\.bias$")
 _MASKS = {"mask", "masks", "causal"}
 _WORDS = {
@@ -40,6 +40,7 @@ VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whol
 MORE_AXES, EMPTY = "axes", "empty"  # what a tensor is that is no matrix; of `MORE_AXES` with their number before it
 OPTIMIZER, COPY = "state of an optimizer", "copy of other weights"
 SMALL = "small matrices among very many"
+IN_PARTS = "part of a weight that torch computes from several tensors"
 _BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|[./])_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
 _NORM = re.compile(
     r"(?:^|[._])(?:layer_?|rms_?|group_?|batch_?|q_?|k_?)?norm\d?\.(?:weight|scale|g|gamma)$", re.IGNORECASE
@@ -62,8 +63,6 @@ def named_buffer(name: str, axes: int) -> str:
     leaf = leaf_of(name)
     if axes > 1 and _MASK_CALLED_BIAS.search(name):
         return MASK
-    if _OF_PARAMETRISATION.search(name):
-        return BUFFER
     if not _NEVER_TRAINED.fullmatch(leaf):
         return ""
     if leaf in ("running_mean", "running_var"):
@@ -142,3 +141,16 @@ def no_matrix(entry: Entry) -> str:
     if _NORM.search(entry.name):
         return VECTOR
     return BIAS if _BIAS.search(entry.name.removesuffix(":0")) else ""
+
+
+def stored_in_parts(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return the weight that each tensor is a part of, by its name: a pruned, normalised or parametrised one."""
+    sizes = {entry.name: math.prod(entry.shape) for entry in entries}
+    found = {name: f"{match[1]}{match[2]}" for name in sizes if (match := _PARAMETRISED.match(name))}
+    for main in (entry.name for entry in entries if len(entry.shape) > 1 and entry.name.endswith(("_orig", "_v"))):
+        stem, _, last = main.rpartition("_")
+        # Before torch 2, names alone say so. A gain is smaller than the weight that it scales.
+        others = [f"{stem}_{part}" for part in ("mask", "u", "v")] if last == "orig" else [f"{stem}_g"]
+        others = [name for name in others if name in sizes and (last == "orig" or sizes[name] < sizes[main])]
+        found |= dict.fromkeys((main, *others) if others else (), stem)
+    return found

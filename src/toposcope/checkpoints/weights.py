@@ -16,7 +16,6 @@ from toposcope.checkpoints.formats.entry import Entry, Unread
 from toposcope.checkpoints.kinds import BUFFER, MASK, STATISTICS, TABLE
 from toposcope.checkpoints.layer import Layer
 from toposcope.checkpoints.networks import networks
-from toposcope.checkpoints.reparametrised import put_together
 from toposcope.wording import examples
 
 MAX_NAMES = 3
@@ -153,7 +152,6 @@ def weights_of(
     all_weights: bool = False,
 ) -> Weights:
     """Sort the tensors of a checkpoint into matrices and all else, and count the values that are not read."""
-    unknown: dict[str, str] = {}
     plain = {e.name for e in entries}
     quantised = quantisation.unquantised(entries, configuration)
     entries, refused, sizes = quantised.entries, quantised.refused, quantised.sizes
@@ -163,11 +161,12 @@ def weights_of(
     refused = refused | {name: _UNREAD.format(value.what) for name, value in unread.items() if value.is_weight}
     sizes |= {name: value.numbers for name, value in unread.items() if value.is_weight}
     remarks = [f"weights times their scales: {count}, {scheme}" for scheme, count in Counter(how.values()).items()]
-    if any("weight_orig" in e.name or "weight_g" in e.name or "parametrizations." in e.name for e in entries):
-        together = put_together(entries)
-        entries, unknown = together.entries, together.unknown
-        how, parts = how | together.how, parts | together.parts
-        remarks += [f"weights put together: {count}, {way}" for way, count in Counter(together.how.values()).items()]
+    if computed := kinds.stored_in_parts(entries):
+        parts |= dict.fromkeys(computed, kinds.IN_PARTS)
+        remarks.append(
+            f"not measured: {examples([*dict.fromkeys(computed.values())])}: computed by torch from several tensors; "
+            "save the model after torch.nn.utils.parametrize.remove_parametrizations, prune.remove or remove_weight_norm"
+        )
     if bare := sum("float8" in e.dtype and len(e.shape) > 1 for e in entries):
         remarks.append(f"weights of 8-bit floats without a scale, read as stored: {bare}")
     adapter = configuration("adapter_config.json") if adapters.may_hold_adapters(entries) else {}
@@ -177,7 +176,7 @@ def weights_of(
     how, refused, entries = how | adapted.how, refused | adapted.refused, adapted.entries
     sizes |= {e.name: math.prod(e.shape) for e in entries if e.name in adapted.refused}
     made = set(how) | ({e.name for e in entries} - plain)
-    readable = [e for e in entries if e.name not in refused and e.name not in unknown]
+    readable = [e for e in entries if e.name not in refused and e.name not in parts]
     sorted_out = matrices.weight_matrices(readable, rules, all_weights=all_weights)
     found = [
         replace(
@@ -187,13 +186,8 @@ def weights_of(
         )
         for layer in sorted_out.layers
     ]
-    others = sorted_out.rest | parts | unknown
+    others = sorted_out.rest | parts
     remarks += sorted_out.remarks
-    if unknown:
-        remarks.append(
-            f"not measured: {examples([*unknown])}: stored before a parametrisation that is not known; save it after "
-            "torch.nn.utils.parametrize.remove_parametrizations"
-        )
     if turned_unknown := [layer.name for layer in found if not layer.orientation]:
         names = examples(turned_unknown, MAX_NAMES)
         remarks.append(f"orientation unknown, read as stored: {names}; {_UNKNOWN_ORIENTATION}")
