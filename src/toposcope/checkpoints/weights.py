@@ -165,7 +165,7 @@ def weights_of(
         parts |= dict.fromkeys(computed, kinds.IN_PARTS)
         remarks.append(
             f"not measured: {examples([*dict.fromkeys(computed.values())])}: computed by torch from several tensors; "
-            "save the model after torch.nn.utils.parametrize.remove_parametrizations, prune.remove or remove_weight_norm"
+            "save the model after parametrize.remove_parametrizations, prune.remove or remove_weight_norm"
         )
     if bare := sum("float8" in e.dtype and len(e.shape) > 1 for e in entries):
         remarks.append(f"weights of 8-bit floats without a scale, read as stored: {bare}")
