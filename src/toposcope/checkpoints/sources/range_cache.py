@@ -87,24 +87,6 @@ class RangeCache:
                 Path(partial).unlink(missing_ok=True)
                 raise
 
-    @contextmanager
-    def lock(self, key: str) -> Iterator[None]:
-        """Let only one process fetch a version of a file at a time; the others then find it in the cache."""
-        if self.limit == 0:
-            yield
-            return
-        from filelock import FileLock
-
-        place = self.folder / "locks" / _digest(key)[:3]
-        with self._writing():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(place)
-            lock.acquire()
-        try:
-            yield
-        finally:
-            lock.release()
-
     def forget(self, key: str) -> None:
         """Drop the blocks of a version of a file."""
         shutil.rmtree(self.block(key, 0, 0).parent, ignore_errors=True)

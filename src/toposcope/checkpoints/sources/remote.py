@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cache as once
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -32,8 +31,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.untrusted import MAX_SECONDS, awaited
 
 BLOCK_BYTES = 1 << 17  # fetched and cached at least: a request costs as much as some 100 kB
-MAX_REMEMBERED_BYTES, MAX_REMEMBERED = 1 << 20, 256  # of a read whose blocks stay in memory, and how many blocks
-MAX_RUN = 1 << 26  # bytes fetched under one lock; then another process that waits for the same file goes on
 CUT = (ConnectionAbortedError, ConnectionResetError, TimeoutError)  # after which the rest is requested
 MAX_CUTS = 5  # of a connection, without a block in between
 FIRST_WAIT = 0.5  # seconds until the rest is requested; each wait is twice as long as the one before
@@ -149,7 +146,6 @@ class RemoteFile:
             first, last = max(start, at), min(stop, at + len(block))
             content[first - start : last - start] = np.frombuffer(block, np.uint8)[first - at : last - at]
         if self.sha256 and len(content) == self.size and hashlib.sha256(content.data).hexdigest() != self.sha256:
-            memory.clear()
             RangeCache.of(self.source.access).forget(self.source.key(self.listed))
             raise damaged(self, "its SHA-256 is not the published one", "run the same command again")
         return content
@@ -159,38 +155,26 @@ class RemoteFile:
         if not self.version:  # another file of the same size would look the same: nothing is cached
             yield from self._fetched(start, stop)
             return
-        access, key, is_small = self.source.access, self.source.key(self.listed), stop - start <= MAX_REMEMBERED_BYTES
+        key, cache = self.source.key(self.listed), RangeCache.of(self.source.access)
         at, end = start - start % BLOCK_BYTES, min(stop + -stop % BLOCK_BYTES, self.size)
-        cache = RangeCache.of(access)
 
         def place(begin: int) -> Path:
             return cache.block(key, begin, min(begin + BLOCK_BYTES, self.size))
 
-        def is_missing(begin: int) -> bool:
-            return (key, begin) not in memory and not place(begin).exists()
-
         while at < end:
-            block = memory.get((key, at)) or cache.load(place(at))
-            if block is not None:
-                if is_small:
-                    _remember(key, at, block)
+            if (block := cache.load(place(at))) is not None:
                 yield at, block
                 at += len(block)
                 continue
-            if access.offline:
+            if self.source.access.offline:
                 raise unreachable(self, f"byte {at} is not in the cache, and this is offline; run once online")
-            with cache.lock(key):
-                if cache.load(place(at)) is not None:
-                    continue  # another process has fetched it
-                run = at + BLOCK_BYTES
-                while run < min(end, at + MAX_RUN) and is_missing(run):
-                    run += BLOCK_BYTES
-                for begin, fetched in self._fetched(at, min(run, end)):
-                    cache.save(place(begin), fetched)
-                    if is_small:
-                        _remember(key, begin, fetched)
-                    yield begin, fetched
-                    at = begin + len(fetched)
+            run = at + BLOCK_BYTES
+            while run < end and not place(run).exists():
+                run += BLOCK_BYTES
+            for begin, fetched in self._fetched(at, min(run, end)):
+                cache.save(place(begin), fetched)
+                yield begin, fetched
+                at = begin + len(fetched)
 
     def _fetched(self, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield the blocks of a range as they come, unless the next takes too long."""
@@ -218,18 +202,7 @@ class RemoteFile:
                 cuts += 1
 
 
-memory = dict[tuple[str, int], bytes]()
-"""Blocks of small reads, which are headers and small tensors, also where nothing is kept on disk."""
-_guard = Lock()
 _given_up = dict[str, float]()  # until when
-
-
-def _remember(key: str, at: int, block: bytes) -> None:
-    with _guard:
-        memory.pop((key, at), None)
-        memory[key, at] = block  # the last
-        if len(memory) > MAX_REMEMBERED:
-            del memory[next(iter(memory))]
 
 
 def checked_listing(found: dict[str, Listed], location: str) -> dict[str, Listed]:
