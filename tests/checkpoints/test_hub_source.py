@@ -43,10 +43,10 @@ def test_revisions_are_a_series_whose_hashes_need_no_download(model: Hub, access
     (main,) = series("hf:owner/name", access=access)
     assert opened.steps == [0, 1000, 2000]
     assert [c.location for c in opened] == [f"hf:owner/name@step{s}" for s in (0, 1000, 2000)]
-    hashes = [c.published_hash() for c in opened]
+    hashes = [c.files["model.safetensors"].sha256 for c in opened]
     assert all(hashes)
     assert len(set(hashes)) == 3
-    assert main.published_hash() == hashes[-1]
+    assert main.files["model.safetensors"].sha256 == hashes[-1]
     tokenizer = [f"tokenizer/{name}" for name in ("merges.txt", "notes.md", "vocab.json")]
     assert sorted(main.files) == ["config.json", "model.safetensors", *tokenizer]
     assert not model.storage.requests
@@ -68,7 +68,6 @@ def test_revisions_are_averaged_by_ranges(model: Hub, access: Access) -> None:
     assert not model.storage.requests
     for name, tensor in average.tensors().items():
         torch.testing.assert_close(tensor, (family_weights(0)[name] + family_weights(1)[name]) / 2)
-    assert average.published_hash()
     assert "config.json" in average.files
     assert doctor(series("merged:hf:owner/name@step*@0..1000", access=access)).summary.endswith("hashes)")
 
@@ -141,7 +140,7 @@ def test_the_token_goes_to_the_hub_only_and_into_nothing(
 def test_a_private_missing_or_gated_model(model: Hub, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
     model.gated = True
     (main,) = series("hf:owner/name", access=access)
-    assert main.published_hash()
+    assert main.files["model.safetensors"].sha256
     with pytest.raises(ToposcopeError, match=r"model\.safetensors: cannot be read: the model is gated: ask for access"):
         main.layers()
     model.token = "another"

@@ -47,15 +47,16 @@ def perceptron(rng: np.random.Generator, sizes: list[int], naming: str, biases: 
             axes = {"plain": (-1,), "row": (1, -1), "column": (-1, 1)}[biases]
             out.tensors[bias] = rng.standard_normal(shape[0]).astype(np.float32).reshape(axes)
     stored = [out.tensors[name].shape for name in out.right]
-    if not (biases in {"row", "column"} or _has_evidence(stored, sizes, biases)):
+    if not _has_evidence(stored, sizes, biases):
         out.unknown = set(out.right)
     return out
 
 
 def _has_evidence(stored: list[tuple[int, ...]], sizes: list[int], biases: str) -> bool:
     """Return whether a bias fits one axis only, or all shapes chain one way round only, with or without biases."""
-    if biases == "plain" and any(a != b for a, b in pairwise(sizes)):
+    has_own = biases in {"plain", "row", "column"}
+    if has_own and any(a != b for a, b in pairwise(sizes)):
         return True
     ways = [(axis, extra) for axis in (0, 1) for extra in (0, 1)]
     fits = {axis for axis, extra in ways if all(a[axis] + extra == b[1 - axis] for a, b in pairwise(stored))}
-    return biases != "plain" and len(fits) == 1
+    return not has_own and len(fits) == 1

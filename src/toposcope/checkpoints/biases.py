@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from toposcope.checkpoints.votes import (
     BIAS_WORDS,
-    NORM_WORDS,
     NUMBER,
     WEIGHT_WORDS,
     Convention,
@@ -19,7 +18,6 @@ from toposcope.checkpoints.votes import (
     words_of,
 )
 
-_MOMENT_WORDS = {"mean", "std", "var", "mu", "sigma", "min", "max"}  # of the inputs
 _RECURRENT = {"recurrent", "hh"}
 _GATES = (3, 4)  # blocks of outputs in a recurrent cell with gates: GRU, LSTM
 
@@ -45,30 +43,12 @@ def _with_named_biases(matrices: Sequence[Stored], vectors: Iterable[str]) -> It
         yield from ((matrix, name) for matrix in found)
 
 
-def by_only_vectors(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
-    """Vote by the one vector of a module with one matrix, whatever the two are called: ``cls_V`` and ``cls_c``."""
-    modules: dict[str, tuple[list[Stored], list[str]]] = defaultdict(lambda: ([], []))
-    for matrix in matrices:
-        modules[_module(matrix.name)][0].append(matrix)
-    for name in vectors:
-        if (NORM_WORDS | _MOMENT_WORDS).isdisjoint(words_of(name)):
-            modules[_module(name)][1].append(name)
-    for module, (of_module, names) in modules.items():
-        if module and len(of_module) == len(names) == 1:
-            vote = _fitting(of_module[0], names[0], vectors[names[0]])
-            if vote is not None and vote.rank is Rank.BIAS and not is_bias(names[0]):
-                yield of_module[0].name, vote._replace(rank=Rank.STREAM)
-
-
 def _fitting(matrix: Stored, name: str, shape: Shape) -> Vote | None:
-    """Vote by the axis that a bias fits; of a square matrix, by whether the bias is a row or a column."""
+    """Vote by the axis that a bias fits."""
     length = max(shape, default=1)
     rows, columns = matrix.shape
-    if (rows == length) != (columns == length):
-        return Vote(columns == length, Rank.BIAS, f"the length of {name}")
-    if rows == columns == length > 1 and len(shape) == 2 and matrix.convention is Convention.BY_HAND:
-        return Vote(shape[0] == 1, Rank.ROW_OR_COLUMN, f"{name} is a {'row' if shape[0] == 1 else 'column'}")
-    return None
+    is_one = (rows == length) != (columns == length)
+    return Vote(columns == length, Rank.BIAS, f"the length of {name}") if is_one else None
 
 
 def _stem(name: str) -> tuple[str, ...]:
@@ -88,11 +68,6 @@ def _holds(one: Sequence[str], other: Sequence[str]) -> bool:
 
 def _parent(name: str) -> str:
     return name.rpartition(".")[0]
-
-
-def _module(name: str) -> str:
-    """Return a name without its last part, also of those that are joined by underscores."""
-    return name[: max(map(name.rfind, "./_"), default=0)] if any(mark in name for mark in "./_") else ""
 
 
 # Arrays without names
@@ -131,7 +106,7 @@ def _runs(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[
             # All matrices first, then all vectors, if these fit them all the same way round.
             pairs = [*zip(runs[0].matrices, following, strict=True)]
             votes = [_fitting(matrix, *vector) for matrix, vector in pairs]
-            if len({vote.transposed for vote in votes if vote and vote.rank is Rank.BIAS}) == 1:
+            if len({vote.transposed for vote in votes if vote}) == 1:
                 runs = [_Run([matrix], vector) for matrix, vector in pairs]
         yield runs
 
@@ -197,19 +172,6 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
 
 def _reads_rows(matrix: Stored, table: Stored) -> bool:
     return any(size % table.shape[1] == 0 for size in matrix.shape)
-
-
-def double_biases(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> set[str]:
-    """Return the matrices that are the two biases of a GRU of Keras, for its inputs and for its state, in a list."""
-    lists: dict[str, list[Stored]] = {template_of(name): [] for name in vectors}
-    for matrix in matrices:
-        lists.get(template_of(matrix.name), []).append(matrix)
-    return {
-        third.name
-        for members in lists.values()
-        for _, second, third in zip(members, members[1:], members[2:], strict=False)
-        if third.shape[0] == 2 and third.shape[1] == second.shape[1] == 3 * second.shape[0]
-    }
 
 
 def by_recurrence(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:

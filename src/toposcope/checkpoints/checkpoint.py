@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from toposcope.checkpoints import formats, roles, vocabulary
-from toposcope.checkpoints.formats import weight_names
 from toposcope.checkpoints.formats.contents import text_of
 from toposcope.checkpoints.formats.dtypes import as_tensor
 from toposcope.checkpoints.formats.rank_files import refuse_one_of_several
@@ -252,18 +251,6 @@ class Checkpoint:
         for entry in sorted(self.entries, key=lambda e: e.name):
             digest.update(f"{entry.name}\x1f{entry.content_hash()}\x1f".encode())
         return digest.hexdigest()
-
-    def published_hash(self) -> str:
-        """Return a SHA-256 over the published hashes of the weight files, or an empty text if one is not published.
-
-        Distinguishes checkpoints of one source without reading them; it depends on the format and its metadata.
-        """
-        weights = weight_names.of_weights(self.files)
-        if not weights or not all(file.sha256 for file in weights.values()):
-            return ""
-        published = [f"{n}:{f.sha256}" for n, f in sorted(weights.items())]
-        own = [f":{text_of(self.key)}"] if self.key else []
-        return hashlib.sha256("\x1f".join([*published, *own]).encode()).hexdigest()
 
     def fingerprint(self) -> str:
         """Return a digest of names, sizes and versions of the files as listed now; it changes when a file does."""

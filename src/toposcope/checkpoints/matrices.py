@@ -63,7 +63,7 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
         _leave_out_buffers(candidates, result.rest)
     vectors = _vectors(entries, candidates, result.rest)
     _correct_linear_maps(entries, candidates, vectors)
-    _correct_lists(candidates, vectors, result.rest)
+    _correct_lists(candidates, vectors)
     tables = [c.entry for c in candidates.values() if c.role == "embed" and len(c.entry.shape) == 2]
     others = [c.entry for c in candidates.values() if c.role not in roles.NOT_ANALYSED]
     # Of a table among arrays without names, no stream is known.
@@ -145,13 +145,9 @@ def _correct_linear_maps(
             candidates[name] = Candidate(entry, "other", roles.BY_NAME)
 
 
-def _correct_lists(candidates: dict[str, Candidate], vectors: dict[str, tuple[int, ...]], rest: dict[str, str]) -> None:
-    """Tell biases of two rows and tables of embeddings among arrays whose names say nothing."""
+def _correct_lists(candidates: dict[str, Candidate], vectors: Mapping[str, tuple[int, ...]]) -> None:
+    """Tell tables of embeddings among arrays whose names say nothing."""
     in_order = [Stored(name, c.entry.shape, c.role) for name, c in candidates.items() if len(c.entry.shape) == 2]
-    for name in biases.double_biases(in_order, vectors):
-        rest[name] = BIAS
-        vectors[name] = candidates.pop(name).entry.shape[1:]
-    in_order = [matrix for matrix in in_order if matrix.name in candidates]
     for name in biases.first_tables(in_order, vectors):
         if candidates[name].why == roles.UNKNOWN:
             candidates[name] = Candidate(candidates[name].entry, "embed", roles.BY_SHAPE)

@@ -15,7 +15,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
-from toposcope.checkpoints.biases import by_following_vectors, by_named_biases, by_only_vectors, by_recurrence
+from toposcope.checkpoints.biases import by_following_vectors, by_named_biases, by_recurrence
 from toposcope.checkpoints.votes import NUMBER, Convention, Rank, Shape, Stored, Vote, is_bias, template_of, words_of
 
 READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
@@ -68,7 +68,6 @@ def orientations(
     votes: dict[str, list[Vote]] = defaultdict(list)
     rules = (
         by_named_biases(matrices, vectors),
-        by_only_vectors(matrices, vectors),
         by_following_vectors(matrices, vectors),
         by_recurrence(matrices, vectors),
         _by_stream(matrices, width, vocabularies),
@@ -140,7 +139,7 @@ def _decided(
         own = {rank: vote for rank, vote in own.items() if rank is Rank.BIAS}
     for votes, rank in (
         *((own, Rank.BIAS), (own, Rank.STREAM), (family, Rank.BIAS), (shared, Rank.BIAS), (shared, Rank.STREAM)),
-        *((own, Rank.CHAIN), (shared, Rank.CHAIN), (own, Rank.ROW_OR_COLUMN), (shared, Rank.ROW_OR_COLUMN)),
+        *((own, Rank.CHAIN), (shared, Rank.CHAIN)),
         *((own, Rank.HALF_BY_NAME), (shared, Rank.HALF_BY_NAME)),
     ):
         if (vote := votes.get(rank)) is not None:

@@ -26,7 +26,7 @@ class Convention(IntEnum):
 class Rank(IntEnum):
     """How much a vote is worth."""
 
-    HALF_BY_NAME, ROW_OR_COLUMN, CHAIN, STREAM, BIAS = range(5)
+    HALF_BY_NAME, CHAIN, STREAM, BIAS = range(4)
 
 
 class Vote(NamedTuple):

@@ -104,10 +104,8 @@ class MergedSource:
         version = _version(self)
         described = _companions(self, version)
         name = "adapter_model.safetensors" if "adapter_config.json" in described else "model.safetensors"
-        published = [member.published_hash() for member in self.members]
-        sha256 = _digest(self, published) if all(published) else ""
         size = sum(entry.n_bytes for entry in _average(self, version).entries)
-        return described | {name: MergedFile(self, name, version, size, sha256)}
+        return described | {name: MergedFile(self, name, version, size)}
 
     def child(self, name: str) -> Source:
         """Return a file in the folder of the last checkpoint."""
@@ -183,11 +181,8 @@ def _weights(spec: str, how: str, steps: Sequence[int]) -> tuple[float, ...]:
 
 def _version(source: MergedSource) -> str:
     """Return a digest that changes with a file of any checkpoint, or a weight."""
-    return _digest(source, [fingerprint(member.source.files()) for member in source.members])
-
-
-def _digest(source: MergedSource, contents: Sequence[str]) -> str:
-    recipe = [f"{c}:{m.location}:{w!r}" for c, m, w in zip(contents, source.members, source.weights, strict=True)]
+    listed = [fingerprint(member.source.files()) for member in source.members]
+    recipe = [f"{f}:{m.location}:{w!r}" for f, m, w in zip(listed, source.members, source.weights, strict=True)]
     return hashlib.sha256("\x1f".join(recipe).encode(errors="surrogateescape")).hexdigest()
 
 
