@@ -29,7 +29,6 @@ from stored_tensors import tensor_of
 from torch import Tensor
 
 from toposcope.checkpoints import Checkpoint, series
-from toposcope.checkpoints.formats import model_folder as model_folder_format
 from toposcope.checkpoints.sources import CheckpointError
 
 DTYPES = [
@@ -254,41 +253,6 @@ def test_an_index_and_shards_that_disagree(tmp_path: Path) -> None:
         (tmp_path / change.__name__).mkdir()
         folder, _ = indexed(tmp_path / change.__name__, change)
         assert problem_of(folder, *([] if change is missing else ["head.weight"])) == kind
-
-
-def disagreement_of(folder: Path) -> str:
-    checkpoint = Checkpoint(folder, 1)
-    return model_folder_format.disagreement(checkpoint.files, checkpoint.entries)
-
-
-@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
-def test_the_size_in_an_index(suffix: str, tmp_path: Path) -> None:
-    total = sum(tensor.nbytes for tensor in family_weights().values())
-
-    def checkpoint(size: Any) -> Path:
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        return indexed(folder, lambda index: index.update(metadata={"total_size": size}), suffix)[0]
-
-    for size in (total, float(total), None, "unknown"):
-        assert disagreement_of(checkpoint(size)) == ""
-    # Nothing that is read depends on it: such a checkpoint is opened, and the doctor tells.
-    for size in (total + 1, 2 * total, total / 2, -1, 0, 1e300):
-        folder = checkpoint(size)
-        assert "index gives" in disagreement_of(folder)
-        assert Checkpoint(folder, 1).layers()
-
-
-def test_a_tied_weight_may_count_once_and_a_mask_as_bits(tmp_path: Path) -> None:
-    W = torch.ones(8, 4)
-    weights = {"a.weight": W, "b.weight": W, "mask": torch.ones(16, dtype=torch.bool)}
-    for size in (2 * W.nbytes + 16, W.nbytes + 16, 2 * W.nbytes + 2.0):
-        folder = model_folder(".bin", n_shards=2, name=f"{size}")(tmp_path, 1, weights)
-        (file,) = folder.glob("*.index.json")
-        index = json.loads(file.read_bytes()) | {"metadata": {"total_size": size}}
-        file.write_text(json.dumps(index))
-        assert disagreement_of(folder) == ""
-        assert len(Checkpoint(folder, 1).layers()) == 2
 
 
 # Files that change or end

@@ -58,14 +58,6 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]]
         {"lstm/lstm_cell/kernel:0": r(8, 24), "lstm/lstm_cell/recurrent_kernel:0": r(6, 24), "out/kernel:0": r(6, 5)},
         {"lstm/lstm_cell/kernel:0": True, "lstm/lstm_cell/recurrent_kernel:0": True, "out/kernel:0": True},
     ),
-    "a recurrent cell by hand, as columns": (
-        {"W_ih": r(18, 8), "W_hh": r(18, 6), "W_out": r(5, 6)},
-        {"W_ih": False, "W_hh": False, "W_out": False},
-    ),
-    "an echo state network: input, reservoir, output": (
-        {"W_in": r(200, 3), "W": r(200, 200), "W_out": r(1, 200)},
-        {"W_in": False, "W": False, "W_out": False},
-    ),
     "heads of three axes say what their siblings are": (
         {"W_E": r(D, 40), "blocks.0.W_K": r(4, 3, D), "blocks.0.W_O": r(D, D), "blocks.0.ln.w": r(D)},
         {"blocks.0.W_O": False},
@@ -78,13 +70,9 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]]
         {"h.0.attn.c_attn.kernel": r(3 * D, D), "h.0.attn.c_attn.bias": r(3 * D), "h.0.attn.c_proj.kernel": r(D, D)},
         {"h.0.attn.c_attn.kernel": False, "h.0.attn.c_proj.kernel": False},
     ),
-    "words of the place, and a number": (
-        {"weights_hidden": r(20, 13), "weights_hidden2": r(13, 9), "weights_output": r(9, 4)},
-        {"weights_hidden": True, "weights_hidden2": True, "weights_output": True},
-    ),
-    "from one place to another": (
-        {"weights_input_to_hidden": r(13, 20), "weights_hidden_to_output": r(4, 13)},
-        {"weights_input_to_hidden": False, "weights_hidden_to_output": False},
+    "the only vector of a module": (
+        {"enc_W": r(17, 30), "enc_b": r(17), "cls_V": r(17, 4), "cls_c": r(4)},
+        {"enc_W": False, "cls_V": True},
     ),
     "numbered siblings: graph convolutions of one width": (
         {"conv1.weight": r(7, 12), "conv1.bias": r(12), "conv2.weight": r(12, 12), "fc.weight": r(3, 12)},
@@ -126,6 +114,10 @@ CASES: dict[str, tuple[dict[str, np.ndarray[Any, Any]], dict[str, bool | None]]]
         {"unembed.weight": None, "layers.0.wq.weight": None},
     ),
     "nothing shows it": ({"W": r(7, 12), "U": r(12, 12)}, {"W": None, "U": None}),
+    "nor do words for places": (
+        {"weights_hidden": r(20, 13), "weights_output": r(13, 9)},
+        {"weights_hidden": None, "weights_output": None},
+    ),
     "a linear map of torch by its format": ({"fc.weight": r(7, 12)}, {"fc.weight": False}),
     "a bias overrules the name of a linear map (PaddlePaddle)": (
         {"linear_0.weight": r(7, 12), "linear_0.bias": r(12), "linear_1.weight": r(12, 12)},

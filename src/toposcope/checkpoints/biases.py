@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from toposcope.checkpoints.votes import (
     BIAS_WORDS,
+    NORM_WORDS,
     NUMBER,
     WEIGHT_WORDS,
     Convention,
@@ -18,7 +19,7 @@ from toposcope.checkpoints.votes import (
     words_of,
 )
 
-_RECURRENT = {"recurrent", "hh"}
+_MOMENT_WORDS = {"mean", "std", "var", "mu", "sigma", "min", "max"}  # of the inputs
 _GATES = (3, 4)  # blocks of outputs in a recurrent cell with gates: GRU, LSTM
 
 
@@ -43,6 +44,21 @@ def _with_named_biases(matrices: Sequence[Stored], vectors: Iterable[str]) -> It
         yield from ((matrix, name) for matrix in found)
 
 
+def by_only_vectors(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
+    """Vote by the one vector of a module with one matrix, whatever the two are called: ``cls_V`` and ``cls_c``."""
+    modules: dict[str, tuple[list[Stored], list[str]]] = defaultdict(lambda: ([], []))
+    for matrix in matrices:
+        modules[_module(matrix.name)][0].append(matrix)
+    for name in vectors:
+        if (NORM_WORDS | _MOMENT_WORDS).isdisjoint(words_of(name)):
+            modules[_module(name)][1].append(name)
+    for module, (of_module, names) in modules.items():
+        if module and len(of_module) == len(names) == 1:
+            vote = _fitting(of_module[0], names[0], vectors[names[0]])
+            if vote is not None and not is_bias(names[0]):
+                yield of_module[0].name, vote._replace(rank=Rank.STREAM)
+
+
 def _fitting(matrix: Stored, name: str, shape: Shape) -> Vote | None:
     """Vote by the axis that a bias fits."""
     length = max(shape, default=1)
@@ -56,10 +72,6 @@ def _stem(name: str) -> tuple[str, ...]:
     return tuple(word for word in words_of(name) if word not in WEIGHT_WORDS | BIAS_WORDS)
 
 
-def _without(name: str, words: set[str]) -> tuple[str, ...]:
-    return tuple(word for word in _stem(name) if word not in words)
-
-
 def _holds(one: Sequence[str], other: Sequence[str]) -> bool:
     """Return whether the words of one name are among those of the other."""
     first, second = Counter(one), Counter(other)
@@ -68,6 +80,11 @@ def _holds(one: Sequence[str], other: Sequence[str]) -> bool:
 
 def _parent(name: str) -> str:
     return name.rpartition(".")[0]
+
+
+def _module(name: str) -> str:
+    """Return a name without its last part, also of those that are joined by underscores."""
+    return name[: max(map(name.rfind, "./_"), default=0)] if any(mark in name for mark in "./_") else ""
 
 
 # Arrays without names
@@ -133,8 +150,7 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
     """Return the tables of embeddings among arrays whose names say nothing.
 
     Such a table comes first in a list, no vector belongs to it, although one does to all others, and what follows reads
-    one or several of its rows; or it is the only matrix by hand without a bias, and has a row for each of the outputs;
-    or, without a bias and such a row, several of its rows are the inputs of a matrix, which nothing else makes.
+    one or several of its rows; or it is the only matrix by hand without a bias, and has a row for each of the outputs.
     """
     found, all_runs = set(), [*_runs(matrices, vectors)]
     for runs in all_runs:
@@ -159,14 +175,6 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
         (table,) = left
         if table.shape[0] in biases.values() and any(_reads_rows(matrix, table) for matrix in biases):
             found.add(table.name)
-    with_bias = {run.matrices[-1] for runs in all_runs for run in runs if run.vector} | biases.keys()
-    axes = Counter(size for matrix in by_hand for size in set(matrix.shape))
-    lengths = {max(shape, default=1) for shape in vectors.values()}
-    made_by_none = {size for size, count in axes.items() if count == 1 and size not in lengths}
-    for table in (m for m in left if m not in with_bias and m.shape[0] in lengths and axes[m.shape[0]] == 2):
-        size = table.shape[1]
-        if 1 < size in made_by_none and any(n > size and n % size == 0 for n in made_by_none):
-            found.add(table.name)
     return found
 
 
@@ -177,14 +185,6 @@ def _reads_rows(matrix: Stored, table: Stored) -> bool:
 def by_recurrence(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> Iterator[tuple[str, Vote]]:
     """Vote by the two matrices of a recurrent cell: both have its outputs, several for each number of its state."""
     pairs = [run.matrices[-2:] for runs in _runs(matrices, vectors) for run in runs if len(run.matrices) > 1]
-    named = [matrix for matrix in matrices if any(word in matrix.name for word in _RECURRENT)]
-    recurrent = {m.name: m for m in named if not _RECURRENT.isdisjoint(words_of(m.name))}
-    # Most models have none, and their names need not be split.
-    others = [matrix for matrix in matrices if matrix.name not in recurrent] if recurrent else []
-    of_inputs = {_without(matrix.name, {"ih", "xh"}): matrix for matrix in others}
-    for name, matrix in recurrent.items():
-        if (inputs := of_inputs.get(_without(name, _RECURRENT))) is not None:
-            pairs.append([inputs, matrix])
     for first, second in pairs:
         for axis in _outputs_of_cell(first, second):
             vote = Vote(axis == 1, Rank.BIAS, f"the outputs that {first.name} and {second.name} share")

@@ -129,10 +129,6 @@ class Checkpoint:
                     return formats.Listing(entry for entry in whole.entries if entry.name in inside)
         return None
 
-    def names_a_network(self) -> bool:
-        """Return whether its key leads to one of several networks in one model."""
-        return self._of_one_network() is not None
-
     @property
     def notes(self) -> list[str]:
         """What was chosen or left unread in its files.

@@ -15,20 +15,14 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
-from toposcope.checkpoints.biases import by_following_vectors, by_named_biases, by_recurrence
-from toposcope.checkpoints.votes import NUMBER, Convention, Rank, Shape, Stored, Vote, is_bias, template_of, words_of
+from toposcope.checkpoints.biases import by_following_vectors, by_named_biases, by_only_vectors, by_recurrence
+from toposcope.checkpoints.votes import NUMBER, Convention, Rank, Shape, Stored, Vote, is_bias, template_of
 
 READS = {"attn.q", "attn.k", "attn.v", "attn.qkv", "mlp.in", "head"}  # roles whose inputs are the residual stream
 WRITES = {"attn.out", "mlp.out"}  # roles whose outputs are
 _TRANSFORMER_LENS = re.compile(r"(?:^|\.)(?:blocks\.\d+\.(?:attn|mlp)\._?W_(?:[QKVO]|in|out|gate)|unembed\.W_U)$")
 _HALF = re.compile(r"(?:^|[._])(?:up|gate|down|h_to_4h|4h_to_h|intermediate|fc_in|fc_out|wi|wo)(?=$|[._])")
 _ROUTER = re.compile(r"router|gating", re.IGNORECASE)
-_PLACES = {
-    **dict.fromkeys(("in", "input", "inputs", "first", "ih", "xh"), 0),
-    **dict.fromkeys(("hidden", "hid", "mid", "middle", "hh"), 1),
-    **dict.fromkeys(("out", "output", "outputs", "last", "final", "ho", "hy"), 2),
-}
-"""Words of the first, the middle and the last matrix of a network without numbers."""
 
 
 class Orientation(NamedTuple):
@@ -68,6 +62,7 @@ def orientations(
     votes: dict[str, list[Vote]] = defaultdict(list)
     rules = (
         by_named_biases(matrices, vectors),
+        by_only_vectors(matrices, vectors),
         by_following_vectors(matrices, vectors),
         by_recurrence(matrices, vectors),
         _by_stream(matrices, width, vocabularies),
@@ -202,19 +197,13 @@ def _is_chain(members: Sequence[Stored], turned: bool, extra: int) -> bool:
 
 
 def _sequences(matrices: Sequence[Stored]) -> Iterator[list[Stored]]:
-    """Yield matrices that follow each other by a number in their names, or by words such as input and output."""
-    families: dict[str | tuple[str, ...], list[tuple[list[int], Stored]]] = defaultdict(list)
+    """Yield matrices that follow each other by a number in their names."""
+    families: dict[str, list[tuple[int, Stored]]] = defaultdict(list)
     for matrix in matrices:
         for number in NUMBER.finditer(matrix.name):
             template = f"{matrix.name[: number.start()]}#{matrix.name[number.end() :]}"
-            families[template].append(([int(number[0])], matrix))
-        words = words_of(matrix.name)
-        if places := [_PLACES[word] for word in words if word in _PLACES]:
-            # Of several in one place, such as hidden and hidden2, the numbers say the order.
-            numbers = [int(word) for word in words if word.isdecimal()]
-            stem = tuple(word for word in words if word not in _PLACES and not word.isdecimal())
-            families[stem].append(([*places, *numbers[-1:]], matrix))
+            families[template].append((int(number[0]), matrix))
     for members in families.values():
         members.sort(key=lambda member: member[0])
-        if len({tuple(place) for place, _ in members}) == len(members) > 1:
+        if len({place for place, _ in members}) == len(members) > 1:
             yield [matrix for _, matrix in members]

@@ -43,26 +43,15 @@ _SCHEMES: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
     ("weight", ("weight_scale_2",), "NVFP4", 4),
     ("weight_packed", ("weight_global_scale",), "NVFP4", 4),
     ("weight_packed", ("weight_scale", "scale_packed"), "compressed-tensors", 0),
-    ("qweight", ("forward_hadamard_matrix",), "FP-Quant", 4),
     ("qweight", ("g_idx",), "GPTQ", 0),
     ("qweight", ("qzeros",), "GPTQ or AWQ", 0),
-    ("q_weight", ("q_scale",), "EXL2", 0),
-    ("trellis", ("suh", "su"), "EXL3", 0),
-    ("codes", ("codebooks",), "AQLM", 0),
     ("Qidxs", ("SU", "SV", "Wscale"), "QuIP#", 0),
     ("indices", ("centroids",), "VPTQ", 0),
-    ("B", ("s",), "Marlin", 4),
-    ("dense_weights", ("row_offsets", "in_perm", "col_vals"), "SpQR", 0),
     ("_data", ("_scale",), "quanto", 0),
-    ("weight", ("weight_scales",), "EETQ", 8),
-    ("weight", ("tables",), "HIGGS", 0),
-    ("weight", ("biases",), "MLX", 0),
-    ("qdata", ("scale",), "torchao", 0),
 )
 """Last word of a packed weight's name, what lies next to it (one of these), the scheme, its bits if these are fixed."""
 _OF_ANY_DTYPE = ("bitsandbytes in 4 bits", "HQQ", "compressed-tensors, sparse")
 _STATED_UNDER = ("quantization_config", "quantization", "compression_config")
-_SPELLED = {*(scheme for *_, scheme, _ in _SCHEMES), "AWQ", "SINQ", "BitNet", "BitBLAS", "Quark"}
 
 
 @dataclass(frozen=True)
@@ -175,7 +164,7 @@ class _Stored:
         stated = (self.config.get(key) for key in ("quant_algo", "quant_method", "mode"))
         word = next((value for value in stated if isinstance(value, str) and value.isprintable()), "")[:40]
         if word.lower() not in {"", "fp8", "affine"}:
-            scheme = f"by {next((known for known in _SPELLED if known.lower() == word.lower()), word)}"
+            scheme = f"by {word}"
         counts = _stated_values(self.config, ("bits", "w_bit", "wbits", "nbits", "num_bits"))
         return scheme, bits or next((n for n in counts if type(n) in (int, float) and 0 < n <= 64), 0)
 

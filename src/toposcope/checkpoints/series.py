@@ -548,11 +548,12 @@ def _saved_in(where: Source, options: _Options) -> Inside:
     try:
         return inside(where.spec, where.files(), options.key)
     except ToposcopeError as error:
-        # A key may name one of several networks in a model, which only its tensors tell.
-        whole = Checkpoint(where, 0, roles=options.roles, key=options.key)
-        if whole.names_a_network() if options.key else isinstance(error, CheckpointError):
-            return Inside()
-        raise
+        if options.key:
+            # A key may name one of several networks in a model, which only its tensors tell.
+            _ = Checkpoint(where, 0, roles=options.roles, key=options.key).entries
+        elif not isinstance(error, CheckpointError):
+            raise
+        return Inside()
 
 
 def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Contents, options: _Options) -> Series:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import formats, roles
 from toposcope.checkpoints.adapters import NO_SCALE
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.checkpoints.formats import Entry, model_folder, torch_file
+from toposcope.checkpoints.formats import Entry, torch_file
 from toposcope.checkpoints.formats.contents import Contents, text_of
 from toposcope.checkpoints.formats.dtypes import without_8_bits
 from toposcope.checkpoints.formats.entry import flattened
@@ -105,7 +105,6 @@ class CheckpointSummary(msgspec.Struct):
     others: dict[str, TensorSummary] = {}  # of other models in its files, such as moving averages, by key and name
     error: str = ""  # why it could not be opened or read, and `CheckpointError.kind`; empty if it could
     kind: str = ""
-    doubt: str = ""  # a disagreement of the index that does not keep the checkpoint from being read, or empty
     differs: dict[str, str] = {}  # how tensors differ from the checkpoint's manifest, by name
     manifest_error: str = ""  # why that manifest could not be understood, or empty
     coverage: Coverage | None = None  # which share of the parameters is measured; None if it could not be opened
@@ -146,7 +145,6 @@ def summarise(
         summary.files = {name: FileSummary(f.size, f.version, f.sha256) for name, f in files.items()}
         models = models_of(checkpoint)
         if is_one := len(models) == 1:
-            summary.doubt = model_folder.disagreement(checkpoint.files, checkpoint.entries)
             summary.coverage = checkpoint.weights.coverage()
             summary.remarks = checkpoint.notes
         else:

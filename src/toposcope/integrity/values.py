@@ -37,12 +37,10 @@ SMALLEST = {"float16": 2.0**-24, "float8_e4m3fn": 2.0**-9, "float8_e5m2": 2.0**-
 
 
 def unreadable(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find checkpoints that could not be read, named after `CheckpointError.kind`, and those whose index is wrong."""
+    """Find checkpoints that could not be read, named after `CheckpointError.kind`."""
     for item in summaries:
         if item.error:
             yield Finding(item.kind or "damaged", "fault", (item.step,), "", item.error)
-        elif item.doubt:
-            yield Finding("index", "fault", (item.step,), "", item.doubt)
 
 
 def not_finite(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:

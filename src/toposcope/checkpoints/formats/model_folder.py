@@ -4,10 +4,9 @@ LitGPT, OLMo, PEFT, DeepSpeed, Megatron-LM and Meta write the latter.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any
 
 import msgspec
 
@@ -35,7 +34,6 @@ _PICKLED_WEIGHTS = re.compile("param|weight|model|state|ckpt|checkpoint", re.IGN
 
 class _ShardIndex(msgspec.Struct):
     weight_map: dict[str, str]
-    metadata: Any = None
 
 
 def claims(names: Collection[str]) -> bool:
@@ -134,28 +132,6 @@ def inside(spec: str, files: Files, key: Key = ()) -> Inside:
     refuse_key(spec, key)
     own = safetensors_file.stated(spec, {name: files[name]}) if name.endswith(".safetensors") else {}
     return Inside(stated=trainer_counters(files.get(TRAINER_STATE)) | own)
-
-
-def disagreement(files: Files, stored: Sequence[Entry]) -> str:
-    """Return how the size of all shards differs from the size that their index gives, or an empty text.
-
-    Nothing that is read depends on it, so the checkpoint opens all the same. Writers count a tied weight of a pickle
-    once or twice, and a logical value as a byte or as a bit; each of these counts as equal.
-    """
-    name = next((name for name in WHOLE_OR_INDEX if name in files), "")
-    if not name.endswith(".json"):
-        return ""
-    file = files[name]
-    metadata = _index(file, files).metadata
-    expected = metadata.get("total_size") if isinstance(metadata, dict) else None
-    if not isinstance(expected, int | float):
-        return ""
-    sizes = [entry.n_bytes for entry in stored]
-    logical = sum(size for size, entry in zip(sizes, stored, strict=True) if entry.dtype == "bool")
-    twice = [0] if file.location.endswith(".safetensors.index.json") else [0, *sizes]
-    if any(sum(sizes) - tied - logical * 7 / 8 - 1 < expected <= sum(sizes) - tied for tied in twice):
-        return ""
-    return f"{file.location}: the index gives {expected:.15g} bytes of weights, the shards hold {sum(sizes)}"
 
 
 def _index(index: StoredFile, files: Files) -> _ShardIndex:
