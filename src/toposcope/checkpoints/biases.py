@@ -150,7 +150,8 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
     """Return the tables of embeddings among arrays whose names say nothing.
 
     Such a table comes first in a list, no vector belongs to it, although one does to all others, and what follows reads
-    one or several of its rows; or it is the only matrix by hand without a bias, and has a row for each of the outputs.
+    one or several of its rows; or it is the only matrix by hand without a bias, and has a row for each of the outputs;
+    or, without a bias and such a row, several of its rows are the inputs of a matrix, which nothing else makes.
     """
     found, all_runs = set(), [*_runs(matrices, vectors)]
     for runs in all_runs:
@@ -174,6 +175,14 @@ def first_tables(matrices: Sequence[Stored], vectors: Mapping[str, Shape]) -> se
     if len(left) == 1 and len(biases) > 1:
         (table,) = left
         if table.shape[0] in biases.values() and any(_reads_rows(matrix, table) for matrix in biases):
+            found.add(table.name)
+    with_bias = {run.matrices[-1] for runs in all_runs for run in runs if run.vector} | biases.keys()
+    axes = Counter(size for matrix in by_hand for size in set(matrix.shape))
+    lengths = {max(shape, default=1) for shape in vectors.values()}
+    made_by_none = {size for size, count in axes.items() if count == 1 and size not in lengths}
+    for table in (m for m in left if m not in with_bias and m.shape[0] in lengths and axes[m.shape[0]] == 2):
+        size = table.shape[1]
+        if 1 < size in made_by_none and any(n > size and n % size == 0 for n in made_by_none):
             found.add(table.name)
     return found
 

@@ -39,7 +39,6 @@ MASK, TABLE, BUFFER, STATISTICS = "mask", "fixed table of positions", "buffer", 
 VECTOR, BIAS, NO_NUMBERS = "bias, norm or other vector", "bias", "tensor of whole or logical numbers"
 MORE_AXES, EMPTY = "axes", "empty"  # what a tensor is that is no matrix; of `MORE_AXES` with their number before it
 OPTIMIZER, COPY = "state of an optimizer", "copy of other weights"
-SMALL = "small matrices among very many"
 IN_PARTS = "part of a weight that torch computes from several tensors"
 _BIAS = re.compile(r"(?:^|[._])(?i:bias(?:es)?)(?:_\w+)?$|(?:^|[./])_?b(?:[a-z\d]|_[A-Z]|_[a-z]+)?$")
 _NORM = re.compile(

@@ -21,6 +21,7 @@ from toposcope.checkpoints.roles import NOT_ANALYSED, leaf_of
 from toposcope.checkpoints.votes import Convention, Stored
 
 MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has more
+MAX_EXPERTS = 1 << 16  # of one tensor, each of which becomes a layer
 HEADS_JOINED = "heads joined"
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
@@ -109,6 +110,8 @@ def _is_turned_table(table: Entry, width: int | None) -> bool:
 
 def _holds_experts(entry: Entry, width: int | None) -> bool:
     """Return whether a tensor of three axes holds experts: by its name, or by two axes of a matrix of the stream."""
+    if entry.shape[0] > MAX_EXPERTS:
+        return False
     if _EXPERTS.search(entry.name):
         return True
     return leaf_of(entry.name) != "kernel" and width in entry.shape[1:] and min(entry.shape[1:]) > MAX_CONVOLVED

@@ -1,6 +1,5 @@
 """The weight matrices among the tensors of a checkpoint: found, with their roles, and what each other tensor is."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,6 @@ from toposcope.checkpoints.kinds import (
     COPY,
     MORE_AXES,
     OPTIMIZER,
-    SMALL,
     VECTOR,
     buffer_kind,
     is_weight_name,
@@ -27,8 +25,6 @@ from toposcope.checkpoints.roles import leaf_of
 from toposcope.checkpoints.votes import Stored
 from toposcope.wording import examples
 
-SMALL_SIZE = 4096  # numbers of a small matrix
-MAX_SMALL = 250_000  # small matrices that are measured: each takes 2 ms, so that these take some minutes
 _OTHER_HALF = {"mlp.in": "mlp.out", "mlp.out": "mlp.in"}
 
 
@@ -101,7 +97,7 @@ def _leave_out_copies(entries: Sequence[Entry], result: Sorted, *, by_numbers: b
 
 
 def _candidates(entries: Sequence[Entry], rules: roles.Rules, rest: dict[str, str]) -> dict[str, Candidate]:
-    """Return what may be a matrix by its shape and plain name, unless these are very many small ones."""
+    """Return what may be a matrix by its shape and plain name."""
     candidates: dict[str, Candidate] = {}
     for entry in entries:
         if entry.name in rest:
@@ -110,10 +106,7 @@ def _candidates(entries: Sequence[Entry], rules: roles.Rules, rest: dict[str, st
             rest[entry.name] = reason
         else:
             candidates[entry.name] = Candidate(entry, *roles.recognised(entry.name, rules))
-    small = {name: _n_small(c.entry, c.role) for name, c in candidates.items() if c.why != roles.OWN_RULE}
-    if sum(small.values()) > MAX_SMALL:
-        rest |= {name: SMALL for name, n in small.items() if n}
-    return {name: candidate for name, candidate in candidates.items() if name not in rest}
+    return candidates
 
 
 def _leave_out_buffers(candidates: dict[str, Candidate], rest: dict[str, str]) -> None:
@@ -185,13 +178,6 @@ def _leave_out_data(entries: Sequence[Entry], rules: roles.Rules, result: Sorted
         )
     if found.trusted:
         result.remarks.append(f"taken for weights on trust, by their shapes alone: {examples([*found.trusted])}")
-
-
-def _n_small(entry: Entry, role: str) -> int:
-    """Return how many small matrices a tensor holds: of three axes, perhaps one for each expert."""
-    is_stack = len(entry.shape) == 3 and role in {"mlp.in", "mlp.out"}
-    shape = entry.shape[1:] if is_stack else entry.shape
-    return (entry.shape[0] if is_stack else 1) if math.prod(shape) <= SMALL_SIZE else 0
 
 
 def _by_shape(

@@ -191,11 +191,6 @@ def weights_of(
     if turned_unknown := [layer.name for layer in found if not layer.orientation]:
         names = examples(turned_unknown, MAX_NAMES)
         remarks.append(f"orientation unknown, read as stored: {names}; {_UNKNOWN_ORIENTATION}")
-    if n_small := sum(kind == kinds.SMALL for kind in others.values()):
-        remarks.append(
-            f"{n_small:,} tensors with matrices of at most {matrices.SMALL_SIZE:,} numbers are not measured, as these "
-            f"are more than {matrices.MAX_SMALL:,}; to measure some of them, give these a role: --role REGEX=ROLE"
-        )
     found, doubts = vocabulary.with_head(found, others, entries, configuration, refused)
     objects = {name: value.numbers for name, value in unread.items() if not value.is_weight}
     return Weights(entries, found, others, packed, refused, sizes, objects, remarks + doubts)
