@@ -47,7 +47,7 @@ def residual_width(entries: Sequence[Entry], tables: Sequence[Entry], matrices: 
     return max(candidates, key=lambda size: (counts[size], size in norms, size in last, size), default=None)
 
 
-def matrices(
+def matrices_in(
     found: Sequence[tuple[Entry, str]],
     width: int | None,
     vectors: Mapping[str, tuple[int, ...]],

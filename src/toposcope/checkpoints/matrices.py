@@ -37,7 +37,7 @@ class Candidate(NamedTuple):
 
 
 @dataclass
-class Sorted:
+class SortedTensors:
     """The weight matrices of a checkpoint, without their source, and what each other tensor is, by name."""
 
     layers: list[Layer] = field(default_factory=list)
@@ -45,12 +45,12 @@ class Sorted:
     remarks: list[str] = field(default_factory=list)
 
 
-def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False) -> Sorted:
+def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights: bool = False) -> SortedTensors:
     """Find the weight matrices among tensors, and say what each other tensor is.
 
     With `all_weights`, every tensor is known to be a parameter of one model.
     """
-    result = Sorted()
+    result = SortedTensors()
     _leave_out_copies(entries, result, by_numbers=not all_weights)
     if not all_weights:
         _leave_out_data(entries, rules, result)
@@ -68,7 +68,7 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
     width = layouts.residual_width(entries, of_tokens or named, others)
     known = _by_shape(candidates, width, vectors)
     vocabularies = {table.shape[0] for table in tables}
-    found = layouts.matrices([(c.entry, _role_by_name(c)) for c in known.values()], width, vectors, vocabularies)
+    found = layouts.matrices_in([(c.entry, _role_by_name(c)) for c in known.values()], width, vectors, vocabularies)
     for name, parts in found.items():
         entry, role, why = known[name]
         if not parts:
@@ -88,7 +88,7 @@ def _role_by_name(candidate: Candidate) -> str:
     return "other" if is_supposed else candidate.role
 
 
-def _leave_out_copies(entries: Sequence[Entry], result: Sorted, *, by_numbers: bool) -> None:
+def _leave_out_copies(entries: Sequence[Entry], result: SortedTensors, *, by_numbers: bool) -> None:
     if copied := copies(entries, by_numbers=by_numbers):
         result.rest |= {name: COPY for copy in copied for name in copy.names}
         listed = examples([f"{copy.module} of {copy.original}" for copy in copied])
@@ -156,7 +156,7 @@ def _feeds_by_rows(table: Entry, entries: Sequence[Entry]) -> bool:
     return rows in read and not any(size % columns == 0 for size in read if size)
 
 
-def _leave_out_data(entries: Sequence[Entry], rules: roles.Rules, result: Sorted) -> None:
+def _leave_out_data(entries: Sequence[Entry], rules: roles.Rules, result: SortedTensors) -> None:
     """Leave out what stands beside the model, and say what is taken for a weight on trust."""
     kinds = {e.name: no_matrix(e) for e in entries if e.is_float and e.name not in result.rest}
     left = [entry for entry in entries if kinds.get(entry.name) in {"", VECTOR, BIAS}]

@@ -297,7 +297,7 @@ def _is_model_name(name: str | int) -> bool:
     return isinstance(name, str) and _MODEL_WORDS.search(name) is not None
 
 
-def weights_of(content: object) -> dict[str, StoredTensor]:
+def model_tensors(content: object) -> dict[str, StoredTensor]:
     """Find the tensors of the usual model in nested dictionaries, by name."""
     chosen = contents_of(content).chosen
     found = {} if chosen is None else model_of(descend(content, chosen, "")).tensors

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.checkpoints.formats.contents import WEIGHT_KEYS, weights_of, without_attribute
+from toposcope.checkpoints.formats.contents import WEIGHT_KEYS, model_tensors, without_attribute
 from toposcope.checkpoints.formats.dtypes import DTYPES, itemsize
 from toposcope.checkpoints.formats.entry import Entry, slice_of
 from toposcope.checkpoints.formats.pickles import MAX_EXPANDED_BYTES
@@ -158,7 +158,7 @@ class _Stored:
                 within = within.setdefault(str(part), {})
             # Stand-ins for tensors, so that the model is found as in a file of torch.save.
             within[name] = StoredTensor(StoredStorage(fqn, "", 0), "", 0, (), ())
-        weights = {name: stored.storage.record for name, stored in weights_of(nested).items()}
+        weights = {name: stored.storage.record for name, stored in model_tensors(nested).items()}
         meta = self._files.get(LIGHTNING_META)
         is_lightning = meta is not None and b"pytorch-lightning_version" in Archive(meta).pickle
         return without_attribute(weights) if is_lightning else weights

@@ -260,7 +260,7 @@ class Archive(Opened):
         """Compare records with their CRC-32."""
         names = list(self._records) if self._has_checksums else []
         if only_weights:
-            needed = {f"data/{tensor.storage.record}" for tensor in contents.weights_of(self.content).values()}
+            needed = {f"data/{tensor.storage.record}" for tensor in contents.model_tensors(self.content).values()}
             names = [name for name in names if name in needed]
         for name in names:
             info, crc = self._records[name], 0
