@@ -180,6 +180,7 @@ def test_offline_after_online(model: Hub, access: Access, monkeypatch: pytest.Mo
     opened = series("hf:owner/name@step*", access=access)
     hashes = [c.content_hash() for c in opened[:2]]
     n_requests = len(model.requests), len(model.storage.requests)
+    remote.memory.clear()
     hub._tree.cache_clear()
     offline = series("hf:owner/name@step*", access=Access(offline=True, folder=access.folder))
     assert [c.content_hash() for c in offline[:2]] == hashes

@@ -37,6 +37,7 @@ def server(served: Path) -> Iterator[RangeServer]:
 
 
 def opened(server: RangeServer, access: Access) -> StoredFile:
+    remote.memory.clear()
     ((_, root),) = roots(f"{server.url}/a.bin", access)
     return root.files()["a.bin"]
 
@@ -85,11 +86,13 @@ def test_any_ranges_in_any_order_with_any_limit(
         assert server.sent - before == fetched + len(ranges)
 
 
-def test_nothing_is_written_if_nothing_is_kept(server: RangeServer, tmp_path: Path) -> None:
+def test_headers_are_not_fetched_again_even_if_nothing_is_kept(server: RangeServer, tmp_path: Path) -> None:
     file = opened(server, Access(keep=0, folder=tmp_path / "kept"))
     first = file.read(0, 1000)
     first[:] = 0  # an array is the reader's own
-    assert file.read(0, 1000).tobytes() == CONTENT[:1000]
+    for start, stop in ((0, 1000), (26, 30), (BLOCK - 10, BLOCK)):
+        assert file.read(start, stop).tobytes() == CONTENT[start:stop]
+    assert server.sent == BLOCK + 1
     assert not (tmp_path / "kept").exists()
 
 
@@ -169,6 +172,7 @@ def test_offline_after_online(server: RangeServer, access: Access) -> None:
         offline[1].layers()
     assert len(server.conduct.statuses) == 1000
     file = offline[0].files["model.safetensors"]
+    remote.memory.clear()
     for path in stored(access.folder or Path()):
         path.unlink()
     with pytest.raises(ToposcopeError, match=r"step0/model\.safetensors: byte 0 is not in the cache, and this is off"):

@@ -121,6 +121,7 @@ def test_a_file_in_a_bucket_that_is_replaced_while_being_read(bucket: str, tmp_p
     upload(tmp_path, bucket)
     layer = series(bucket, access=Access(keep=0))[0].layers()[0]
     upload(tmp_path, bucket)
+    remote.memory.clear()
     with pytest.raises(ToposcopeError, match=r"step_000001\.safetensors: replaced while it was being read"):
         layer.read()
 
@@ -144,6 +145,7 @@ def test_a_bucket_that_fails_in_passing(
     monkeypatch.setattr(driver, "cat_file", cat_file)
     assert series(bucket, access=access)[0].content_hash() == series(tmp_path)[0].content_hash()
     errors[:] = [ValueError("AWS_SECRET=abc")]
+    remote.memory.clear()
     with pytest.raises(ToposcopeError, match="ValueError from its server or driver") as caught:
         series(bucket, access=Access(keep=0))[0].layers()
     assert "abc" not in str(caught.value)

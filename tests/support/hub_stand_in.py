@@ -133,6 +133,7 @@ class HubHandler(Handler):
 def hub_of(folder: Path, monkeypatch: pytest.MonkeyPatch, models: dict[str, Path] | None = None) -> Iterator[Hub]:
     """Serve these models in place of the hub, to readers who wait shortly and have read nothing in another test."""
     monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
+    remote.memory.clear()
     hub._tree.cache_clear()
     with running(Storage(folder)) as storage, running(Hub(folder, storage, models)) as server:  # type: ignore[arg-type]
         monkeypatch.setenv("HF_ENDPOINT", server.url)

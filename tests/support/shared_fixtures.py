@@ -45,6 +45,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     monkeypatch.setattr(remote, "FIRST_WAIT", 0.001)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    remote.memory.clear()
     folder = tmp_path / "served"
     folder.mkdir()
     return folder

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache as once
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
@@ -31,6 +32,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.untrusted import MAX_SECONDS, awaited
 
 BLOCK_BYTES = 1 << 17  # fetched and cached at least: a request costs as much as some 100 kB
+MAX_REMEMBERED_BYTES, MAX_REMEMBERED = 1 << 20, 256  # of a read whose blocks stay in memory, and how many blocks
 CUT = (ConnectionAbortedError, ConnectionResetError, TimeoutError)  # after which the rest is requested
 MAX_CUTS = 5  # of a connection, without a block in between
 FIRST_WAIT = 0.5  # seconds until the rest is requested; each wait is twice as long as the one before
@@ -146,6 +148,7 @@ class RemoteFile:
             first, last = max(start, at), min(stop, at + len(block))
             content[first - start : last - start] = np.frombuffer(block, np.uint8)[first - at : last - at]
         if self.sha256 and len(content) == self.size and hashlib.sha256(content.data).hexdigest() != self.sha256:
+            memory.clear()
             RangeCache.of(self.source.access).forget(self.source.key(self.listed))
             raise damaged(self, "its SHA-256 is not the published one", "run the same command again")
         return content
@@ -156,23 +159,28 @@ class RemoteFile:
             yield from self._fetched(start, stop)
             return
         key, cache = self.source.key(self.listed), RangeCache.of(self.source.access)
+        is_small = stop - start <= MAX_REMEMBERED_BYTES
         at, end = start - start % BLOCK_BYTES, min(stop + -stop % BLOCK_BYTES, self.size)
 
         def place(begin: int) -> Path:
             return cache.block(key, begin, min(begin + BLOCK_BYTES, self.size))
 
         while at < end:
-            if (block := cache.load(place(at))) is not None:
+            if (block := memory.get((key, at)) or cache.load(place(at))) is not None:
+                if is_small:
+                    _remember(key, at, block)
                 yield at, block
                 at += len(block)
                 continue
             if self.source.access.offline:
                 raise unreachable(self, f"byte {at} is not in the cache, and this is offline; run once online")
             run = at + BLOCK_BYTES
-            while run < end and not place(run).exists():
+            while run < end and (key, run) not in memory and not place(run).exists():
                 run += BLOCK_BYTES
             for begin, fetched in self._fetched(at, min(run, end)):
                 cache.save(place(begin), fetched)
+                if is_small:
+                    _remember(key, begin, fetched)
                 yield begin, fetched
                 at = begin + len(fetched)
 
@@ -202,7 +210,18 @@ class RemoteFile:
                 cuts += 1
 
 
+memory = dict[tuple[str, int], bytes]()
+"""Blocks of small reads, which are headers and small tensors, also where nothing is kept on disk."""
+_guard = Lock()
 _given_up = dict[str, float]()  # until when
+
+
+def _remember(key: str, at: int, block: bytes) -> None:
+    with _guard:
+        memory.pop((key, at), None)
+        memory[key, at] = block  # the last
+        if len(memory) > MAX_REMEMBERED:
+            del memory[next(iter(memory))]
 
 
 def checked_listing(found: dict[str, Listed], location: str) -> dict[str, Listed]:
