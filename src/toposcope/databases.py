@@ -2,7 +2,7 @@
 
 import sqlite3
 
-SCHEMA_VERSION = "7"  # of a study's store
+SCHEMA_VERSION = "8"  # of a study's store
 
 
 def refuse_views(connection: sqlite3.Connection) -> None:

@@ -46,14 +46,10 @@ def test_a_monitored_run_is_read_with_its_alerts_forecasts_and_status(tmp_path: 
     study.store.close()
 
 
-def test_targets_that_an_older_store_does_not_have_are_unknown(tmp_path: Path) -> None:
+def test_only_a_run_that_a_monitor_watched_is_read(tmp_path: Path) -> None:
     study = live_study(tmp_path / "run", steps=100)
     study.store.close()
     with closing(sqlite3.connect(study.directory / "study.db")) as store:
-        store.execute("DROP TABLE forecast_targets")
-        found = read_watched(store, study.run)
-        assert found is not None
-        assert [f["target"] for f in found.forecasts] == ["", ""]
         store.execute("UPDATE runs SET kind = 'series'")
         assert read_watched(store, study.run) is None
         assert read_watched(store, "another") is None

@@ -13,12 +13,6 @@ from toposcope.probes import make_probes, probe_types
 PACKAGE = "toposcope"
 
 
-def test_options_that_came_later_do_not_change_older_keys() -> None:
-    (rips, gradient_rips) = make_probes([{"name": "rips"}, {"name": "gradient_rips"}])
-    assert rips.options() == '{"max_dimension":1,"max_points":null,"pooled":false,"threshold":null}'
-    assert gradient_rips.options() == '{"max_dimension":1,"max_points":null}'
-
-
 def test_labels_and_options_tell_probes_apart() -> None:
     assert len({probe.label() for probe in ALL}) == len(ALL)
     assert len({(probe.name(), probe.options()) for probe in ALL}) == len(ALL)

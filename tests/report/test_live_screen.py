@@ -30,8 +30,8 @@ def test_the_four_charts_need_no_choice(tmp_path: Path, assets: Assets) -> None:
     study = live_study(tmp_path / "mine", steps=400, every=50)
     study.store.append_log("mine", {step: {"validation_loss": study.loss(step)} for step in range(20, 401, 20)})
     message = screen(study.directory, assets)
-    rows = {line["chart"]: len(line["rows"]["step"]) for line in message["lines"]}
-    assert rows == {"explore-loss": 400, "explore-validation": 20, "live-rate": 204, "live-gradient": 204}
+    rows = {line.key: len(line.steps) for line in message["lines"] if not line.layer}
+    assert rows == {"log loss": 400, "log validation_loss": 20, "log learning_rate": 400, "log grad_norm": 400}
     start, end = message["forecasts"]
     assert (start["step"], end["step"]) == (400, 2000)
     assert (end["value"], end["low"], end["high"]) == pytest.approx((2.4, 2.06, 2.74))
@@ -50,11 +50,11 @@ def test_a_run_that_falls_silent_wakes_the_page(
     facts = {"step_seconds": 0.1, "updated": time.time(), "last_step": 2000}
     study.store.set_meta("monitor mine", json.dumps(facts))
     page = LivePage(study.directory, assets, None)
-    page.refresh(around=True)
+    before = page.refresh(around=True)
     assert "Healthy." in page.message(View(), {})[0]["html"]["now"]
-    assert not page.refresh(around=False)
+    assert page.refresh(around=True) == before
     later = time.time() + 130
     monkeypatch.setattr(time, "time", lambda: later)
-    assert page.refresh(around=False)
+    assert page.refresh(around=True) == before + 1
     assert "Silent." in page.message(View(), {})[0]["html"]["now"]
-    assert not page.refresh(around=False)
+    assert page.refresh(around=True) == before + 1

@@ -7,7 +7,6 @@ import pytest
 
 from toposcope.analysis.health import Check, Health
 from toposcope.analysis.health.check import WORDS
-from toposcope.report.live.database import Row
 from toposcope.report.live.fleet import PHRASES
 from toposcope.report.live.status import Status
 from toposcope.report.live.words import forecast_rows, loss_key, words
@@ -21,7 +20,7 @@ RUNNING = Status(
     name="mine", health=HEALTHY, step=1000, last_step=2000, loss=2.5, forecast=FORECAST, seconds_left=500.0,
     n_measured=11, cost=0.0081, budget=0.01, updated=NOW - 1, written=NOW - 5,
 )  # fmt: skip
-VALIDATED = tuple(Row(step, loss, loss, loss) for step, loss in ((300, 2.0), (600, 1.9), (975, 2.16)))
+VALIDATED = {"validation": 2.16, "best": (600, 1.9)}
 BEST = Health("Past its best", "Best validation loss 1.900 at step 600.", "A reason to stop: it has risen.")
 
 
@@ -48,11 +47,11 @@ LOST = Health("Back at its start", "The loss is back at its first level: were th
     [
         (of(), "Healthy. Ends at 2.400 (2.200 to 2.600), training loss."),
         (of(forecast=None), "Healthy. Training loss 2.500 at step 1,000."),
-        (of(validation=VALIDATED, forecast=None), "Healthy. Validation loss 2.160 at step 1,000."),
+        (of(**VALIDATED, forecast=None), "Healthy. Validation loss 2.160 at step 1,000."),
         (of(BEST), "Past its best. Best validation loss 1.900 at step 600."),
         (of(EARLY, step=None, forecast=None), "Too early to say. The run has started; nothing is logged yet."),
         (of(FINISHED, forecast=None), "Finished. Ended at 2.500, training loss."),
-        (of(replace(BEST, word="Finished", kept="Past its best"), forecast=None, validation=VALIDATED),
+        (of(replace(BEST, word="Finished", kept="Past its best"), forecast=None, **VALIDATED),
          "Finished, past its best. Best validation loss 1.900 at step 600. Ended at 2.160, validation loss."),
         (DIVERGED, "Diverged. At step 900: the loss is NaN."),
         (of(LOST), "Back at its start. The loss is back at its first level: were the weights loaded?"),
@@ -127,7 +126,7 @@ def test_the_table_has_trouble_first_and_then_the_lowest_end() -> None:
 
 
 def test_losses_of_two_kinds_are_not_ranked_or_drawn_as_one() -> None:
-    fleet = [of(name="a", forecast=None, validation=VALIDATED), of(name="b", forecast=None, loss=0.3)]
+    fleet = [of(name="a", forecast=None, **VALIDATED), of(name="b", forecast=None, loss=0.3)]
     assert first(*fleet) == "Both runs are healthy; the best, a, is at 2.160, validation loss."
     assert "Ranked by validation loss, which is not logged by b." in said(*fleet)["second"]
     assert [row["cells"][0][0] for row in said(*fleet)["rows"]] == ["a", "b"]
@@ -135,7 +134,7 @@ def test_losses_of_two_kinds_are_not_ranked_or_drawn_as_one() -> None:
     assert "the best, a," in first(*bits)
     assert "Ranked by training loss in nats, which is not logged by c." in said(*bits)["second"]
     assert loss_key(fleet) == "validation, training in grey"
-    several = [of(name="a", forecast={**FORECAST, "target": "validation loss"}, validation=VALIDATED), of(name="b")]
+    several = [of(name="a", forecast={**FORECAST, "target": "validation loss"}, **VALIDATED), of(name="b")]
     assert {row["run"] for row in forecast_rows(several)} == {"a"}
     assert "2.200 to 2.600, training" in said(*several)["rows"][1]["cells"][3][1]
 

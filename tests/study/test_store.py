@@ -21,10 +21,13 @@ from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
 SCHEMA = {
     "meta": ["key", "value"],
     "runs": ["run", "position", "kind", "n_parameters", "status", "last_step", "source"],
-    "log": ["run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss", "weight_norm"],
-    "log_targets": ["run", "step", "target", "unit", "value"],
+    "log": [
+        *("seq", "run", "step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss"),
+        "weight_norm",
+    ],
+    "log_targets": ["seq", "run", "step", "target", "unit", "value"],
     "log_nan": ["run", "step", "name"],
-    "times": ["run", "step", "seconds"],
+    "times": ["seq", "run", "step", "seconds"],
     "checkpoints": ["run", "step", "path", "fingerprint", "weights_hash"],
     "layers": ["run", "step", "layer", "position", "role", "n_rows", "n_columns", "dtype", "content_hash"],
     "evidence": ["run", "step", "content"],
@@ -33,11 +36,10 @@ SCHEMA = {
     "features": ["measurement", "statistic", "value"],
     "diagrams": ["file", "content"],
     "kinds": ["probe", "statistic", "kind"],
-    "alerts": ["run", "position", "check_name", "step", "since", "place", "message", "evidence"],
-    "forecasts": ["run", "step", "last_step", "loss", "low", "high", "advice"],
-    "forecast_targets": ["run", "step", "target"],
+    "alerts": ["seq", "run", "check_name", "step", "since", "place", "message", "evidence"],
+    "forecasts": ["seq", "run", "step", "last_step", "loss", "low", "high", "advice", "target"],
     "errors": ["run", "step", "layer", "probe", "options", "message"],
-    "checksums": ["kind", "run", "step", "probe", "options", "checksum"],
+    "checksums": ["kind", "place", "checksum"],
 }
 
 
@@ -81,7 +83,7 @@ def test_the_schema_is_the_documented_one(store: Store) -> None:
     tables = [name for name in tables if not name.startswith("sqlite_")]  # its own
     found = {t: [r[0] for r in query(store, f"SELECT name FROM pragma_table_info('{t}')")] for t in tables}
     assert found == SCHEMA
-    assert store.meta("schema_version") == "7"
+    assert store.meta("schema_version") == "8"
 
 
 def test_readers_and_the_writer_do_not_wait_for_each_other(store: Store) -> None:

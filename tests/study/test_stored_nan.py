@@ -19,9 +19,9 @@ from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError
 from toposcope.logs import LogTable, find_log, read_log
 from toposcope.logs.formats import study as study_format
-from toposcope.report.live.database import Database, runs
-from toposcope.report.live.judge import Judge
-from toposcope.report.live.status import Status, status_of
+from toposcope.report.live.assets import Assets
+from toposcope.report.live.status import Status
+from toposcope.report.live.stores import StoreSource, runs
 from toposcope.report.sections.monitor import _divergences, final_losses
 from toposcope.report.study_data import StudyData
 from toposcope.study import Study
@@ -114,13 +114,10 @@ def died(directory: Path, *, steps: int = 120, first_nan: int = 81, names: tuple
 
 
 def status(directory: Path) -> Status:
-    database = Database(directory / "study.db")
-    judge = Judge(directory)
-    judge.look(0)
-    with database.reading() as c:
-        (row,) = runs(c)
-        found = status_of(c, row, "run", 0.0, (), judge.health(c, row))
-    database.close()
+    store = StoreSource(directory, Assets({}, "", {}, {}, [], 0), "run")
+    with store.reading() as c:
+        (found,) = store.statuses(c, runs(c), {"run": "run"})
+    store.close()
     return found
 
 
@@ -150,7 +147,7 @@ def test_damage_to_the_marks_is_noticed(tmp_path: Path) -> None:
         c.execute("DELETE FROM log_nan WHERE step > 100")
         c.commit()
     again = Store(live.store.path)
-    assert again.dropped == ["log_nan of run"]
+    assert again.dropped == ["log run"]
     assert again.log_rows("run") == {}
     again.close()
     assert Store(live.store.path).dropped == []
@@ -203,9 +200,9 @@ def test_the_report_names_the_run_that_has_no_final_loss(tmp_path: Path) -> None
 
 def test_a_log_in_another_schema_is_refused_with_what_to_do(tmp_path: Path) -> None:
     live = died(tmp_path / "run")
-    live.store.set_meta("schema_version", "6")
+    live.store.set_meta("schema_version", "7")
     live.store.close()
     with pytest.raises(
-        ToposcopeError, match=r"schema version 6; this one reads 7; read it with the one that wrote it$"
+        ToposcopeError, match=r"schema version 7; this one reads 8; read it with the one that wrote it$"
     ):
         read_log(tmp_path / "run")

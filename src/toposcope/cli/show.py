@@ -63,24 +63,22 @@ def serve_and_print(path: Path, host: str = "127.0.0.1", port: int | None = None
 
     With `logs`, logs that nobody monitors are shown as well as studies.
     """
-    from toposcope.report.live.mirror import LogMirror
     from toposcope.report.live.security import is_loopback, new_token
     from toposcope.report.live.server import bound_socket, serve
 
     token = "" if is_loopback(host) else os.environ.get(TOKEN) or new_token()
     with bad_use():
         bound = bound_socket(host, port)
-    mirror = LogMirror(path) if logs else None
-    try:
-        if mirror is not None:
-            found = mirror.first(FIRST_SECONDS) if path.is_file() else mirror.look()
-            if found.refused:
-                raise BadUse(found.refused)
-        _print_address(path, host, bound.getsockname()[1], token)
-        serve(path, bound, host, token, mirror)
-    finally:
-        if mirror is not None:
-            mirror.close()
+    reader = None
+    if logs:
+        from toposcope.report.live.logs import LogReader
+
+        reader = LogReader(path)
+        found = reader.first(FIRST_SECONDS) if path.is_file() else reader.ask()
+        if found.refused:
+            raise BadUse(found.refused)
+    _print_address(path, host, bound.getsockname()[1], token)
+    serve(path, bound, host, token, reader)
 
 
 def _print_address(path: Path, host: str, number: int, token: str) -> None:

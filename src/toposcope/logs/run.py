@@ -185,6 +185,23 @@ class Run:
         """Return what was logged from a step on; rows of other losses stay."""
         return self._part(slice(int(np.searchsorted(self.steps, step)), None))
 
+    def thinned(self, max_rows: int) -> Self:
+        """Return a log of at most so many rows, without its table: losses are averaged over neighbouring rows."""
+        n_block = -(-len(self.steps) // max_rows)
+        if n_block == 1:
+            return self
+        # an incomplete block is dropped at the start, so that the last row stays the end of the log
+        starts = np.arange(len(self.steps) % n_block, len(self.steps), n_block)
+        ends = starts + n_block - 1
+        return replace(
+            self,
+            steps=self.steps[ends],
+            loss=np.add.reduceat(self.loss[starts[0] :], starts - starts[0]) / n_block,
+            learning_rate=self.learning_rate[ends],
+            norms={name: values[ends] for name, values in self.norms.items()},
+            table=None,
+        )
+
     def _part(self, rows: slice) -> Self:
         norms = {name: values[rows] for name, values in self.norms.items()}
         rates = self.learning_rate[rows]

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toposcope.databases import has_table
-
 TRAINING, COMPLETE, DIVERGED, FAILED = "running", "complete", "diverged", "failed"
 """Status of a run, as its writer stores it."""
 KINDS = ("live", "log")  # of the runs in a store that a monitor, or a live page, watches
@@ -54,8 +52,8 @@ class Watched:
         Newest first: ``step``, ``since``, ``check``, ``place``, ``message``.
     layers : LayerLooks
     forecasts : sequence of mapping
-        Oldest first: ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``, ``target``, of stores that do
-        not have it ``""``. Forecasts of two targets are not one series.
+        Oldest first: ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``, ``target``. Forecasts of two
+        targets are not one series.
     n_examined, n_faults : int
         Saved checkpoints that the doctor examined, and faults that it found.
     updated : float, optional
@@ -92,15 +90,8 @@ def read_watched(store: sqlite3.Connection, run: str) -> Watched | None:
         return None
     monitor, examined = monitor_facts(store, run), _meta(store, f"examined {run}")
     faults = "SELECT COUNT(*) FROM findings WHERE run = ? AND severity = 'fault'"
-    alerts = (
-        "SELECT step, since, check_name AS 'check', place, message FROM alerts WHERE run = ? ORDER BY position DESC"
-    )
-    forecasts = (
-        "SELECT step, last_step, loss, low, high, advice, '' AS target FROM forecasts WHERE run = ? ORDER BY step"
-    )
-    if has_table(store, "forecast_targets"):  # older stores have none
-        joined = "forecasts LEFT JOIN forecast_targets USING (run, step)"
-        forecasts = forecasts.replace("'' AS", "COALESCE(target, '') AS").replace("forecasts", joined, 1)
+    alerts = "SELECT step, since, check_name AS 'check', place, message FROM alerts WHERE run = ? ORDER BY seq DESC"
+    forecasts = "SELECT step, last_step, loss, low, high, advice, target FROM forecasts WHERE run = ? ORDER BY step"
     return Watched(
         status=row[1],
         alerts=_rows(store, alerts, run),

@@ -35,7 +35,7 @@ from toposcope.monitor import tuning
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted
 from toposcope.monitor.recording import RunInfo
-from toposcope.monitor.sibling_logs import SiblingLogs, thinned
+from toposcope.monitor.sibling_logs import SiblingLogs
 from toposcope.monitor.sinks.terminal import shown_path
 
 MAX_STORED_ROWS = 4096  # rows of the log in memory; beyond that, neighbouring rows are merged
@@ -166,7 +166,7 @@ class RunningForecast:
             return None, ""
         read = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
         siblings = self._complete_siblings(log, read)
-        log, _ = with_family(thinned(log, tuning.MAX_FORECAST_ROWS), siblings)
+        log, _ = with_family(log.thinned(tuning.MAX_FORECAST_ROWS), siblings)
         found = _forecast_of(log, siblings, self._run.last_step)
         if found is None:
             return None, "the run is complete"

@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-import numpy as np
-
 from toposcope.errors import ToposcopeError
 from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.formats import study
@@ -69,27 +67,9 @@ def _complete_logs(folder: Path) -> tuple[Run, ...]:
         # the log of a single run is named after its folder
         logs = tuple(replace(log, finished=True) for log in logs if log.name in complete or len(logs) == 1)
     whole = [log for log in logs if log.is_complete]
-    return tuple(replace(thinned(log, tuning.MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in whole)
+    return tuple(replace(log.thinned(tuning.MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in whole)
 
 
 def _complete_runs(database: Path) -> set[str]:
     with closing(sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True, timeout=1)) as store:
         return {run for (run,) in store.execute("SELECT run FROM runs WHERE status = 'complete'")}
-
-
-def thinned(log: Run, max_rows: int) -> Run:
-    """Return a log of at most `max_rows` rows: the loss is averaged over blocks of neighbouring rows."""
-    n_block = -(-len(log.steps) // max_rows)
-    if n_block == 1:
-        return log
-    # an incomplete block is dropped at the start, so that the last row stays the end of the log
-    starts = np.arange(len(log.steps) % n_block, len(log.steps), n_block)
-    ends = starts + n_block - 1
-    return replace(
-        log,
-        steps=log.steps[ends],
-        loss=np.add.reduceat(log.loss[starts[0] :], starts - starts[0]) / n_block,
-        learning_rate=log.learning_rate[ends],
-        norms={name: values[ends] for name, values in log.norms.items()},
-        table=None,
-    )

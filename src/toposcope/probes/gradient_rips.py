@@ -31,7 +31,6 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     ROWS: ClassVar[bool] = True
     KINDS: ClassVar[Mapping[str, Kind]] = {NORM: "norm"}
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"gradients"})
-    LATER: ClassVar[frozenset[str]] = frozenset({"batches"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
     NORM: ClassVar[str] = NORM
     LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1, "batches": 1}

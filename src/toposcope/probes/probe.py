@@ -189,8 +189,6 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         `toposcope.probes.needs` provides.
     ONCE : bool
         It depends only on the shapes of layers, and is measured only at the first readable checkpoint of a run.
-    LATER : frozenset of str
-        Options added in later versions: at their defaults they are not in the key, so that older rows stay valid.
     REPEATS : frozenset of str
         Options that no statistic depends on: the number of repetitions for the noise, the number of stored points.
     ACROSS_LAYERS : bool
@@ -214,7 +212,6 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     KINDS: ClassVar[Mapping[str, Kind]] = {}
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ONCE: ClassVar[bool] = False
-    LATER: ClassVar[frozenset[str]] = frozenset()
     REPEATS: ClassVar[frozenset[str]] = frozenset()
     ACROSS_LAYERS: ClassVar[bool] = False
     ROWS: ClassVar[bool] = False
@@ -238,9 +235,6 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Return the options as compact JSON, part of every row's key."""
         options = msgspec.to_builtins(self)
         del options["name"]
-        for name in self.LATER:
-            if getattr(self, name) == getattr(type(self)(), name):
-                del options[name]
         return msgspec.json.encode(options, order="sorted").decode()
 
     def covers(self, layers: Sequence[str]) -> list[str]:

@@ -64,7 +64,6 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     VERSION: ClassVar[int] = 3
     KIND: ClassVar[Kind] = "topology"
     ROWS: ClassVar[bool] = True
-    LATER: ClassVar[frozenset[str]] = frozenset({"sample", "draws", "seed"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"draws"})
     LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1, "draws": 1}
 

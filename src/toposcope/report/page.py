@@ -70,7 +70,7 @@ EMBED = {
 }
 """Options of Vega-Embed."""
 SCRIPTS = ("page", "scales", "lines", "drawing", "tables", "controls")  # in this order, `_START` last
-_LIVE, _START = "live", "start"
+_LIVE, _START = ("rows", "live"), "start"
 
 
 def to_page(document: "Document", vega: str) -> str:
@@ -97,7 +97,7 @@ def run_colours() -> str:
 
 def page_script(*, live: bool) -> str:
     """Return the script of the page, which Vega's precedes."""
-    return "".join(page_part(f"script/{name}.js") for name in (*SCRIPTS, *([_LIVE] if live else []), _START))
+    return "".join(page_part(f"script/{name}.js") for name in (*SCRIPTS, *(_LIVE if live else ()), _START))
 
 
 def _page(document: Any, data: Any, **parts: Any) -> str:

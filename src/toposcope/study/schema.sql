@@ -1,4 +1,7 @@
 -- The store of a study. Open it with any SQLite tool, read-only while a runner is at work.
+-- seq, and the id of a measurement, count up as rows are written and are never used twice: what is new since a reader
+-- looked has a larger one, and a row that is written again gets a new one. Rows that are deleted and not written again
+-- raise PRAGMA user_version: what was read before does not count.
 
 CREATE TABLE IF NOT EXISTS meta (
     key   TEXT PRIMARY KEY,                -- schema_version, toposcope, corpus_sha256, text, text_sha256; of a run:
@@ -18,6 +21,7 @@ CREATE TABLE IF NOT EXISTS runs (
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS log (           -- the training log, one row per step
+    seq             INTEGER PRIMARY KEY AUTOINCREMENT,
     run             TEXT NOT NULL,
     step            INTEGER NOT NULL,      -- updates made; the loss is that of the batch of this update
     loss            REAL,                  -- nats per token
@@ -27,17 +31,20 @@ CREATE TABLE IF NOT EXISTS log (           -- the training log, one row per step
     flops           REAL,                  -- 6 N D so far
     validation_loss REAL,                  -- on the fixed set; at checkpoints only
     weight_norm     REAL,                  -- L2, of all weights; where a log has it
-    PRIMARY KEY (run, step)
-) WITHOUT ROWID;
+    UNIQUE (run, step)
+);
+
+CREATE INDEX IF NOT EXISTS log_validated ON log (run, step, validation_loss) WHERE validation_loss IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS log_targets (   -- further losses and accuracies in the log, one row per value
+    seq    INTEGER PRIMARY KEY AUTOINCREMENT,
     run    TEXT NOT NULL,
     step   INTEGER NOT NULL,
     target TEXT NOT NULL,                  -- name of its column in the log
     unit   TEXT NOT NULL,                  -- of a loss: nats, bits, nats per byte, bits per byte, perplexity; accuracy
     value  REAL NOT NULL,
-    PRIMARY KEY (run, step, target)
-) WITHOUT ROWID;
+    UNIQUE (run, step, target)
+);
 
 CREATE TABLE IF NOT EXISTS log_nan (       -- NaN in the log: there log has NULL, as where nothing was logged
     run  TEXT NOT NULL,
@@ -47,11 +54,12 @@ CREATE TABLE IF NOT EXISTS log_nan (       -- NaN in the log: there log has NULL
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS times (         -- when a monitor stored the log up to some steps
+    seq     INTEGER PRIMARY KEY AUTOINCREMENT,
     run     TEXT NOT NULL,
     step    INTEGER NOT NULL,
     seconds REAL NOT NULL,                 -- since 1970
-    PRIMARY KEY (run, step)
-) WITHOUT ROWID;
+    UNIQUE (run, step)
+);
 
 CREATE TABLE IF NOT EXISTS checkpoints (
     run          TEXT NOT NULL,
@@ -127,18 +135,19 @@ CREATE TABLE IF NOT EXISTS kinds (         -- what each statistic is counted as,
 ) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS alerts (         -- what a monitor noticed while a run trained
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     run        TEXT NOT NULL,
-    position   INTEGER NOT NULL,
     check_name TEXT NOT NULL,              -- such as loss spike
     step       INTEGER NOT NULL,           -- at which it was noticed
     since      INTEGER NOT NULL,           -- first step it concerns
     place      TEXT NOT NULL,              -- layer, quantity or rank; empty: the run as a whole
     message    TEXT NOT NULL,
     evidence   TEXT NOT NULL,              -- JSON object of numbers
-    PRIMARY KEY (run, position)
-) WITHOUT ROWID;
+    UNIQUE (run, check_name, step, since, place)
+);
 
 CREATE TABLE IF NOT EXISTS forecasts (      -- of the final loss, made while a run trained
+    seq       INTEGER PRIMARY KEY AUTOINCREMENT,
     run       TEXT NOT NULL,
     step      INTEGER NOT NULL,
     last_step INTEGER NOT NULL,
@@ -146,15 +155,9 @@ CREATE TABLE IF NOT EXISTS forecasts (      -- of the final loss, made while a r
     low       REAL NOT NULL,               -- the interval is of 90%
     high      REAL NOT NULL,
     advice    TEXT NOT NULL,               -- whether to go on, in a sentence, or empty
-    PRIMARY KEY (run, step)
-) WITHOUT ROWID;
-
-CREATE TABLE IF NOT EXISTS forecast_targets (  -- the loss that each forecast is of; older stores have no such table
-    run    TEXT NOT NULL,
-    step   INTEGER NOT NULL,
-    target TEXT NOT NULL,                  -- training loss, validation loss
-    PRIMARY KEY (run, step)
-) WITHOUT ROWID;
+    target    TEXT NOT NULL,               -- the loss that it is of: training loss, validation loss
+    UNIQUE (run, step)
+);
 
 CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was last run
     run     TEXT NOT NULL,
@@ -166,12 +169,9 @@ CREATE TABLE IF NOT EXISTS errors (        -- what failed when the study was las
     PRIMARY KEY (run, step, layer, probe, options)
 ) WITHOUT ROWID;
 
-CREATE TABLE IF NOT EXISTS checksums (     -- of groups of rows: see toposcope.study.checksums
-    kind     TEXT NOT NULL,                -- measurements, checkpoints, log, log_nan, findings, runs, errors, kinds, meta, live
-    run      TEXT NOT NULL,                -- empty, -1 and empty where the kind is one group
-    step     INTEGER NOT NULL,
-    probe    TEXT NOT NULL,
-    options  TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS checksums (     -- of groups of rows: see toposcope.study.damage
+    kind     TEXT NOT NULL,                -- the table of the rows, or that which they belong to
+    place    TEXT NOT NULL,                -- run, run and step, or id of a measurement; empty where the kind is one group
     checksum INTEGER NOT NULL,             -- sum of the CRC-32 of the rows
-    PRIMARY KEY (kind, run, step, probe, options)
+    PRIMARY KEY (kind, place)
 ) WITHOUT ROWID;

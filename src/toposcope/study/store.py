@@ -17,16 +17,16 @@ from toposcope.errors import ToposcopeError
 from toposcope.files import write_all_bytes
 from toposcope.integrity import CheckpointSummary, Finding
 from toposcope.logs import COLUMNS, LogTable
-from toposcope.logs.stored_nan import nan_steps
+from toposcope.logs.formats.study import nan_steps
 from toposcope.probes import Measurement
-from toposcope.study import checksums, tables
+from toposcope.study import damage, tables
 from toposcope.study.diagrams import Source, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
 from toposcope.study.tables import CheckpointRow, LayerRow, Unit, insert
 
 _WITH_STEPS = (
     *("log", "log_targets", "log_nan", "times", "checkpoints", "layers", "evidence"),
-    *("measurements", "alerts", "forecasts", "forecast_targets", "errors"),
+    *("measurements", "alerts", "forecasts", "errors"),
 )
 _PLACE = ("run", "step")
 MAX_ROW_BYTES = 1 << 16  # a diagram file up to this size is a row, which SQLite writes sooner than the system a file
@@ -38,7 +38,6 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._joined = False
-        self._unsealed: set[str] = set()
         self._replaced: list[Path] = []  # files to delete once the rows that replace them are committed
         self.dropped: list[str] = []
         with self._readable_errors():
@@ -49,32 +48,32 @@ class Store:
             refuse_schema(self._connection)
             self._connection.execute("PRAGMA foreign_keys = ON")
             self._connection.executescript(resources.files(__package__).joinpath("schema.sql").read_text("utf-8"))
+            damage.keep_checksums(self._connection)
         self._drop_damaged()
         if self.meta("schema_version") is None:
             self.set_meta("schema_version", SCHEMA_VERSION)
 
     def _check_structure(self) -> None:
         """Refuse a file whose pages disagree; indexes alone are made again."""
-        if not checksums.is_whole(self._connection):
+        if not damage.is_whole(self._connection):
             with suppress(sqlite3.Error):
                 self._connection.execute("REINDEX")
-            if not checksums.is_whole(self._connection):
+            if not damage.is_whole(self._connection):
                 raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
 
     def _drop_damaged(self) -> None:
         """Delete the groups of rows that are not as they were written, so that they are made again."""
         with self._readable_errors():
-            damaged = list(checksums.damaged(self._connection))
+            damaged = list(damage.damaged(self._connection))
         if not damaged:
             return
         with self._transaction() as c:
             for group in damaged:
-                checksums.drop(c, group)
+                damage.drop(c, group)
+            tables.has_lost_rows(c)
             c.execute("INSERT OR REPLACE INTO meta VALUES ('schema_version', ?)", (SCHEMA_VERSION,))
             c.execute("DELETE FROM kinds")
             tables.put_kinds(c, tables.stored_statistics(c))
-            for kind in checksums.KINDS:
-                checksums.seal(c, kind)
         self.dropped = [str(group) for group in damaged]
 
     def close(self) -> None:
@@ -92,14 +91,13 @@ class Store:
 
     def set_meta(self, key: str, value: str) -> None:
         """Store one fact about the study."""
-        self._write("meta", "INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
+        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
 
     def put_run(self, run: str, position: int, kind: str, n_parameters: int | None, source: str) -> None:
         """Declare a run; its status is ``running`` until `set_status`."""
         columns = ("position", "kind", "n_parameters", "source")
         old, new = ", ".join(columns), ", ".join(f"excluded.{name}" for name in columns)
         self._write(
-            "runs",
             "INSERT INTO runs VALUES (?, ?, ?, ?, 'running', NULL, ?) ON CONFLICT (run) DO UPDATE "
             f"SET ({old}) = ({new}) WHERE ({old}) IS NOT ({new})",
             *(run, position, kind, n_parameters, source),
@@ -107,12 +105,12 @@ class Store:
 
     def set_n_parameters(self, run: str, n_parameters: int) -> None:
         """Store the number of parameters of a run's model."""
-        self._write("runs", "UPDATE runs SET n_parameters = ? WHERE run = ?", n_parameters, run)
+        self._write("UPDATE runs SET n_parameters = ? WHERE run = ?", n_parameters, run)
 
     def set_status(self, run: str, status: str, last_step: int | None) -> None:
         """Store the status of a run."""
         query = "UPDATE runs SET status = ?, last_step = ? WHERE run = ? AND (status, last_step) IS NOT (?, ?)"
-        self._write("runs", query, status, last_step, run, status, last_step)
+        self._write(query, status, last_step, run, status, last_step)
 
     def status(self, run: str) -> str | None:
         """Return the status of a run."""
@@ -156,9 +154,7 @@ class Store:
         with self._transaction() as c:
             for table in _WITH_STEPS:
                 c.execute(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
-            for kind in ("log", "log_nan", "checkpoints", "measurements", "live"):
-                checksums.seal(c, kind, run=run)
-            checksums.seal(c, "errors")
+            tables.has_lost_rows(c)
 
     def last_step(self, run: str) -> int | None:
         """Return the last step of which anything is stored of a run."""
@@ -169,26 +165,21 @@ class Store:
 
     def put_alert(self, run: str, check: str, step: int, since: int, place: str, message: str, evidence: str) -> None:
         """Store what a monitor noticed, unless it is stored already; `evidence` is a JSON object of numbers."""
-        place_of = "run = ? AND check_name = ? AND step = ? AND since = ? AND place = ?"
-        if self._rows(f"SELECT 1 FROM alerts WHERE {place_of}", run, check, step, since, place):
-            return
-        with self._transaction() as c:
-            (position,) = c.execute(
-                "SELECT COALESCE(MAX(position) + 1, 0) FROM alerts WHERE run = ?", (run,)
-            ).fetchone()
-            row = (position, check, step, since, place, message, evidence)
-            c.execute("INSERT INTO alerts VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (run, *row))
-            checksums.add(c, "live", run, [row])
+        self._write(
+            "INSERT OR IGNORE INTO alerts (run, check_name, step, since, place, message, evidence) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            *(run, check, step, since, place, message, evidence),
+        )
 
     def put_forecast(
         self, run: str, step: int, last_step: int, loss: float, low: float, high: float, advice: str, target: str
     ) -> None:
         """Store a forecast of the final loss, in nats per token, with its 90% interval; one already stored stays."""
-        row = (run, step, last_step, loss, low, high, advice)
-        with self._transaction() as c:
-            c.execute("INSERT OR IGNORE INTO forecasts VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            c.execute("INSERT OR IGNORE INTO forecast_targets VALUES (?, ?, ?)", (run, step, target))
-            checksums.seal(c, "live", run=run)
+        self._write(
+            "INSERT OR IGNORE INTO forecasts (run, step, last_step, loss, low, high, advice, target) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *(run, step, last_step, loss, low, high, advice, target),
+        )
 
     def last_diagrams(self, run: str) -> dict[tuple[str, str], dict[str, str]]:
         """Return by name and options of a probe, and by layer, the diagram file of its last measurement; may be empty.
@@ -231,33 +222,19 @@ class Store:
         own: list[tuple[Any, ...]] = []
         layers: list[tuple[Any, ...]] = []
         evidence: list[tuple[Any, ...]] = []
-        contents: dict[checksums.Group, list[tuple[Any, ...]]] = {}
         rows = {(row.run, row.step): row for row, _ in read}
         for row, summary in read:
             place = (row.run, row.step)
-            of_layers = [(r.layer, i, *r[1:]) for i, r in enumerate(row.layers)]
-            content = [] if summary is None else [(msgspec.msgpack.encode(summary),)]
             own.append((*place, row.path, row.fingerprint, row.weights_hash))
-            layers += [(*place, *of_layer) for of_layer in of_layers]
-            evidence += [(*place, *encoded) for encoded in content]
-            contents[checksums.Group("checkpoints", *place)] = [own[-1][2:], *of_layers, *content]
+            layers += [(*place, r.layer, i, *r[1:]) for i, r in enumerate(row.layers)]
+            evidence += [] if summary is None else [(*place, msgspec.msgpack.encode(summary))]
         with self._transaction() as c:
-            known = {
-                (run, step)
-                for run in sorted({run for run, _ in rows})
-                for kind in ("checkpoints", "measurements")
-                for step in checksums.among(c, kind, run, [step for other, step in rows if other == run])
-            }
-            for place in sorted(known):
+            for place, row in rows.items():
                 tables.forget(c, *place)
-                tables.update_measurements(c, rows[place])
+                tables.update_measurements(c, row)
             insert(c, "checkpoints", (*_PLACE, "path", "fingerprint", "weights_hash"), own)
             insert(c, "layers", (*_PLACE, "layer", "position", *LayerRow._fields[1:]), layers)
             insert(c, "evidence", (*_PLACE, "content"), evidence)
-            checksums.put_new(c, {g: content for g, content in contents.items() if (g.run, g.step) not in known})
-            for run, step in sorted(known):
-                checksums.seal(c, "checkpoints", run=run, step=step)
-                checksums.seal(c, "measurements", run=run, step=step)
 
     def evidence(self, run: str) -> dict[int, bytes]:
         """Return the encoded summaries of the checkpoints of a run, by step, without those that cannot be decoded."""
@@ -270,8 +247,8 @@ class Store:
 
     def put_evidence(self, run: str, step: int, evidence: CheckpointSummary) -> None:
         """Store the summary of a checkpoint, from which the doctor judges it."""
-        row = (run, step, msgspec.msgpack.encode(evidence))
-        self._write("checkpoints", "INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", *row, run=run, step=step)
+        content = msgspec.msgpack.encode(evidence)
+        self._write("INSERT OR REPLACE INTO evidence VALUES (?, ?, ?)", run, step, content)
 
     def n_findings(self, run: str) -> int:
         """Return how many findings of the doctor are stored of a run."""
@@ -285,7 +262,6 @@ class Store:
         with self._transaction() as c:
             c.execute("DELETE FROM findings WHERE run = ?", (run,))
             c.executemany("INSERT INTO findings VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
-            checksums.seal(c, "findings", run=run)
 
     def drop_checkpoints(self, run: str, steps: Iterable[int]) -> None:
         """Delete checkpoints that are gone or cannot be read, with their measurements."""
@@ -296,8 +272,7 @@ class Store:
             for step in steps:
                 tables.forget(c, run, step)
                 c.execute("DELETE FROM measurements WHERE run = ? AND step = ? AND probe <> ?", (run, step, PUBLISHED))
-                checksums.seal(c, "checkpoints", run=run, step=step)
-                checksums.seal(c, "measurements", run=run, step=step)
+            tables.has_lost_rows(c)
 
     def measured(self, run: str, steps: Iterable[int]) -> dict[Unit, tuple[str, str]]:
         """Return key and diagram file of everything measured on a run at some steps."""
@@ -324,17 +299,11 @@ class Store:
 
     def put_measurements(self, rows: Iterable[tables.MeasurementRow]) -> None:
         """Store measurements (unit, key, measurement, diagram file) in one transaction, replacing older ones."""
-        by_group = tables.grouped(rows)
-        names = {(group.probe, *row[2].statistics) for group, of_group in by_group.items() for row in of_group.values()}
-        kinds = {(probe, name) for probe, *of_probe in names for name in of_probe}
+        rows = list(rows)
+        kinds = {(unit.probe, name) for unit, _, measurement, _ in rows for name in measurement.statistics}
         with self._transaction() as c:
-            known = {group for group in by_group if checksums.stored(c, group.kind, **tables.place_of(group))}
-            tables.delete_units(c, [unit for group in known for unit in by_group[group]])
-            written = tables.insert_measurements(c, by_group)
+            tables.insert_measurements(c, rows)
             tables.put_kinds(c, kinds)
-            self._seal_whole(c, "kinds")
-            checksums.put_new(c, {group: content for group, content in written.items() if group not in known})
-            tables.seal_groups(c, known)
 
     def put_diagrams(self, contents: Mapping[str, bytes]) -> None:
         """Store diagram files, by their paths in the study's folder: small ones as rows; the others are files already.
@@ -368,10 +337,9 @@ class Store:
         with self._transaction() as c:
             c.execute("DELETE FROM measurements WHERE run = ? AND probe = ?", (run, PUBLISHED))
             measured = ((units[s], key, Measurement("network", "network", dict(f)), "") for s, f in features.items())
-            tables.insert_measurements(c, tables.grouped(measured))
+            tables.insert_measurements(c, measured)
             tables.put_kinds(c, {(PUBLISHED, name) for statistics in features.values() for name in statistics})
-            self._seal_whole(c, "kinds")
-            checksums.seal(c, "measurements", run=run, probe=PUBLISHED)
+            tables.has_lost_rows(c)
 
     def drop_measurements(self, units: Iterable[Unit]) -> None:
         """Delete measurements of tensors, or by probe versions, that are no longer current."""
@@ -380,11 +348,11 @@ class Store:
             return
         with self._transaction() as c:
             tables.delete_units(c, rows)
-            tables.seal_groups(c, set(map(tables.group_of, rows)))
+            tables.has_lost_rows(c)
 
     def clear_errors(self) -> None:
         """Delete the errors of the last run of the study."""
-        self._write("errors", "DELETE FROM errors")
+        self._write("DELETE FROM errors")
 
     def put_errors(self, errors: Mapping[Unit, str]) -> None:
         """Store what failed."""
@@ -395,16 +363,11 @@ class Store:
             c.executemany(
                 f"{query} WHERE message <> excluded.message", [(*unit, text) for unit, text in errors.items()]
             )
-            self._seal_whole(c, "errors")
 
-    def _write(self, kind: str, query: str, *values: str | float | bytes | None, **group: str | int) -> None:
-        """Make one change, and store the checksum of the group of rows it is of, or of all of a kind."""
+    def _write(self, query: str, *values: str | float | bytes | None) -> None:
+        """Make one change."""
         with self._transaction() as c:
             c.execute(query, values)
-            if group:
-                checksums.seal(c, kind, **group)
-            else:
-                self._seal_whole(c, kind)
 
     def _text(self, query: str, key: str) -> str | None:
         rows = self._rows(query, key)
@@ -421,18 +384,8 @@ class Store:
             self._joined = True
             try:
                 yield
-                for kind in sorted(self._unsealed):
-                    checksums.seal(self._connection, kind)
             finally:
                 self._joined = False
-                self._unsealed.clear()
-
-    def _seal_whole(self, c: sqlite3.Connection, kind: str) -> None:
-        """Store the checksum of a kind that is one group, of what is put together once: it is of all its rows."""
-        if self._joined:
-            self._unsealed.add(kind)
-        else:
-            checksums.seal(c, kind)
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -474,5 +427,5 @@ def _hint(message: str) -> str:
     if "locked" in message:
         return "another program is writing to it; close that program"
     if "schema version" in message:
-        return "delete it and run again, which measures anew: checkpoints are kept"
+        return "read it with that version, or delete it and run again, which measures anew: checkpoints are kept"
     return "if it is damaged, delete it and run again: checkpoints are kept"

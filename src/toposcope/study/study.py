@@ -19,12 +19,11 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.family import SIZES
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
-from toposcope.logs.formats.study import with_nan
-from toposcope.logs.stored_nan import nan_steps
+from toposcope.logs.formats.study import nan_steps, with_nan
 from toposcope.probes.needs import needs_of
 from toposcope.probes.probe import LOWERED
 from toposcope.progress import Progress, silent
-from toposcope.study import checksums
+from toposcope.study import damage
 from toposcope.study.declaration import Declaration, load_declaration
 from toposcope.study.diagrams import Source, diagram_file, read_diagrams, read_states, stored_diagrams
 from toposcope.study.kinds import PUBLISHED
@@ -227,7 +226,7 @@ class Study:
         polars.DataFrame
             Columns ``run, check, step, since, place, message, evidence``; ``evidence`` is JSON.
         """
-        return self._of_runs("alerts", ALERT_SCHEMA, "position")
+        return self._of_runs("alerts", ALERT_SCHEMA, "seq")
 
     def times(self) -> pl.DataFrame:
         """Return when monitored runs had got to some of their steps: ``run, step, seconds`` since 1970."""
@@ -310,7 +309,7 @@ class Study:
 
     def digest(self) -> str:
         """Return a SHA-256 of all that a report is written of: the version, the declaration, and the stored rows."""
-        rows = self._read("SELECT * FROM checksums ORDER BY kind, run, step, probe, options")
+        rows = self._read("SELECT * FROM checksums WHERE checksum <> 0 ORDER BY kind, place")
         return hashlib.sha256(f"{__version__}\n{self.declaration.to_toml()}\n{rows!r}".encode()).hexdigest()
 
     def diagrams(self, run: str, step: int, probe: str = "rips") -> dict[str, dict[str, Diagram]]:
@@ -400,12 +399,12 @@ class Study:
         if state == self._verified:
             return
         refuse_views(connection)
-        if not checksums.is_whole(connection):
+        if not damage.is_whole(connection):
             raise sqlite3.DatabaseError("damaged: its pages do not agree with each other")
         refuse_schema(connection)
         if not has_table(connection, "checksums"):
             raise self._damaged("no checksums")
-        found = next(checksums.damaged(connection), None)
+        found = next(damage.damaged(connection), None)
         if found is not None:
             raise self._damaged(str(found))
         self._verified = state

@@ -18,7 +18,6 @@ from toposcope.checkpoints.formats.dtypes import itemsize
 from toposcope.logs import COLUMNS, LogTable
 from toposcope.logs.columns import target_of
 from toposcope.probes import Measurement
-from toposcope.study import checksums
 from toposcope.study.kinds import kind_of
 
 MAX_VALUES = 900  # values of one statement; SQLite may be built to take no more than 999
@@ -28,6 +27,8 @@ _LOG_COLUMNS: dict[str, tuple[str, ...]] = {
     "log_targets": ("step", "target", "unit", "value"),
     "log_nan": ("step", "name"),
 }
+_LOG_KEY = ("step", "target", "name")  # first of these columns; with the run, they are in one row only
+MAX_VERSION = (1 << 31) - 1
 
 
 class LayerRow(NamedTuple):
@@ -83,12 +84,14 @@ class Unit(NamedTuple):
     options: str
 
 
-def insert(c: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Insert rows, many in a statement: half the time of one in each."""
+def insert(
+    c: sqlite3.Connection, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, replace: bool = False
+) -> None:
+    """Insert rows, many in a statement: half the time of one in each; `replace` those of the same key."""
     together = MAX_VALUES // len(columns)
     whole = len(rows) // together * together
     row = f"({', '.join('?' * len(columns))})"
-    begin = f"INSERT INTO {table} ({', '.join(columns)}) VALUES "
+    begin = f"INSERT {'OR REPLACE ' if replace else ''}INTO {table} ({', '.join(columns)}) VALUES "
     groups = (list(chain.from_iterable(rows[start : start + together])) for start in range(0, whole, together))
     c.executemany(begin + ", ".join([row] * together), groups)
     c.executemany(begin + row, rows[whole:])
@@ -106,20 +109,14 @@ def replace_log(c: sqlite3.Connection, run: str, log: LogTable) -> None:
         if not math.isnan(value)
     ]
     nan = sorted((step, name) for name, steps in log.nan_steps.items() for step in steps.tolist())
-    is_new = not checksums.among(c, "log", run)
-    for table, of_table in (("log", rows), ("log_targets", sorted(further)), ("log_nan", nan)):
-        _write_changed(c, table, run, of_table, _stored_from(c, table, run, _LOG_COLUMNS[table], 0))
-    checksums.seal(c, "log_nan", run=run)
-    if not is_new:
-        checksums.seal(c, "log", run=run)
-    elif rows:
-        checksums.put_new(c, {checksums.Group("log", run): [*rows, *further]})
+    for table, of_table in (("log", rows), ("log_targets", further), ("log_nan", nan)):
+        _write_changed(c, table, run, of_table, _stored_from(c, table, run, 0))
 
 
 def append_log(c: sqlite3.Connection, run: str, rows: Mapping[int, Mapping[str, float]]) -> None:
     """Add rows to the log of a run, or columns to stored rows (see `Store.append_log`)."""
     first = min(rows, default=0)
-    stored = {table: _stored_from(c, table, run, columns, first) for table, columns in _LOG_COLUMNS.items()}
+    stored = {table: _stored_from(c, table, run, first) for table in _LOG_COLUMNS}
     log = {step: dict(zip(COLUMNS, row, strict=True)) for step, *row in stored["log"]}
     targets = {row[:2]: row for row in stored["log_targets"]}
     nan = set(stored["log_nan"])
@@ -134,44 +131,38 @@ def append_log(c: sqlite3.Connection, run: str, rows: Mapping[int, Mapping[str, 
                 targets.pop(place, None)
             else:
                 targets[place] = (*place, target_of(name).unit, float(value) + 0.0)
-    now = {"log": [(step, *row.values()) for step, row in sorted(log.items())], "log_targets": sorted(targets.values())}
-    for table, of_table in now.items():
-        new, old = _write_changed(c, table, run, of_table, stored[table])
-        if new or old:
-            checksums.add(c, "log", run, new, old)
-    new, old = _write_changed(c, "log_nan", run, sorted(nan), stored["log_nan"])
-    if old:
-        checksums.seal(c, "log_nan", run=run)
-    elif new:
-        checksums.add(c, "log_nan", run, new)
+    _write_changed(c, "log", run, [(step, *row.values()) for step, row in log.items()], stored["log"])
+    _write_changed(c, "log_targets", run, list(targets.values()), stored["log_targets"])
+    _write_changed(c, "log_nan", run, list(nan), stored["log_nan"])
 
 
-def _stored_from(c: sqlite3.Connection, table: str, run: str, columns: Sequence[str], first: int) -> list[Row]:
-    names = ", ".join(columns)
-    query = f"SELECT {names} FROM {table} WHERE run = ? AND step >= ? ORDER BY {names}"
+def _stored_from(c: sqlite3.Connection, table: str, run: str, first: int) -> list[Row]:
+    query = f"SELECT {', '.join(_LOG_COLUMNS[table])} FROM {table} WHERE run = ? AND step >= ?"
     return c.execute(query, (run, first)).fetchall()
 
 
-def _write_changed(
-    c: sqlite3.Connection, table: str, run: str, rows: Sequence[Row], stored: Sequence[Row]
-) -> tuple[list[Row], list[Row]]:
-    """Put sorted rows, the first column their step, in place of stored ones; those before any change stay.
-
-    Return what was written, and what it is instead of.
-    """
-    pairs = zip(stored, rows, strict=False)
-    same = next((i for i, (old, new) in enumerate(pairs) if old != new), min(len(stored), len(rows)))
-    changed = [*stored[same : same + 1], *rows[same : same + 1]]
-    if not changed:
-        return [], []
-    first = min(step for step, *_ in changed)
-    c.execute(f"DELETE FROM {table} WHERE run = ? AND step >= ?", (run, first))
-    new, old = ([row for row in some if row[0] >= first] for some in (rows, stored))
-    # The step and one more at least; what was not logged stands empty anyway.
+def _write_changed(c: sqlite3.Connection, table: str, run: str, rows: Sequence[Row], stored: Sequence[Row]) -> None:
+    """Put rows in place of stored ones; those that are the same stay."""
     columns = _LOG_COLUMNS[table]
-    logged = [k for k in range(len(columns)) if k < 2 or any(row[k] is not None for row in new)]
-    insert(c, table, ("run", *(columns[k] for k in logged)), [(run, *row) for row in map(itemgetter(*logged), new)])
-    return new, old
+    names = [name for name in columns if name in _LOG_KEY]
+    old, new = ({row[: len(names)]: row for row in some} for some in (stored, rows))
+    gone = sorted(old.keys() - new.keys())
+    where = " AND ".join(f"{name} = ?" for name in names)
+    c.executemany(f"DELETE FROM {table} WHERE run = ? AND {where}", [(run, *place) for place in gone])
+    changed = [(run, *new[place]) for place in sorted(new) if old.get(place) != new[place]]
+    again = (zip(old[place], new[place], strict=True) for place in old.keys() & new.keys() if old[place] != new[place])
+    if gone or any(before is not None and now is None for pairs in again for before, now in pairs):
+        has_lost_rows(c)
+    # The step and one more at least; what was not logged stands empty anyway.
+    logged = [0, *(k for k in range(1, len(columns) + 1) if k <= 2 or any(row[k] is not None for row in changed))]
+    of_columns = ("run", *columns)
+    insert(c, table, [of_columns[k] for k in logged], list(map(itemgetter(*logged), changed)), replace=True)
+
+
+def has_lost_rows(c: sqlite3.Connection) -> None:
+    """Note that rows were deleted: what readers had read of the store before does not count."""
+    (version,) = c.execute("PRAGMA user_version").fetchone()
+    c.execute(f"PRAGMA user_version = {version % MAX_VERSION + 1}")
 
 
 def _or_null(values: NDArray[np.float64]) -> list[float | None]:
@@ -199,59 +190,33 @@ def delete_units(c: sqlite3.Connection, units: Sequence[Unit]) -> None:
 
 def update_measurements(c: sqlite3.Connection, row: CheckpointRow) -> None:
     """Delete the measurements of layers that a checkpoint no longer has, and correct the roles of the others."""
-    c.execute(
+    gone = c.execute(
         "DELETE FROM measurements WHERE run = ? AND step = ? "
         "AND role NOT IN ('network', 'pooled', 'hidden', 'embedding') "
         "AND layer NOT IN (SELECT value FROM json_each(?))",
         (row.run, row.step, json.dumps([r.layer for r in row.layers])),
     )
+    if gone.rowcount:
+        has_lost_rows(c)
     c.executemany(
         "UPDATE measurements SET role = ? WHERE run = ? AND step = ? AND layer = ? AND role <> ?",
         [(r.role, row.run, row.step, r.layer, r.role) for r in row.layers],
     )
 
 
-def insert_measurements(
-    c: sqlite3.Connection, by_group: Mapping[checksums.Group, Mapping[Unit, MeasurementRow]]
-) -> dict[checksums.Group, list[Row]]:
-    """Insert measurements with their statistics; return what was written, by group, as checksums are made of it."""
-    written: dict[checksums.Group, list[Row]] = {}
+def insert_measurements(c: sqlite3.Connection, rows: Iterable[MeasurementRow]) -> None:
+    """Insert measurements with their statistics in place of older ones; of a unit, the last counts."""
     measurements: list[Row] = []
     features: list[tuple[int, str, float]] = []
     last = c.execute("SELECT seq FROM sqlite_sequence WHERE name = 'measurements'").fetchone()
-    number = last[0] if last else 0
-    for group, rows in by_group.items():
-        content = written[group] = []
-        for unit, key, measurement, diagrams in rows.values():
-            number += 1
-            # SQLite does not keep the sign of a zero.
-            values = [(number, name, float(value) + 0.0) for name, value in measurement.statistics.items()]
-            row = (number, unit.layer, measurement.role, key, measurement.flag, diagrams)
-            measurements.append((*row, *group[1:]))
-            features += values
-            content += [row, *values]
-    columns = ("id", "layer", "role", "key", "flag", "diagrams", "run", "step", "probe", "options")
-    insert(c, "measurements", columns, measurements)
+    of_units = {row[0]: row for row in rows}
+    for number, (unit, key, measurement, diagrams) in enumerate(of_units.values(), 1 + (last[0] if last else 0)):
+        # SQLite does not keep the sign of a zero.
+        features += [(number, name, float(value) + 0.0) for name, value in measurement.statistics.items()]
+        measurements.append((number, *unit, measurement.role, key, measurement.flag, diagrams))
+    columns = ("id", *Unit._fields, "role", "key", "flag", "diagrams")
+    insert(c, "measurements", columns, measurements, replace=True)
     insert(c, "features", ("measurement", "statistic", "value"), features)
-    return written
-
-
-def grouped(rows: Iterable[MeasurementRow]) -> dict[checksums.Group, dict[Unit, MeasurementRow]]:
-    """Arrange measurements by the groups of rows with one checksum; of a unit, the last counts."""
-    by_group: dict[checksums.Group, dict[Unit, MeasurementRow]] = {}
-    for row in rows:
-        by_group.setdefault(group_of(row[0]), {})[row[0]] = row
-    return by_group
-
-
-def group_of(unit: Unit) -> checksums.Group:
-    """Return the group of rows with one checksum that a measurement is in."""
-    return checksums.Group("measurements", unit.run, unit.step, unit.probe, unit.options)
-
-
-def place_of(group: checksums.Group) -> dict[str, str | int]:
-    """Return a group as the keywords of `checksums.seal`."""
-    return {"run": group.run, "step": group.step, "probe": group.probe, "options": group.options}
 
 
 def put_kinds(c: sqlite3.Connection, statistics: Iterable[tuple[str, str]]) -> None:
@@ -265,9 +230,3 @@ def stored_statistics(c: sqlite3.Connection) -> list[tuple[str, str]]:
     return c.execute(
         "SELECT DISTINCT probe, statistic FROM features f JOIN measurements ON id = measurement"
     ).fetchall()
-
-
-def seal_groups(c: sqlite3.Connection, groups: Iterable[checksums.Group]) -> None:
-    """Store the checksums of some groups of measurements."""
-    for group in sorted(groups):
-        checksums.seal(c, group.kind, **place_of(group))

@@ -12,7 +12,7 @@ import polars as pl
 from toposcope.databases import refuse_schema, refuse_views
 from toposcope.errors import ToposcopeError
 from toposcope.logs.raw import RawLog
-from toposcope.logs.stored_nan import nan_steps
+from toposcope.logs.table import COLUMNS
 from toposcope.logs.watched import Watched, monitor_facts, read_watched
 from toposcope.untrusted import toml_value
 
@@ -66,10 +66,17 @@ def _planned(store: sqlite3.Connection, run: str, watched: Watched | None) -> di
 
 
 def _log(store: sqlite3.Connection, run: str) -> pl.DataFrame:
-    rows = store.execute("SELECT * FROM log WHERE run = ? ORDER BY step", (run,))
-    types = {"run": pl.String, "step": pl.Int64}
-    schema = {name: types.get(name, pl.Float64()) for name, *_ in rows.description}
-    return with_nan(pl.DataFrame(rows.fetchall(), schema=schema, orient="row").drop("run"), nan_steps(store, run))
+    rows = store.execute(f"SELECT step, {', '.join(COLUMNS)} FROM log WHERE run = ? ORDER BY step", (run,))
+    schema = {"step": pl.Int64, **dict.fromkeys(COLUMNS, pl.Float64)}
+    return with_nan(pl.DataFrame(rows.fetchall(), schema=schema, orient="row"), nan_steps(store, run))
+
+
+def nan_steps(store: sqlite3.Connection, run: str) -> dict[str, list[int]]:
+    """Return the steps at which a run logged NaN, by column of ``log`` or further target; SQLite has no NaN."""
+    found: dict[str, list[int]] = {}
+    for name, step in store.execute("SELECT name, step FROM log_nan WHERE run = ? ORDER BY step", (run,)):
+        found.setdefault(name, []).append(step)
+    return found
 
 
 def with_nan(log: pl.DataFrame, steps: Mapping[str, Sequence[int]]) -> pl.DataFrame:

@@ -3,10 +3,8 @@
 import asyncio
 import json
 import sqlite3
-import tempfile
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -28,6 +26,7 @@ class Analysis:
     step: int = 0  # last step that it covers
     ended: float = 0.0  # when it ended, in seconds of a monotonic clock
     fault: str = ""  # why the last analysis failed; empty if it did not
+    made: bytes = b""  # the last one that did not, as JSON
     task: "asyncio.Task[None] | None" = None  # the analysis in progress
 
     def is_due(self, n: int, now: float) -> bool:
@@ -42,7 +41,6 @@ class Analyses:
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._analyses: dict[str, Analysis] = {}
         self._turn = asyncio.Lock()
 
@@ -77,10 +75,8 @@ class Analyses:
 
     def result(self, name: str) -> dict[str, Any] | None:
         """Return the last analysis of a study; None if there is none."""
-        if not self.version(name):
-            return None
-        made: dict[str, Any] = json.loads(self._file(name).read_bytes())
-        return made
+        known = self._analyses.get(name)
+        return json.loads(known.made) if known is not None and known.made else None
 
     async def close(self) -> None:
         """Cancel running analyses."""
@@ -88,34 +84,26 @@ class Analyses:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._folder is not None:
-            self._folder.cleanup()
-
-    def _file(self, name: str) -> Path:
-        if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="toposcope-show-")
-        return Path(self._folder.name) / f"{list(self._analyses).index(name)}.json"
 
     async def _make(self, name: str, known: Analysis, n: int, step: int) -> None:
         try:
             await asyncio.sleep(START_SECONDS)
             async with self._turn:
-                partial = self._file(name).with_suffix(".partial")
-                directory = self._feed.studies[name].directory
-                with partial.open("wb") as output:
-                    process = await asyncio.create_subprocess_exec(
-                        *maker_command("analysis", str(directory)), stdout=output, stderr=asyncio.subprocess.PIPE
-                    )
-                    try:
-                        _, errors = await process.communicate()
-                    except asyncio.CancelledError:
-                        process.kill()
-                        await process.wait()
-                        raise
+                directory = self._feed.stores[name].directory
+                process = await asyncio.create_subprocess_exec(
+                    *maker_command("analysis", str(directory)),
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.PIPE,
+                )
+                try:
+                    made, errors = await process.communicate()
+                except asyncio.CancelledError:
+                    process.kill()
+                    await process.wait()
+                    raise
             known.n_steps, known.ended = n, time.monotonic()
             known.fault = last_line(errors) if process.returncode else ""
             if not process.returncode:
-                partial.replace(self._file(name))
-                known.version, known.step = known.version + 1, step
+                known.made, known.version, known.step = made, known.version + 1, step
         finally:
             known.task = None

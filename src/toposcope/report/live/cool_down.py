@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from toposcope.logs.watched import monitor_facts
 from toposcope.report.live.fleet import range_words
 from toposcope.wording import loss_words, sentence
 
@@ -63,9 +64,9 @@ def _words(answer: Mapping[str, Any], at: int, text: str, *, is_now: bool) -> st
     )
 
 
-def how_to_measure(c: sqlite3.Connection, run: str, folder: Path, facts: Mapping[str, Any]) -> tuple[str, str]:
+def how_to_measure(c: sqlite3.Connection, run: str, folder: Path) -> tuple[str, str]:
     """Return a sentence and the command that measures a cool-down, where its checkpoints are known; else nothing."""
-    saved = facts.get("checkpoints")
+    saved = monitor_facts(c, run).get("checkpoints")
     if not isinstance(saved, Mapping) or stamp(folder):
         return "", ""
     rows = "FROM log WHERE run = :run AND learning_rate > 0"

@@ -83,7 +83,7 @@ def _where(health: words.Health) -> str:
 
 def fleet_kind(statuses: Sequence[Status]) -> str:
     """Return the kind of loss that runs are ranked by: of validation where at least half of them log it."""
-    return VALIDATION_LOSS if 2 * sum(bool(s.validation) for s in statuses) >= len(statuses) else TRAINING_LOSS
+    return VALIDATION_LOSS if 2 * sum(s.validation is not None for s in statuses) >= len(statuses) else TRAINING_LOSS
 
 
 def ends(statuses: Sequence[Status]) -> dict[str, float]:

@@ -7,16 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 from toposcope.analysis.health.check import DIVERGED, FAILED, FINISHED, Health
-from toposcope.databases import has_table
-from toposcope.logs.stored_nan import nan_steps
-from toposcope.report.live import database as db
+from toposcope.logs.watched import monitor_facts
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
 """The reported loss is the mean of this many logged steps, or of this share of the run if that is less."""
 MAX_SKIPPED = 20  # messages on skipped measurements that are shown
 TRAINING = "running"  # status of a run in training, as its writer stores it
 MONITORED = "live"  # kind of the runs with a monitor, which raises alerts
+LOGGED = "log"  # kind of the runs that nobody monitors
+MAX_ALERTS = 50
 TRAINING_LOSS, VALIDATION_LOSS = "training loss", "validation loss"
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """A row of the table ``runs``."""
+
+    run: str
+    kind: str
+    status: str
+    last_step: int | None
+    n_parameters: int | None
 
 
 @dataclass(frozen=True)
@@ -32,7 +43,8 @@ class Status:
     axis: str = "step"  # what both count
     unit: str = "nats"  # of losses
     loss: float | None = None  # mean of the last logged training losses; NaN if the last one is
-    validation: Sequence[db.Row] = ()
+    validation: float | None = None  # the last validation loss
+    best: tuple[int, float] | None = None  # step and value of the lowest one
     alerts: Sequence[Mapping[str, Any]] = ()  # newest first: ``step``, ``since``, ``check``, ``place``, ``message``
     n_alerts: int = 0
     # the last one of a run in training: ``step``, ``last_step``, ``loss``, ``low``, ``high``, ``advice``, ``target``
@@ -61,12 +73,12 @@ class Status:
         """The loss that is reported: that which is forecast, else of validation if there is one."""
         if self.forecast is not None and self.forecast["target"]:
             return str(self.forecast["target"])
-        return VALIDATION_LOSS if self.validation else TRAINING_LOSS
+        return VALIDATION_LOSS if self.validation is not None else TRAINING_LOSS
 
     @property
     def loss_name(self) -> str:
         """The loss whose last value is reported: `target`, if it was logged."""
-        return VALIDATION_LOSS if self.target != TRAINING_LOSS and self.validation else TRAINING_LOSS
+        return VALIDATION_LOSS if self.target != TRAINING_LOSS and self.validation is not None else TRAINING_LOSS
 
     @property
     def last_loss(self) -> float | None:
@@ -75,9 +87,7 @@ class Status:
 
     def loss_of(self, kind: str) -> float | None:
         """Return the last value of one kind of loss; None if it was not logged."""
-        if kind == TRAINING_LOSS:
-            return self.loss
-        return self.validation[-1].value if self.validation else None
+        return self.loss if kind == TRAINING_LOSS else self.validation
 
     def end_of(self, kind: str) -> float | None:
         """Return where one kind of loss ends, by the forecast, else its last value."""
@@ -91,29 +101,32 @@ def goes_on(status: str, health: Health) -> bool:
     return status == TRAINING and health.word not in (FINISHED, DIVERGED, FAILED)
 
 
-def status_of(
-    c: sqlite3.Connection,
-    row: db.RunRow,
-    shown: str,
-    written: float,
-    validation: Sequence[db.Row],
-    health: Health,
-) -> Status:
-    """Return the status of a run; facts that its writer did not store are missing."""
-    recent = c.execute(
-        "SELECT step, loss FROM log WHERE run = ? ORDER BY step DESC LIMIT ?", (row.run, MAX_LOSS_ROWS)
-    ).fetchall()
-    lost = set(nan_steps(c, row.run).get("loss", ())) if any(loss is None for _, loss in recent) else set()
+def recent_loss(recent: Sequence[tuple[int, float | None]]) -> float | None:
+    """Return the mean of the last logged losses, newest first; NaN if the last one is, None if none was logged."""
     first = recent[0][0] * (1 - MAX_LOSS_SHARE) if recent else 0
-    losses = [math.nan if step in lost else loss for step, loss in recent if step >= first]
-    losses = [loss for loss in losses if loss is not None]
+    losses = [loss for step, loss in recent[:MAX_LOSS_ROWS] if step >= first and loss is not None]
     finite = [loss for loss in losses if math.isfinite(loss)]
+    return (sum(finite) / len(finite) if math.isfinite(losses[0]) else math.nan) if losses else None
+
+
+def status_of(c: sqlite3.Connection, row: RunRow, shown: str, written: float, health: Health) -> Status:
+    """Return the status of a run in a store; facts that its writer did not store are missing."""
+    recent = c.execute(
+        "SELECT step, CASE WHEN loss IS NULL AND EXISTS (SELECT 1 FROM log_nan n WHERE "
+        "(n.run, n.step, n.name) = (l.run, l.step, 'loss')) THEN 'nan' ELSE loss END "
+        "FROM log l WHERE run = ? ORDER BY step DESC LIMIT ?",
+        (row.run, MAX_LOSS_ROWS),
+    ).fetchall()
     (last_measured, n_measured) = c.execute(
         "SELECT MAX(step), COUNT(*) FROM checkpoints WHERE run = ?", (row.run,)
     ).fetchone()
     step = max((step for step in (recent[0][0] if recent else None, last_measured) if step is not None), default=None)
+    validated = (
+        "SELECT step, validation_loss FROM log WHERE run = ? AND validation_loss IS NOT NULL ORDER BY {} LIMIT 1"
+    )
+    last, best = (c.execute(validated.format(by), (row.run,)).fetchone() for by in ("step DESC", "validation_loss"))
     alerts, n_alerts = _alerts(c, row.run)
-    monitor = db.meta(c, f"monitor {row.run}")
+    monitor = monitor_facts(c, row.run)
     forecast = _forecast(c, row.run)
     last_step = _number(monitor.get("last_step"), int) or (forecast and forecast["last_step"]) or row.last_step
     return Status(
@@ -125,8 +138,9 @@ def status_of(
         last_step=last_step,
         axis=str(monitor.get("axis") or "step"),
         unit=str(monitor.get("unit") or "nats"),
-        loss=(sum(finite) / len(finite) if math.isfinite(losses[0]) else math.nan) if losses else None,
-        validation=validation,
+        loss=recent_loss([(at, None if loss is None else float(loss)) for at, loss in recent]),
+        validation=last and last[1],
+        best=best,
         alerts=alerts,
         n_alerts=n_alerts,
         forecast=forecast if goes_on(row.status, health) else None,
@@ -145,20 +159,18 @@ def status_of(
 
 def _forecast(c: sqlite3.Connection, run: str) -> dict[str, Any] | None:
     """Return the last forecast of a run's final loss whose numbers are finite."""
-    has_targets = has_table(c, "forecast_targets")  # older stores have none
-    joined, target = ("LEFT JOIN forecast_targets USING (run, step)", "target") if has_targets else ("", "''")
-    finite = " AND ".join(f"{name} BETWEEN -{db.MAX_VALUE} AND {db.MAX_VALUE}" for name in ("loss", "low", "high"))
-    query = f"SELECT step, last_step, loss, low, high, advice, {target} FROM forecasts {joined} WHERE run = ? AND "
-    row = c.execute(f"{query}{finite} ORDER BY step DESC LIMIT 1", (run,)).fetchone()
     names = ("step", "last_step", "loss", "low", "high", "advice", "target")
+    finite = " AND ".join(f"ABS({name}) < 9e999" for name in ("loss", "low", "high"))
+    query = f"SELECT {', '.join(names)} FROM forecasts WHERE run = ? AND {finite} ORDER BY step DESC LIMIT 1"
+    row = c.execute(query, (run,)).fetchone()
     return dict(zip(names, row, strict=True)) if row else None
 
 
 def _alerts(c: sqlite3.Connection, run: str) -> tuple[list[dict[str, Any]], int]:
     names = ("step", "since", "check", "place", "message")
     rows = c.execute(
-        "SELECT step, since, check_name, place, message FROM alerts WHERE run = ? ORDER BY position DESC LIMIT ?",
-        (run, db.MAX_ALERTS),
+        "SELECT step, since, check_name, place, message FROM alerts WHERE run = ? ORDER BY seq DESC LIMIT ?",
+        (run, MAX_ALERTS),
     )
     alerts = [dict(zip(names, row, strict=True)) for row in rows]
     (n,) = c.execute("SELECT COUNT(*) FROM alerts WHERE run = ?", (run,)).fetchone()

@@ -6,8 +6,7 @@ from typing import Any
 from toposcope.analysis.health.check import DIVERGED, FINISHED, SILENT
 from toposcope.logs import tuning
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
-from toposcope.report.live.judge import LOG
-from toposcope.report.live.status import MONITORED, Status
+from toposcope.report.live.status import LOGGED, MONITORED, Status
 from toposcope.wording import counted, duration, loss_words, sentence
 
 COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
@@ -40,7 +39,7 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
 
 def loss_key(statuses: Sequence[Status]) -> str:
     """Say which lines the chart of the loss has."""
-    kinds = ("validation", "training") if any(s.validation for s in statuses) else ("training",)
+    kinds = ("validation", "training") if any(s.validation is not None for s in statuses) else ("training",)
     main = fleet_kind(statuses).partition(" ")[0]
     lines = [main, *(f"{kind} in grey" for kind in kinds if kind != main and len(statuses) <= MAX_PATHS)]
     return ", ".join([*lines, *(["forecast dashed"] if forecast_rows(statuses) else [])])
@@ -120,7 +119,7 @@ def _support(status: Status, now: float) -> list[str]:
         sentences.append(sentence(advice) or "No reason to stop.")
     if status.is_training:
         sentences.append(status.cool_down)
-        if status.kind in (MONITORED, LOG) and status.forecast is None:
+        if status.kind in (MONITORED, LOGGED) and status.forecast is None:
             sentences.append(sentence(status.no_forecast or "No forecast yet; it needs a longer log"))
     return [sentence for sentence in sentences if sentence]
 
@@ -172,9 +171,9 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
                 else f"{status.axis}s"
             )
             chips.append(_chip(f"{status.step:,}", until))
-        if status.validation:
-            best = min(status.validation, key=lambda row: row.low)
-            chips.append(_chip(loss_words(best.low), f"best validation loss, step {best.step:,}"))
+        if status.best is not None:
+            step, best = status.best
+            chips.append(_chip(loss_words(best), f"best validation loss, step {step:,}"))
     n = sum(s.n_alerts for s in statuses)
     if n or any(s.kind == MONITORED for s in statuses):
         chips.append(_chip(f"{n:,}", "alert" if n == 1 else "alerts", "bad" if n else "good"))

@@ -1,36 +1,69 @@
 // ---- The served page, which receives rows while it is open
 
-const live = page.live, got = parsed("{}"), near = {}, looks = {}, pending = new Set(), fresh = new Set();
-const query = (more) => `${new URLSearchParams({ study: live.study, ...fromEntries(["feature", "run", "quantity", "layer"].map((key) => [key, get(key)])), ...more })}`;
-const ofRun = ({ chart, run, rows }) => rowsOf(rows).map((row) => (chart === "layer-map" ? { ...row, label: labelOf(run, row.layer) } : { run, ...row }));
-const labelOf = (run, layer) => explorer.layers[run]?.labels[explorer.layers[run].names.indexOf(layer)] ?? layer;
-let source, shownView, waits, heard, written, forecasts, main, touched = Date.now();
-
-for (const name of [...live.charts, ...live.axes]) got[name] = Object.create(null);
-known = (run, axis) => {
-  const rows = got[axis]?.[run.name];
-  return axis in got ? { steps: rows?.map((row) => row.step), values: rows?.map((row) => row.value) } : { steps: run.steps, values: run[axis] };
+const live = page.live, got = parsed("{}"), near = {}, looks = {}, changed = new Set(); // rows by quantity, run and layer
+const MOST = 800, LEAST = 100; // rows of one chart, and of each of its runs: of more, neighbours are drawn as one
+const COLUMNS = 48, PLACES = 64; // of the layer map; of a run on another axis, between which it is a straight line
+const PATIENCE = 2000; // milliseconds until charts are drawn without rows
+const WHOLE = ["", "network", "pooled"]; // in place of a layer
+const KEYS = {
+  "explore-loss": ["log loss"], "explore-validation": ["log validation_loss"], "live-rate": ["log learning_rate"],
+  "live-gradient": ["log grad_norm", "training gradient_norm"], "live-ratio": ["training update_ratio"],
 };
-// Rows of a line; where the chart is zoomed in, the detailed ones.
-for (const name of live.charts) sources[name] = () => {
-  const lines = entries(got[name]).flatMap(([run, rows]) => {
-    const closer = near[name]?.runs.get(run);
-    return closer ? [...rows.filter((row) => row.step < near[name].from), ...closer, ...rows.filter((row) => row.step > near[name].to)] : rows;
+const charts = [...keys(KEYS).filter((name) => name !== "explore-validation"), "explore-feature", "layer-lines", "layer-map"];
+const keysOf = (name) => KEYS[name] ?? [get(name === "explore-feature" ? "feature" : "quantity")];
+const query = () => `${new URLSearchParams({ study: live.study, run: get("run"), quantity: get("quantity") })}`;
+let source, position = "{}", shownView, waits, heard, written, forecasts, main, touched = Date.now();
+let ready, first = new Promise((done) => (ready = done));
+
+function rowsOfRun(name, run, line) {
+  const all = Math.max(LEAST, MOST / Math.max(2, live.runs.length)), most = Math.floor(name.startsWith("live-") ? Math.max(40, all / 2) : all), n = line.steps.length;
+  const [from, to] = (near[name] ?? [0, 0]).map((at, i) => line.steps.findIndex((step) => (i ? step > at : step >= at))).map((i) => (i < 0 ? n : i));
+  const parts = near[name] ? [[0, from], [from, to], [to, n]] : [[0, n]];
+  return parts.flatMap((ends) => merged(line, ...ends, most)).map((row) => ({ run, ...row }));
+}
+const lineOf = (key, run, layers) => layers.map((layer) => got[key]?.[run]?.[layer]).find(Boolean);
+function lines(name) {
+  const layers = name === "layer-lines" ? [get("layer")] : WHOLE, of = name === "layer-lines" ? [get("run")] : live.runs;
+  return of.flatMap((run) => {
+    const line = keysOf(name).map((key) => lineOf(key, run, layers)).find(Boolean);
+    return line ? rowsOfRun(name, run, line) : [];
   });
-  if (name !== "explore-loss") return lines;
+}
+for (const name of charts) sources[name] = () => lines(name);
+sources["explore-loss"] = () => {
   const ofKind = (kind, rows) => (kind === main ? rows.map((row) => ({ ...row, series: kind })) : explorer.runs.length > 6 ? [] : rows.map((row) => ({ ...row, series: `${kind}, in grey` })));
-  const all = [...ofKind("training", lines), ...ofKind("validation", sources["explore-validation"]()), ...forecasts];
+  near["explore-validation"] = near["explore-loss"];
+  const all = [...ofKind("training", lines("explore-loss")), ...ofKind("validation", lines("explore-validation")), ...forecasts];
   return all.map(({ run, step, value, series, low = null, high = null, forecast = null }) => ({ run, step, value, series, low, high, forecast }));
 };
+function map() {
+  const of = got[get("quantity")]?.[get("run")] ?? {}, names = layers()?.names.filter((name) => of[name]) ?? [];
+  const { ends, width, values } = columnsOf(names.map((name) => of[name]), COLUMNS), labels = layers()?.labels;
+  return { width, cells: names.flatMap((layer, k) => ends.map((step, i) => ({ layer, label: labels[layers().names.indexOf(layer)], step, value: values[k][i] }))) };
+}
+sources["layer-map"] = () => map().cells;
+known = (run, axis) => {
+  const { steps, values } = lineOf(axis === "tokens" ? "log tokens" : axis, run.name, WHOLE) ?? { steps: [], values: [] }, every = Math.ceil(steps.length / PLACES);
+  const few = (list) => list.filter((_, i) => i % every === 0 || i === steps.length - 1);
+  return axis === "loss" ? { steps: run.steps, values: run[axis] } : { steps: few(steps), values: few(values) };
+};
+function note() {
+  const { width } = map(), isMerged = charts.some((name) => name !== "layer-map" && sources[name]().some((row) => row.low < row.high && row.forecast == null));
+  byId("thinned").textContent = [
+    isMerged && "A line with many steps shows means over neighbouring steps, and a band from their minimum to their maximum; zoom in to see single steps.",
+    width > 1 && `Each column stands for ${width} measured steps, with each layer's most unusual value among them.`,
+  ].filter(Boolean).join(" ");
+}
+
 function take(message) {
   if (message.shape !== live.shape) return location.reload(); // the choices changed: a new run, layer or quantity
-  for (const line of message.lines) {
-    const { chart, run, after } = line, before = (got[chart][run] ?? []).filter((row) => row.step <= after);
-    if (!keys(got[chart]).length && message !== live) fresh.add(chart);
-    got[chart][run] = [...before, ...ofRun(line)];
-    pending.add(chart === "explore-validation" ? "explore-loss" : chart);
-    if (got[chart][run].length > live.most && message !== live) connect(); // reconnect to get them thinned
+  for (const of of Object.values(got)) for (const run of message.anew) delete of[run];
+  for (const [key, run, layer, steps, values] of message.lines) {
+    const of = ((got[key] ??= Object.create(null))[run] ??= Object.create(null));
+    put((of[layer] ??= { steps: [], values: [] }), steps, values);
+    changed.add(key);
   }
+  if (message.more) return;
   ({ forecasts, main } = message);
   written = Date.now() - 1000 * message.age;
   for (const [id, html] of entries(message.html)) {
@@ -40,19 +73,20 @@ function take(message) {
   const renewed = message.version !== live.version;
   byId("renew").hidden = !renewed;
   if (renewed && Date.now() - touched > 30000 && !all("main details[open]").length) location.reload();
-  for (const place of all(".first-charts [data-chart^=live-]")) place.parentElement.hidden = !Object.values(got[place.dataset.chart]).some((rows) => rows.length);
-  if (message === live) return tick(); // its rows are drawn when the page is
+  for (const place of all(".first-charts [data-chart^=live-]")) place.parentElement.hidden = !sources[place.dataset.chart]().length;
+  tick();
+  if (message === live) return;
+  ready();
   waits ??= setTimeout(async () => {
     waits = undefined;
-    const first = [...fresh].filter((name) => drawn.has(name)); // the first rows determine the space of an axis
-    const changed = page.axes[get("x")]?.field ? live.charts : ["explore-loss", ...pending];
-    pending.clear();
-    fresh.clear();
+    const isDrawn = (name) => drawn.has(name) && (name === "explore-loss" || page.axes[get("x")]?.field || keysOf(name).some((key) => changed.has(key)));
+    const renewed = charts.filter(isDrawn), empty = renewed.filter((name) => !drawn.get(name).rows.length);
+    changed.clear();
     offerAxes();
-    refresh(changed);
-    for (const name of first) await draw(drawn.get(name).place);
+    refresh(renewed);
+    for (const name of empty) if (drawn.get(name).rows.length) await draw(drawn.get(name).place); // the first rows determine the space of an axis
+    note();
   }, 150);
-  tick();
 }
 function tick() {
   const age = Math.max(0, Math.round((Date.now() - written) / 1000)), on = source?.readyState === 1, place = byId("age");
@@ -61,14 +95,15 @@ function tick() {
   place.replaceChildren(make("b", { textContent: on ? "●" : "○" }), on ? ` last written ${Math.round(n)} ${unit} ago` : " not connected; reconnecting");
 }
 
-// A connection serves one view. The browser reconnects by itself, and sends its position.
+// A connection serves one view, from where the page is; the browser reconnects by itself, and sends its position.
 function connect() {
   source?.close();
   [heard, shownView] = [Date.now(), query()];
-  source = new EventSource(`events?${shownView}`);
-  source.onmessage = ({ data }) => {
+  source = new EventSource(`events?${shownView}&after=${encodeURIComponent(position)}`);
+  source.onmessage = ({ data, lastEventId }) => {
     heard = Date.now();
     take(parsed(data));
+    position = lastEventId;
   };
   source.addEventListener("alive", () => (heard = Date.now()));
   source.onopen = source.onerror = tick;
@@ -83,30 +118,27 @@ document.addEventListener("visibilitychange", watch);
 for (const name of ["pointermove", "keydown", "wheel"]) addEventListener(name, () => (touched = Date.now()));
 byId("renew").onclick = () => location.reload();
 
-async function look(name, between) {
-  for (const each of [name, name === "explore-loss" && "explore-validation"]) delete near[each];
-  if (between?.length) {
-    const [from, to] = [Math.floor(between[0]), Math.ceil(between[1])], answer = await fetch(`detail?${query({ chart: name, from, to })}`);
-    for (const line of answer.ok ? await answer.json() : []) (near[line.chart] ??= { from, to, runs: new Map() }).runs.set(line.run, ofRun(line));
-  }
-  refresh([name]);
-}
 const [plainDraw, plainChoose] = [draw, choose];
 draw = async (place) => {
-  const name = place.dataset.chart, isLine = name in got && name !== "layer-map" && !page.axes[get("x")]?.field;
+  const name = place.dataset.chart;
+  await Promise.race([first, new Promise((done) => setTimeout(done, PATIENCE))]);
   delete near[name];
   page.embed.renderer = sources[name]?.().length > 2000 ? "canvas" : "svg";
   await plainDraw(place);
-  if (isLine) drawn.get(name).view.addSignalListener("zoom_step", (_, between) => {
+  if (charts.includes(name) && name !== "layer-map" && !page.axes[get("x")]?.field) drawn.get(name).view.addSignalListener("zoom_step", (_, between) => {
     clearTimeout(looks[name]);
-    looks[name] = setTimeout(look, 150, name, between);
+    looks[name] = setTimeout(() => {
+      near[name] = between?.length ? between : undefined;
+      refresh([name]);
+    }, 150);
   });
 };
 choose = (...given) => {
   plainChoose(...given);
   if (shownView === query()) return;
-  for (const name of ["explore-feature", "layer-lines", "layer-map"]) got[name] = Object.create(null);
+  for (const of of Object.values(got)) for (const run of Object.values(of)) for (const layer of keys(run)) if (!WHOLE.includes(layer)) delete run[layer];
+  // the rows of layers come last, and only those of the chosen quantity
+  position = JSON.stringify(fromEntries(entries(parsed(position)).map(([study, of]) => [study, of.length > 2 ? [...of.slice(0, -1), 0] : of])));
   connect();
 };
 take(live);
-
