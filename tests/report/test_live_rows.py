@@ -26,9 +26,7 @@ def test_merged_rows_keep_the_mean_and_every_extreme() -> None:
     values = RNG.normal(size=10_000)
     values[4321], values[77] = 50.0, -3.0
     line = {"steps": list(range(10_000)), "values": values.tolist()}
-    rows, few, part = run(
-        ("merged", [line, 0, 10_000, 100]), ("merged", [line, 0, 100, 100]), ("merged", [line, 5, 105, 30])
-    )
+    rows, few, part = run(*(("merged", [line, *ends]) for ends in ((0, 10_000, 100), (0, 100, 100), (5, 105, 30))))
     assert len(rows) == 100
     assert [row["step"] for row in rows] == list(range(99, 10_000, 100))
     assert (max(row["high"] for row in rows), min(row["low"] for row in rows)) == (50.0, values.min())
@@ -41,7 +39,7 @@ def test_the_map_of_many_steps_keeps_a_layers_spike() -> None:
     steps = list(range(500))
     spiked = {"steps": steps, "values": [9.0 if step == 321 else 1.0 for step in steps]}
     sparse = {"steps": [0, 499], "values": [2.0, 3.0]}
-    ((of_map, empty),) = [run(("columnsOf", [[spiked, sparse], 48]), ("columnsOf", [[], 48]))]
+    of_map, empty = run(("columnsOf", [[spiked, sparse], 48]), ("columnsOf", [[], 48]))
     assert (of_map["width"], len(of_map["ends"]), of_map["ends"][-1]) == (11, 46, 499)
     assert [value for value in of_map["values"][0] if value != 1.0] == [9.0]
     assert of_map["values"][1] == [2.0, *[None] * 44, 3.0]

@@ -136,7 +136,7 @@ class Store:
         with self._transaction() as c:
             tables.append_log(c, run, rows)
             if rows and reached is not None:
-                c.execute("INSERT OR REPLACE INTO times VALUES (?, ?, ?)", (run, max(rows), reached))
+                c.execute("INSERT OR REPLACE INTO times (run, step, seconds) VALUES (?, ?, ?)", (run, max(rows), reached))
 
     def log_rows(self, run: str) -> dict[int, dict[str, float]]:
         """Return the training log of a run by step, without further targets; what was not logged is absent."""

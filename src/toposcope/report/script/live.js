@@ -17,9 +17,9 @@ let ready, first = new Promise((done) => (ready = done));
 
 function rowsOfRun(name, run, line) {
   const all = Math.max(LEAST, MOST / Math.max(2, live.runs.length)), most = Math.floor(name.startsWith("live-") ? Math.max(40, all / 2) : all), n = line.steps.length;
-  const [from, to] = (near[name] ?? [0, 0]).map((at, i) => line.steps.findIndex((step) => (i ? step > at : step >= at))).map((i) => (i < 0 ? n : i));
-  const parts = near[name] ? [[0, from], [from, to], [to, n]] : [[0, n]];
-  return parts.flatMap((ends) => merged(line, ...ends, most)).map((row) => ({ run, ...row }));
+  const [from, to] = (near[name] ?? [-Infinity, Infinity]).map((at, i) => line.steps.findIndex((step) => (i ? step > at : step >= at))).map((i) => (i < 0 ? n : i));
+  const far = (start, end) => merged(line, start, end, Math.ceil((most * (end - start)) / n) || 1);
+  return [...far(0, from), ...merged(line, from, to, most), ...far(to, n)].map((row) => ({ run, ...row }));
 }
 const lineOf = (key, run, layers) => layers.map((layer) => got[key]?.[run]?.[layer]).find(Boolean);
 function lines(name) {
@@ -39,7 +39,7 @@ sources["explore-loss"] = () => {
 function map() {
   const of = got[get("quantity")]?.[get("run")] ?? {}, names = layers()?.names.filter((name) => of[name]) ?? [];
   const { ends, width, values } = columnsOf(names.map((name) => of[name]), COLUMNS), labels = layers()?.labels;
-  return { width, cells: names.flatMap((layer, k) => ends.map((step, i) => ({ layer, label: labels[layers().names.indexOf(layer)], step, value: values[k][i] }))) };
+  return { width, cells: names.flatMap((layer, k) => ends.map((step, i) => ({ layer, step, value: values[k][i], label: labels[layers().names.indexOf(layer)] }))) };
 }
 sources["layer-map"] = () => map().cells;
 known = (run, axis) => {
