@@ -120,7 +120,7 @@ def test_a_closer_look_shows_every_row(tmp_path: Path, cache: Path, open_live: O
         # the list shows the first rows; the file has them all
         part = """document.querySelector('[data-chart="explore-loss"]').nextElementSibling"""
         rows = f"decodeURIComponent({part}.querySelector('a').href).split('mine').map((row) => parseInt(row.slice(3)))"
-        single = f"{rows}.filter((step, i, all) => step - all[i - 1] === 1).length > 100"
+        single = f"{rows}.filter((step, i, all) => step - all[i - 1] === 1).length > 20"
         wait(opened, f"{listed('explore-loss')} && {single}")
         assert opened.complaints == []
 
