@@ -19,6 +19,7 @@ from property_examples import repeated
 from torch import nn
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs import COLUMNS
 from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.session import Session
 from toposcope.study import Study
@@ -151,9 +152,10 @@ def stored(directory: Path) -> dict[str, list[tuple[Any, ...]]]:
         "measured": "SELECT run, step, layer, role, probe, options, key, flag, diagrams, statistic, value "
         "FROM measurements JOIN features ON measurement = id",
         **{
-            table: f"SELECT * FROM {table}"
-            for table in ("runs", "log", "log_targets", "log_nan", "checkpoints", "layers", "kinds", "errors")
+            table: f"SELECT * FROM {table}" for table in ("runs", "log_nan", "checkpoints", "layers", "kinds", "errors")
         },
+        "log": f"SELECT run, step, {', '.join(COLUMNS)} FROM log",
+        "log_targets": "SELECT run, step, target, unit, value FROM log_targets",
         "diagrams": "SELECT file, content FROM diagrams WHERE file IN (SELECT diagrams FROM measurements)",
     }
     with closing(sqlite3.connect(f"file:{directory / 'study.db'}?mode=ro", uri=True)) as c:

@@ -98,7 +98,7 @@ def test_a_store_opens_again_with_what_it_held(tmp_path: Path, store: Store) -> 
     again.close()
 
 
-@pytest.mark.parametrize("version", ["1", "6", "8", "99"])
+@pytest.mark.parametrize("version", ["1", "6", "7", "99"])
 def test_another_schema_version_is_refused(tmp_path: Path, store: Store, version: str) -> None:
     store.set_meta("toposcope", "0.0.1")
     store.set_meta("schema_version", version)
@@ -107,8 +107,8 @@ def test_another_schema_version_is_refused(tmp_path: Path, store: Store, version
     with pytest.raises(ToposcopeError) as caught:
         Store(tmp_path / "study.db")
     assert str(caught.value) == (
-        f"{tmp_path / 'study.db'}: written by toposcope 0.0.1 with schema version {version}; this one reads 7; "
-        "delete it and run again, which measures anew: checkpoints are kept"
+        f"{tmp_path / 'study.db'}: written by toposcope 0.0.1 with schema version {version}; this one reads 8; "
+        "read it with that version, or delete it and run again, which measures anew: checkpoints are kept"
     )
     assert (tmp_path / "study.db").read_bytes() == before
 
@@ -353,7 +353,7 @@ CHANGES = {
     "truncated": ([0, 1], LOSSES[:2], [2, 3], []),
     "resumed at step 2": ([0, 1, 2, 3, 4], [4.0, 3.5, 3.25, 3.0, 2.5], [2, 3], [2, 3, 4]),
     "evaluated since": ([0, 1, 2, 3], [4.0, 3.5, 3.0, 2.7], [3], [3]),
-    "a row between": ([0, 1, 2, 3], [4.0, math.nan, 3.0, 2.75], [1, 2, 3], [1, 2, 3]),
+    "a row between": ([0, 1, 2, 3], [4.0, math.nan, 3.0, 2.75], [1], [1]),
     "rewritten": ([0, 5], [9.0, 8.0], [0, 1, 2, 3], [0, 5]),
     "gone": ([], [], [0, 1, 2, 3], []),
 }

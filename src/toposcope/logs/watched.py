@@ -9,7 +9,7 @@ from typing import Any
 
 TRAINING, COMPLETE, DIVERGED, FAILED = "running", "complete", "diverged", "failed"
 """Status of a run, as its writer stores it."""
-KINDS = ("live", "log")  # of the runs in a store that a monitor, or a live page, watches
+MONITORED = "live"  # kind of the runs in a store that a monitor watches
 MAX_LOOKED_AT = 8  # last measured steps in which the last gradient and update of each layer are found
 
 
@@ -86,7 +86,7 @@ def read_watched(store: sqlite3.Connection, run: str) -> Watched | None:
     Watched or None
     """
     row = store.execute("SELECT kind, status FROM runs WHERE run = ?", (run,)).fetchone()
-    if row is None or row[0] not in KINDS:
+    if row is None or row[0] != MONITORED:
         return None
     monitor, examined = monitor_facts(store, run), _meta(store, f"examined {run}")
     faults = "SELECT COUNT(*) FROM findings WHERE run = ? AND severity = 'fault'"

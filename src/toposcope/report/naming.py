@@ -1,4 +1,4 @@
-"""Names of features and layers as pages show them; imports nothing, since the served page uses them too."""
+"""Names of features and layers as pages show them."""
 
 import re
 from collections import Counter

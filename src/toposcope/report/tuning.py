@@ -18,6 +18,3 @@ MIN_CHANGE = 0.005  # relative change of a Betti curve's middle below which a ti
 MAX_WORKERS = 2  # most processes that render figures
 MIN_GROWTH = 1.2  # growth in measured steps after which a new analysis is due
 MIN_ANALYSIS_SECONDS = 180  # least time between the end of one analysis and the start of the next
-MAX_CELLS = 400_000  # values in memory for one layer map; beyond that, only evenly spaced steps are read
-MAX_LIVE_ROWS = 800  # rows of one live chart over all its runs, so that zooming stays smooth
-MIN_RUN_ROWS = 100  # rows of each run in it, even with many runs

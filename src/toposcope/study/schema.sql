@@ -13,7 +13,7 @@ CREATE TABLE IF NOT EXISTS runs (
     run          TEXT PRIMARY KEY,
     position     INTEGER NOT NULL,         -- order of declaration
     kind         TEXT NOT NULL,            -- family (trained here), series (found), published (only numbers),
-                                           -- live (measured while it trained), log (read by show, not stored)
+                                           -- live (measured while it trained)
     n_parameters INTEGER,                  -- trainable, tied head once; NULL if unknown
     status       TEXT NOT NULL,            -- running, complete, diverged, failed, unreachable
     last_step    INTEGER,

@@ -136,7 +136,7 @@ class Store:
         with self._transaction() as c:
             tables.append_log(c, run, rows)
             if rows and reached is not None:
-                c.execute("INSERT OR REPLACE INTO times (run, step, seconds) VALUES (?, ?, ?)", (run, max(rows), reached))
+                insert(c, "times", ("run", "step", "seconds"), [(run, max(rows), reached)], replace=True)
 
     def log_rows(self, run: str) -> dict[int, dict[str, float]]:
         """Return the training log of a run by step, without further targets; what was not logged is absent."""
@@ -152,9 +152,11 @@ class Store:
     def cut(self, run: str, step: int) -> None:
         """Delete what was logged, measured and noticed of a run after a step: training went on from there."""
         with self._transaction() as c:
-            for table in _WITH_STEPS:
-                c.execute(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step))
-            tables.has_lost_rows(c)
+            deleted = [
+                c.execute(f"DELETE FROM {table} WHERE run = ? AND step > ?", (run, step)) for table in _WITH_STEPS
+            ]
+            if any(each.rowcount for each in deleted):
+                tables.has_lost_rows(c)
 
     def last_step(self, run: str) -> int | None:
         """Return the last step of which anything is stored of a run."""
@@ -348,7 +350,6 @@ class Store:
             return
         with self._transaction() as c:
             tables.delete_units(c, rows)
-            tables.has_lost_rows(c)
 
     def clear_errors(self) -> None:
         """Delete the errors of the last run of the study."""

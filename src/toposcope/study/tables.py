@@ -185,7 +185,8 @@ def forget(c: sqlite3.Connection, run: str, step: int) -> None:
 def delete_units(c: sqlite3.Connection, units: Sequence[Unit]) -> None:
     """Delete measurements."""
     query = "DELETE FROM measurements WHERE run = ? AND step = ? AND layer = ? AND probe = ? AND options = ?"
-    c.executemany(query, units)
+    if c.executemany(query, units).rowcount:
+        has_lost_rows(c)
 
 
 def update_measurements(c: sqlite3.Connection, row: CheckpointRow) -> None:

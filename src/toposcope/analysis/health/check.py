@@ -97,9 +97,3 @@ class Health:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as strings, numbers, lists and dictionaries."""
         return asdict(self) | {"words": self.words, "tone": self.tone, "checks": [asdict(c) for c in self.checks]}
-
-    @classmethod
-    def from_dict(cls, stored: dict[str, Any]) -> "Health":
-        """Return what `to_dict` stored."""
-        checks = [Check(**check) for check in stored["checks"]]
-        return cls(stored["word"], stored["reason"], stored["detail"], checks, stored["kept"])

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from toposcope.analysis.health.check import DIVERGED, FAILED, FINISHED, Health
-from toposcope.logs.watched import monitor_facts
+from toposcope.logs.watched import MONITORED, monitor_facts
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
 """The reported loss is the mean of this many logged steps, or of this share of the run if that is less."""
 MAX_SKIPPED = 20  # messages on skipped measurements that are shown
 TRAINING = "running"  # status of a run in training, as its writer stores it
-MONITORED = "live"  # kind of the runs with a monitor, which raises alerts
 LOGGED = "log"  # kind of the runs that nobody monitors
 MAX_ALERTS = 50
 TRAINING_LOSS, VALIDATION_LOSS = "training loss", "validation loss"

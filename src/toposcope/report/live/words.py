@@ -5,8 +5,9 @@ from typing import Any
 
 from toposcope.analysis.health.check import DIVERGED, FINISHED, SILENT
 from toposcope.logs import tuning
+from toposcope.logs.watched import MONITORED
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
-from toposcope.report.live.status import LOGGED, MONITORED, Status
+from toposcope.report.live.status import LOGGED, Status
 from toposcope.wording import counted, duration, loss_words, sentence
 
 COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
