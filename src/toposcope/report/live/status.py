@@ -26,7 +26,6 @@ class RunRow:
     kind: str
     status: str
     last_step: int | None
-    n_parameters: int | None
 
 
 @dataclass(frozen=True)

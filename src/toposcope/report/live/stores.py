@@ -272,7 +272,7 @@ def examples(steps: Sequence[int]) -> list[int]:
 
 def runs(c: sqlite3.Connection) -> list[RunRow]:
     """Return the runs in their order."""
-    query = "SELECT run, kind, status, last_step, n_parameters FROM runs ORDER BY position, run"
+    query = "SELECT run, kind, status, last_step FROM runs ORDER BY position, run"
     return [RunRow(*row) for row in c.execute(query)]
 
 
