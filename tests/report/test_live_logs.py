@@ -123,6 +123,15 @@ def test_a_row_that_is_written_late_is_sent_again(runs: Path) -> None:
     assert followed.position()[0] == known[0], "what was sent before counts"
 
 
+def test_a_server_that_was_started_again_sends_all_anew(runs: Path) -> None:
+    (runs / "train.csv").write_text(HEADER + csv(losses()))
+    first, second = Followed(runs), Followed(runs)
+    first.look()
+    time.sleep(0.01)
+    second.look()
+    assert second.rows(known=first.position()) == second.rows()
+
+
 def test_a_rewritten_log_is_another_run_and_an_empty_one_waits(runs: Path) -> None:
     log, followed = runs / "train.csv", Followed(runs / "train.csv")
     assert followed.look().logs == {}

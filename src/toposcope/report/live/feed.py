@@ -97,6 +97,7 @@ class Feed:
                 name: self.stores.get(name) or StoreSource(path, self._assets, name) for name, path in stores.items()
             }
             self.logs = logs
+            self._parts.clear()
             return True
 
     def _logs(self) -> "Mapping[str, ReadLog]":

@@ -218,7 +218,8 @@ class ReadLog:
     next_time: float = 0.0  # before which it is not read again
     written: float = 0.0
     runs: dict[str, LoggedRun] = field(default_factory=dict)
-    identity: int = 0  # another one when what was read before does not count
+    # another one when what was read before does not count, as by a server that was started again
+    identity: int = field(default_factory=lambda: int(1000 * time.time()))
     last: int = 0  # number of the last row
     n_changes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)  # of the four above
@@ -311,7 +312,11 @@ class LogReader:
             self._asked.wait()
             self._asked.clear()
             begin = time.monotonic()
-            self.look()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - the page says so, and the next look may succeed
+                fault = f"{self.target}: looking for logs failed ({type(error).__name__}: {one_line(str(error), 200)})"
+                self.found = replace(self.found or FoundRuns(), faults=[fault])
             self._looked.set()
             time.sleep(min(MAX_PAUSE, time.monotonic() - begin))
 
