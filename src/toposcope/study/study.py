@@ -390,7 +390,8 @@ class Study:
                 self._verify(connection)
                 yield connection
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise ToposcopeError(f"{self._database}: {error}; delete it and run the study again") from error
+            other = "read it with that version, or " if "schema version" in str(error) else ""
+            raise ToposcopeError(f"{self._database}: {error}; {other}delete it and run the study again") from error
 
     def _verify(self, connection: sqlite3.Connection) -> None:
         """Refuse a store that is not as it was written; looked at again only when its files have changed."""
