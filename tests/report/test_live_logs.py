@@ -123,6 +123,26 @@ def test_a_row_that_is_written_late_is_sent_again(runs: Path) -> None:
     assert followed.position()[0] == known[0], "what was sent before counts"
 
 
+def test_a_line_that_was_read_half_written_leaves_no_row(runs: Path) -> None:
+    log, followed = runs / "train.csv", Followed(runs)
+    whole = HEADER + csv(losses()[:120])
+    log.write_text(whole[: whole.rindex("20,")] + "")  # "1" of step 120
+    followed.look()
+    known = followed.position()
+    log.write_text(whole)
+    followed.look()
+    assert followed.position()[0] == known[0]
+    for end, last in (("121,2.1,1e-4,400\n12", 121), ("121,2.1,1e-4,400\n123,2.0,1e-4,400\n", 123)):
+        log.write_text(whole + end)
+        followed.look()
+        assert max(followed.rows()["log loss"]) == last
+    log.write_text(whole + "121,2.1,1e-4,400\n1234,2.0,1e-4,400\n")
+    known = followed.position()
+    followed.look()
+    assert followed.position()[0] != known[0], "the row of step 123 is gone"
+    assert list(followed.rows(known=known)["log loss"]) == [*range(1, 122), 1234]
+
+
 def test_a_server_that_was_started_again_sends_all_anew(runs: Path) -> None:
     (runs / "train.csv").write_text(HEADER + csv(losses()))
     first, second = Followed(runs), Followed(runs)

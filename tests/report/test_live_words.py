@@ -20,7 +20,7 @@ RUNNING = Status(
     name="mine", health=HEALTHY, step=1000, last_step=2000, loss=2.5, forecast=FORECAST, seconds_left=500.0,
     n_measured=11, cost=0.0081, budget=0.01, updated=NOW - 1, written=NOW - 5,
 )  # fmt: skip
-VALIDATED = {"validation": 2.16, "best": (600, 1.9)}
+VALIDATED: dict[str, Any] = {"validation": 2.16, "best": (600, 1.9)}
 BEST = Health("Past its best", "Best validation loss 1.900 at step 600.", "A reason to stop: it has risen.")
 
 

@@ -182,12 +182,15 @@ class LoggedRun:
 
 
 def _is_continued(old: LogTable | None, new: LogTable | None) -> bool:
-    """Return whether a table begins with the rows of another, but for the last one, which may have grown."""
+    """Return whether a table has the rows of another, the last of which may have grown, and no value is gone."""
     assert old is not None
     assert new is not None
-    n = len(old.steps) - 1
-    return np.array_equal(old.steps[:n], new.steps[:n]) and all(
-        np.array_equal(old.values[name][:n], new.values[name][:n], equal_nan=True) for name in COMPARED
+    n = len(old.steps)
+    if not np.array_equal(old.steps, new.steps[:n]):
+        return False
+    pairs = {name: (values, new.values.get(name, np.full(n, np.nan))[:n]) for name, values in old.values.items()}
+    return not any((np.isnan(after) & ~np.isnan(before)).any() for before, after in pairs.values()) and all(
+        np.array_equal(before[:-1], after[:-1], equal_nan=True) for before, after in (pairs[name] for name in COMPARED)
     )
 
 
