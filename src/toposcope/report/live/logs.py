@@ -305,7 +305,7 @@ class LogReader:
         return self.found or FoundRuns()
 
     def first(self, seconds: float) -> FoundRuns:
-        """Wait until everything was looked at once, `seconds` at most, and return what was found."""
+        """Wait until it is known which logs there are, `seconds` at most, and return what was found."""
         self._asked.set()
         self._looked.wait(seconds)
         return self.found or FoundRuns()
@@ -320,7 +320,6 @@ class LogReader:
             except Exception as error:  # noqa: BLE001 - the page says so, and the next look may succeed
                 fault = f"{self.target}: looking for logs failed ({type(error).__name__}: {one_line(str(error), 200)})"
                 self.found = replace(self.found or FoundRuns(), faults=[fault])
-            self._looked.set()
             time.sleep(min(MAX_PAUSE, time.monotonic() - begin))
 
     def look(self) -> None:
@@ -330,6 +329,7 @@ class LogReader:
         if time.monotonic() >= self._next_search:
             self._search()
         self._sum_up()
+        self._looked.set()
         for read in sorted(self._known.values(), key=lambda read: read.source.is_text):
             if self._read(read):
                 self._sum_up()
