@@ -123,9 +123,8 @@ class Feed:
                 )
             for place, name in enumerate(chosen):
                 try:
-                    parts[name] = self._part(name, view, known.get(name, []), len(chosen))
-                    if place >= MAX_DRAWN:
-                        parts[name].new = New([], [])
+                    is_drawn = place < MAX_DRAWN
+                    parts[name] = self._part(name, view, known.get(name, []), len(chosen), is_drawn=is_drawn)
                 except sqlite3.Error as error:
                     faults[name] = f"{self.stores[name].path}: cannot be read at the moment ({error})"
         statuses = [status for part in parts.values() for status in part.statuses]
@@ -143,10 +142,10 @@ class Feed:
             "not_shown": "" if view.study or self._found is None else self._found.not_shown,
         }, {name: part.new.position for name, part in parts.items()}
 
-    def _part(self, name: str, view: View, known: Sequence[int], n_studies: int) -> Part:
+    def _part(self, name: str, view: View, known: Sequence[int], n_studies: int, *, is_drawn: bool) -> Part:
         """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""
         source = self.stores.get(name) or self.logs[name]
-        version = source.n_changes, n_studies, cool_down.stamp(self.directory)
+        version = source.n_changes, n_studies, is_drawn, cool_down.stamp(self.directory)
         before, part = self._parts.get(name, ((), None))
         if part is not None and before == version and part.new.position == known and not part.new.has_more:
             return part
@@ -154,6 +153,8 @@ class Feed:
             part = self._of_store(source, view, known, n_studies)
         else:
             part = self._of_log(name, known)
+        if not is_drawn:
+            part.new = New([], [])
         self._parts[name] = version, replace(part, new=replace(part.new, lines=[], is_anew=False))
         return part
 
