@@ -22,8 +22,8 @@ from planted_pushes import (
 from toposcope.extend import ToposcopeError, makers_of
 from toposcope.report.composing import Page
 from toposcope_experiments.interventions.charts import condition_chart
-from toposcope_experiments.interventions.page import InterventionData, first_line, read_conditions, write_page
-from toposcope_experiments.interventions.page_sections import SECTIONS, intervention_page
+from toposcope_experiments.interventions.page import InterventionData, first_line, read_conditions
+from toposcope_experiments.interventions.page_sections import SECTIONS, intervention_page, write_intervention_page
 from toposcope_experiments.interventions.results import RANDOM, RANK, STATISTIC, UP
 
 
@@ -121,6 +121,6 @@ def test_the_page_is_written_and_its_chart_holds_the_numbers(trained: Trained, t
     row = effects.filter(arm=STATISTIC, direction="up").row(0, named=True)
     (mark,) = [each for each in drawn if each["arm"] == "scale-free H0" and each["push"] == "pushed up"]
     assert mark["effect"] == pytest.approx(row["effect"])
-    path = write_page(tmp_path)
+    path = write_intervention_page(tmp_path)
     assert first_line(tmp_path) in path.read_text()
     assert {"verdicts.csv", "comparisons.csv", "effects.csv"} <= {each.name for each in (tmp_path / "tables").iterdir()}

@@ -71,7 +71,8 @@ def intervene(
       toposcope intervene --out causal --conditions
     """
     from toposcope_experiments.interventions.experiment import run_experiment
-    from toposcope_experiments.interventions.page import first_line, write_page
+    from toposcope_experiments.interventions.page import first_line
+    from toposcope_experiments.interventions.page_sections import write_intervention_page
 
     if quick:
         given = {name for name in QUICK if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT}
@@ -82,7 +83,7 @@ def intervene(
         run_experiment(design, out, workers=workers, progress=progress)
         for name, other in design.conditions().items() if conditions else ():
             run_experiment(other, out / name, workers=workers, progress=_within(progress, name))
-    page = write_page(out)
+    page = write_intervention_page(out)
     click.echo(first_line(out))
     click.echo(f"page: {page.resolve()}")
 

@@ -1,4 +1,4 @@
-"""The page of pushed trainings: what it is made from, the sentences at its top, and writing it."""
+"""The page of pushed trainings: what it is made from, and the sentences at its top."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -228,13 +228,3 @@ def power_lead(data: InterventionData) -> list[str]:
 def first_line(folder: Path) -> str:
     """Return the sentence at the top of the page of a folder."""
     return first_sentence(InterventionData(read_conditions(folder), {}))
-
-
-def write_page(folder: Path) -> Path:
-    """Write the page of the results in a folder, finished or not, and return its path."""
-    from toposcope.extend import write_page as write
-    from toposcope_experiments.interventions.page_sections import intervention_page
-
-    page: Any = intervention_page(read_conditions(folder))
-    write(folder, TITLE, page)
-    return folder / "index.html"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -30,15 +31,18 @@ from toposcope.extend import (
     text_of,
     whole,
     word,
+    write_page,
 )
 from toposcope_experiments.interventions.charts import arm_charts, condition_chart
 from toposcope_experiments.interventions.page import (
+    TITLE,
     Condition,
     InterventionData,
     caution,
     lead,
     percent_change,
     power_lead,
+    read_conditions,
 )
 from toposcope_experiments.interventions.results import STATISTIC
 from toposcope_experiments.interventions.tables import (
@@ -280,3 +284,9 @@ SECTIONS: tuple[Section, ...] = (
 def intervention_page(conditions: list[Condition]) -> Page[InterventionData]:
     """Return the page of the conditions; it is about the first."""
     return Page(SECTIONS, InterventionData(conditions, makers_of(SECTIONS)))
+
+
+def write_intervention_page(folder: Path) -> Path:
+    """Write the page of the results in a folder, finished or not, and return its path."""
+    write_page(folder, TITLE, intervention_page(read_conditions(folder)))
+    return folder / "index.html"
