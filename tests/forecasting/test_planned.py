@@ -10,7 +10,6 @@ from property_examples import examples
 
 from toposcope.errors import ToposcopeError
 from toposcope.family.run import ScheduleName, learning_rate
-from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.logs.table import LogTable
@@ -394,50 +393,61 @@ def cooled_down(length: int, tail: int = 1000, warmup: int = 300, final: float =
     return 1e-3 * np.where(t < warmup, t / warmup, after)
 
 
-def sibling(rates: NDArray[np.float64], name: str = "", every: int = 50, kind: str = "", **more: object) -> LoggedRun:
+def sibling(rates: NDArray[np.float64], name: str = "", every: int = 50, kind: str = "", **more: object) -> Run:
     steps = np.arange(0, len(rates), every)
     log = Run(name, steps, 3 + 1 / (1 + steps / 1000), rates[steps], last_step=len(rates) - 1, schedule=kind)
-    return LoggedRun(replace(log, **more), Schedule(rates))  # type: ignore[arg-type]
+    return replace(log, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fraction", [0.02, 0.1, 0.3, 0.6])
-@pytest.mark.parametrize("tail", [1000, 1370])
-def test_what_follows_is_as_in_siblings_that_agree_so_far(fraction: float, tail: int) -> None:
-    rates = cooled_down(T, tail)
-    siblings = [sibling(cooled_down(length, tail), f"{length}") for length in (3000, 6000, 15_000, 25_000)]
+@pytest.mark.parametrize(("peak", "length"), [(1, T), (3, T), (3, 9000)])
+def test_what_follows_is_as_in_the_nearest_sibling_that_agrees_so_far(
+    fraction: float, peak: float, length: int
+) -> None:
+    rates = peak * cooled_down(T)
+    siblings = [sibling(cooled_down(length), f"{length}") for length in (6000, length, 25_000)]
     schedule = planned(seen(rates, fraction), siblings=siblings)
-    assert apart(schedule, rates) < 0.02
+    assert apart(schedule, rates) < (0.001 if length == T else 0.01)
+    assert schedule.peak == pytest.approx(peak * 1e-3, rel=0.01)
     assert schedule.rates[-1] == pytest.approx(0, abs=1e-9)
-    words = "learning rate goes on as that of 4 siblings that agree with it so far, to 0% of its peak at step 10,000"
-    assert schedule.remarks == (words,)
+    assert schedule.origin == "siblings"
+    assert schedule.remarks[0].startswith(f"learning rate goes on as that of {length}, ")
+    assert ("stretched from 9,000 steps" in schedule.remarks[0]) == (length == 9000)
+    assert "to 0% of its peak at step 10,000" in schedule.remarks[0]
     assert apart(planned(seen(rates, fraction)), rates) > 0.05
 
 
-def test_a_cool_down_that_scales_with_the_length() -> None:
-    def stable(length: int, decay: float = 0.2) -> NDArray[np.float64]:
-        return 1e-3 * np.minimum(1, (1 - np.arange(length + 1) / length) / decay)
-
-    siblings = [sibling(stable(length), f"{length}") for length in (2000, 5000, 20_000)]
-    rates = stable(T)
-    assert apart(planned(seen(rates, 0.3), siblings=siblings), rates) < 0.02
-    # a shape that the siblings only confirm needs no other words
-    assert planned(seen(rates, 0.95), siblings=siblings).remarks == planned(seen(rates, 0.95)).remarks
-    # where siblings part, most of them decide, the run is said to be unsure, and the name of the schedule helps
-    parted = [*siblings, sibling(1e-3 * np.ones(5001), "flat", kind="constant"), sibling(stable(5000, 0.5), "early")]
-    mixed = planned(seen(rates, 0.3), siblings=parted)
-    assert apart(mixed, rates) < 0.02
-    assert "3 of the 5 siblings" in mixed.remarks[0]
-    assert "declare the schedule" in mixed.remarks[0]
-    named = planned(replace(seen(rates, 0.3), schedule="Constant"), siblings=[s for s in parted if s.log.schedule])
-    assert (named.rates == named.peak).all()
+def test_a_sibling_of_another_length_is_stretched_between_warm_up_and_end() -> None:
+    siblings = [sibling(cooled_down(length, length // 10, 600), f"{length}") for length in (5000, 8000)]
+    rates = 3 * cooled_down(T, T // 10, 600)
+    for fraction in (0.03, 0.2):  # at first the rate rises still: where its warm-up ends is known from the sibling
+        schedule = planned(seen(rates, fraction), siblings=siblings)
+        assert schedule.peak == pytest.approx(3e-3, rel=0.01)
+        assert schedule.warm_up == pytest.approx(600, abs=2)
+        assert apart(schedule, rates) < 0.03
+        assert "8000, the nearest of 2 siblings that agree with it so far, stretched from 8,000" in schedule.remarks[0]
 
 
-def test_siblings_that_disagree_so_far_have_no_vote() -> None:
+def test_siblings_that_disagree_so_far_show_nothing() -> None:
     rates = true_rates("cosine")
     siblings = [sibling(true_rates("linear"), "line"), sibling(true_rates("cosine", 0.1), "to a tenth")]
     strangers = [sibling(cooled_down(T), "stranger", family="other")]
     alone = planned(seen(rates, 0.4))
     assert (planned(seen(rates, 0.4), siblings=[*siblings, *strangers]).rates == alone.rates).all()
+
+
+def test_where_siblings_go_on_in_different_ways_a_remark_says_so() -> None:
+    flat, falls = sibling(true_rates("constant"), "flat", kind="constant"), sibling(true_rates("wsd"), "falls")
+    mixed = planned(seen(true_rates("wsd"), 0.4), siblings=[flat, falls])
+    assert mixed.remarks[0].endswith("; 1 of them go on differently: declare the schedule")
+    named = planned(replace(seen(true_rates("wsd"), 0.4), schedule="WSD"), siblings=[flat, falls])
+    assert (named.origin, named.rates[-1]) == ("siblings", 0)
+    assert "as that of falls, a sibling that agrees with it so far, to 0%" in named.remarks[0]
+
+
+def test_a_shape_that_siblings_only_confirm_needs_no_other_words() -> None:
+    seen_last = seen(true_rates("wsd"), 0.95)
+    assert planned(seen_last, siblings=[sibling(true_rates("wsd"))]).remarks == planned(seen_last).remarks
 
 
 def test_the_user_comes_before_the_siblings() -> None:
@@ -461,16 +471,6 @@ def test_the_length_and_a_rate_that_was_not_logged_are_those_of_siblings() -> No
     schedule = planned(unlogged, siblings=siblings)
     assert float(np.abs(schedule.rates - Schedule(rates).rates / 1e-3).max()) < 0.01
     assert schedule.remarks[0].startswith("no learning rate was logged: over its peak it is taken to be that of")
-
-
-def test_the_peak_ahead_of_a_warm_up() -> None:
-    """The rate rises still: where its warm-up ends is known from siblings, how high by its slope."""
-    rates = 3 * cooled_down(T, warmup=600)
-    siblings = [sibling(cooled_down(length, warmup=600), f"{length}") for length in (5000, 20_000)]
-    schedule = planned(seen(rates, 0.03), siblings=siblings)
-    assert schedule.peak == pytest.approx(3e-3, rel=0.01)
-    assert schedule.warm_up == pytest.approx(600, abs=2)
-    assert apart(schedule, rates) < 0.03
 
 
 @pytest.mark.parametrize("fraction", [0.2, 0.5])

@@ -291,7 +291,7 @@ def forecast(
         plan = planned(log, last_step=max(log.last_seen, last_step or log.last_step or 0))
         return ForecastReport(log, plan, (), None, log.remarks)
     ended = log.finished and last_step is None and not schedule
-    plan = planned(log, schedule, log.last_step or log.last_seen if ended else last_step, runs)
+    plan = planned(log, schedule, log.last_step or log.last_seen if ended else last_step, [each.log for each in runs])
     if ended or planned_run(log, plan.last_step).is_complete:
         return ForecastReport(log, plan, runs, None, tuple(dict.fromkeys((*log.remarks, *remarks))))
     results = run_forecasters(log, plan, runs, measured=measured)

@@ -62,7 +62,7 @@ def known_schedule(run: LoggedRun, seen: Run, siblings: Sequence[LoggedRun]) -> 
     def known() -> Schedule:
         end = run.schedule.last_step
         # a log may end shortly before the plan does; the shape of the plan is known all the same
-        schedule = planned(seen, last_step=max(end, run.log.last_step or end), siblings=siblings)
+        schedule = planned(seen, last_step=max(end, run.log.last_step or end), siblings=[each.log for each in siblings])
         if schedule.last_step != end:
             schedule = schedule.until(end)
         # equal schedules are one object, so that what was computed with them is found again

@@ -230,7 +230,7 @@ def _forecast_of(
     log: Run, siblings: tuple[LoggedRun, ...], last_step: int | None = None
 ) -> tuple[int, Forecast, str] | None:
     """Return the last step, the default forecast, and what it takes from siblings; None of a complete run."""
-    schedule = planned(log, last_step=last_step, siblings=siblings)
+    schedule = planned(log, last_step=last_step, siblings=[each.log for each in siblings])
     if planned_run(log, schedule.last_step).is_complete:
         return None
     made = run_forecasters(log, schedule, siblings, only_default=True).forecasts[DEFAULT]

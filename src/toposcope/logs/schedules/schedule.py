@@ -12,7 +12,7 @@ from toposcope.logs.run import Run
 from toposcope.logs.schedules.declared import MAX_DIFFERENCE, plan_of, read_declared
 from toposcope.logs.schedules.logged import LoggedRates, logged_rates
 from toposcope.logs.schedules.recognised import CONSTANT, WARMED_UP, Plan, Recognised, estimated_end, recognise
-from toposcope.logs.schedules.siblings import Continuation, ScheduledRun, continued_by_siblings
+from toposcope.logs.schedules.siblings import continued_by_siblings
 from toposcope.typing import Steps, Vector
 
 N_SHAPE_STEPS = 64
@@ -24,9 +24,7 @@ Origin = Literal["logged", "declared", "siblings", "recognised", "held"]
 End = Literal["declared", "log", "siblings", "learning rate"]
 
 
-def planned(
-    run: Run, declared: str = "", last_step: int | None = None, siblings: Sequence[ScheduledRun] = ()
-) -> "Schedule":
+def planned(run: Run, declared: str = "", last_step: int | None = None, siblings: Sequence[Run] = ()) -> "Schedule":
     """Return the schedule of a run: as declared, else as in siblings that agree with it so far, else as logged.
 
     Parameters
@@ -37,8 +35,8 @@ def planned(
         For example ``cosine:steps=20000,warmup=500,final=0.1``; what is left out is taken from the log.
     last_step : int, optional
         Of the planned training; else as declared, else the log's.
-    siblings : sequence of ScheduledRun, optional
-        Complete runs; those of other families are ignored.
+    siblings : sequence of Run, optional
+        Complete; those of other families are ignored.
 
     Raises
     ------
@@ -126,8 +124,8 @@ class Schedule:
         return cls._joined(run, logged, last, plan, remarks, "declared", end)
 
     @classmethod
-    def like(cls, siblings: Sequence[ScheduledRun], run: Run, last_step: int | None = None) -> Self | None:
-        """Return the logged rates, continued as in siblings that agree with them so far.
+    def like(cls, siblings: Sequence[Run], run: Run, last_step: int | None = None) -> Self | None:
+        """Return the logged rates, continued as in the nearest sibling that agrees with them so far.
 
         None where no sibling agrees, where the shape of the rates goes on alike, or where the log is whole; if the
         siblings say where that shape ends, it is continued to there.
@@ -136,15 +134,15 @@ class Schedule:
         last, end = _own_end(run, last_step)
         if not siblings or (logged is not None and last is not None and _is_whole(logged, last)):
             return None
-        shape, remarks = _shape(run, logged, last), []
+        remarks = []
         if last is None and (ahead := continued_by_siblings(run, logged, siblings, None)) is not None:
             last, end = ahead.last_step, "siblings"
             remarks = [f"the last step, {last:,}, is taken from the siblings: give --steps if another is planned"]
-            shape = _shape(run, logged, last)
         elif last is None:
-            last, end = _estimated_end(run, logged, shape), "learning rate"
+            last, end = _estimated_end(run, logged, _shape(run, logged, None)), "learning rate"
         ahead = None if last is None else continued_by_siblings(run, logged, siblings, last)
-        if last is None or ahead is None or (shape is not None and not _differ(shape, ahead, int(run.steps[-1]))):
+        shape = _shape(run, logged, last)
+        if last is None or ahead is None or (shape is not None and not _differ(shape, ahead.rates, run, last)):
             return cls._of_log(run, last, end, remarks) if end == "siblings" else None
         if logged is None:
             remarks.append("no learning rate was logged: over its peak it is taken to be that of the siblings")
@@ -358,11 +356,11 @@ def _to_the_end(logged: LoggedRates, end: int) -> Plan | None:
     return lambda t: np.maximum(rates[2] + slope * (t - steps[2]), 0)
 
 
-def _differ(shape: Recognised, ahead: Continuation, last_seen: int) -> bool:
-    """Return whether the schedule of the siblings goes on otherwise than a recognised shape."""
-    steps = np.linspace(last_seen, ahead.last_step, 100)[1:]
-    rates = ahead.rates(steps)
-    return bool(np.abs(shape.rates(steps) - rates).max() > MAX_DIFFERENCE * max(rates.max(), shape.rates(steps).max()))
+def _differ(shape: Recognised, plan: Plan, run: Run, last: int) -> bool:
+    """Return whether a plan goes on otherwise than a recognised shape."""
+    steps = np.linspace(int(run.steps[-1]), last, 100)[1:]
+    rates, recognised = plan(steps), shape.rates(steps)
+    return bool(np.abs(recognised - rates).max() > MAX_DIFFERENCE * max(rates.max(), recognised.max()))
 
 
 def _held(logged: LoggedRates) -> str:
