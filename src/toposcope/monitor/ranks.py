@@ -1,9 +1,8 @@
 """Collective operations of the ranks of one training. All ranks call them at the same steps, so that none deadlocks."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
@@ -145,8 +144,12 @@ class RankGroup:
             raise
 
 
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Do nothing: the leader does it."""
+
+
 class Follower:
-    """A rank that is not the leader: it takes part in collective operations and keeps no results.
+    """A rank that is not the leader: it takes part in collective operations, keeps no results, and else does nothing.
 
     It has the methods of `MonitoredRun`, and must call those of `RankGroup` in the same order, or the ranks deadlock.
     """
@@ -156,27 +159,11 @@ class Follower:
         self.meter = Meter(clock)
         self._is_measured = False
 
-    def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Do nothing: the leader logs."""
-
-    def saved(self, path: Path, step: int) -> None:
-        """Do nothing: the leader examines checkpoints."""
-
-    def write(self) -> None:
-        """Do nothing: the leader writes."""
+    log = saved = write = count_step = begin_look = end_look = staticmethod(_do_nothing)
 
     def resume(self) -> None:
         """Take part in going on where the run was interrupted."""
         self.ranks.resume(0)
-
-    def count_step(self, *, is_due: bool) -> None:
-        """Do nothing: the leader counts."""
-
-    def begin_look(self, step: int) -> None:
-        """Do nothing: the leader looks."""
-
-    def end_look(self, step: int) -> None:
-        """Do nothing: the leader looks."""
 
     def before_step(self) -> None:
         """Take part in preparing the measurement of a due step."""
