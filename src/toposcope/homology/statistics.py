@@ -11,27 +11,26 @@ from toposcope.typing import Matrix
 
 
 class Statistic(NamedTuple):
-    """A statistic of a diagram: its words, the power of the lengths that it scales by, and how layers are combined."""
+    """The power of the lengths of bars that a statistic of a diagram scales by, and how layers are combined."""
 
-    words: str
     degree: int = 0
     over_layers: Literal["sum", "largest", "mean", "total / count", ""] = "sum"
 
 
 STATISTICS = {  # the first nine are of the lengths of the bars, in the order of `_length_statistics`
-    "count": Statistic("bars"),
-    "total": Statistic("total", 1),
-    "total_p2": Statistic("total of squares", 2),
-    "mean": Statistic("mean bar", 1, "total / count"),
-    "max": Statistic("longest bar", 1, "largest"),
-    "std": Statistic("spread of the bars", 1, ""),
-    "entropy": Statistic("entropy", 0, "mean"),
-    "entropy_normalized": Statistic("entropy, normalised", 0, "mean"),
-    "n_significant": Statistic("significant bars"),
-    "n_zero": Statistic("empty bars"),
-    "n_essential": Statistic("unbounded bars"),
-    "n_truncated": Statistic("truncated bars"),
-    "cover_radius": Statistic("cover radius", 1, "largest"),
+    "count": Statistic(),
+    "total": Statistic(1),
+    "total_p2": Statistic(2),
+    "mean": Statistic(1, "total / count"),
+    "max": Statistic(1, "largest"),
+    "std": Statistic(1, ""),
+    "entropy": Statistic(0, "mean"),
+    "entropy_normalized": Statistic(0, "mean"),
+    "n_significant": Statistic(),
+    "n_zero": Statistic(),
+    "n_essential": Statistic(),
+    "n_truncated": Statistic(),
+    "cover_radius": Statistic(1, "largest"),
 }
 _LENGTH_STATISTICS = tuple(STATISTICS)[:9]
 
