@@ -16,8 +16,7 @@ import numpy as np
 from bench import Column, command, show, write
 from cooldown_trainings import DENSE, PACKS, linear_weights, trained
 from cooldowns import KEPT, QUICK, course_of
-from toposcope.forecasting import tuning
-from toposcope.forecasting.cooldown import CoolDown, Course, Merged, cool_down_forecast, windows
+from toposcope.forecasting.cooldown import GAIN_GROWTH, CoolDown, Course, Merged, cool_down_forecast, windows
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import LawForecaster
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, Median
@@ -67,7 +66,7 @@ def errors_of(run: Mapping[str, Any], part: float) -> Iterator[tuple[float, floa
             rates[begin:] *= falling(shape, np.linspace(0, 1, end + 1 - begin))
             seen = np.arange(1, now + 1)
             log = Run("run", seen, np.array(run["training"])[:now], rates[seen], end)
-            growth = tuning.GAIN_GROWTH[cooled["decay"]]
+            growth = GAIN_GROWTH[cooled["decay"]]
             planned, asked = 1 + growth * cooled["length"] / now, 1 + growth * found.length / now
             laws: Sequence[LawForecaster] = (MeasuredLaw(found, found.beyond * planned / asked), Median(), S1_ANNEAL)
             truth = cooled["loss"] - course.held(0)

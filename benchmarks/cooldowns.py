@@ -1,4 +1,4 @@
-"""What the rule for cool-downs foretells, against real cool-downs of small GPTs.
+"""What the rule for cool-downs predicts, against real cool-downs of small GPTs.
 
     python benchmarks/cooldowns.py [--quick]
 
@@ -17,8 +17,7 @@ import numpy as np
 
 from bench import Column, command, show, write
 from cooldown_trainings import DENSE, PACKS, RAW, Pack, linear_weights, rate_at, trained
-from toposcope.forecasting import tuning
-from toposcope.forecasting.cooldown import Course, Merged, cool_down_forecast, windows
+from toposcope.forecasting.cooldown import GAIN_GROWTH, Course, Merged, cool_down_forecast, windows
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.held_out import quantile
 from toposcope.logs.table import ByStep
@@ -77,8 +76,8 @@ class Answer:
 
     def error_with(self, growth: float) -> float:
         """Return the error with another growth of the gain of a linear cool-down, that of 1 - sqrt in proportion."""
-        own = tuning.GAIN_GROWTH[self.decay]
-        ratio = (1 + own * growth / tuning.GAIN_GROWTH["linear"] * self.share) / (1 + own * self.share)
+        own = GAIN_GROWTH[self.decay]
+        ratio = (1 + own * growth / GAIN_GROWTH["linear"] * self.share) / (1 + own * self.share)
         return self.error - self.beyond * (ratio - 1)
 
 

@@ -30,11 +30,10 @@ from equal_flop_pairs import (
     thinned,
 )
 from toposcope.forecasting.decision.calibration import Calibration, calibration_of
-from toposcope.forecasting.decision.decision import TOKENS_PER_PARAMETER
+from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
-from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 
 POINTS = Path(__file__).parents[2] / "shared" / "data" / "loss-curves" / "points.csv"
 RESAMPLES = 200

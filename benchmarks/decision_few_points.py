@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from bench import RESULTS, Column, show, write
 from equal_flop_pairs import equal_flop_pairs, judge, log_score, reliability, thinned
 from toposcope.forecasting.decision.calibration import Calibration, calibration_of
+from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw, scaling_law
-from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 
 DATA = Path(__file__).parents[2] / "shared" / "data" / "loss-curves"
 RUNS = (7, 8, 10, 14, 20, 40)

@@ -22,6 +22,7 @@ from small_families import POWER_LAWS, TRAINED
 from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
+from toposcope.forecasting.forecasters.baseline_laws import LATE_SHARE
 from toposcope.forecasting.intervals import (
     LANGUAGE,
     SLOPE,
@@ -33,7 +34,6 @@ from toposcope.forecasting.intervals import (
     width_of,
 )
 from toposcope.forecasting.siblings import complete_runs
-from toposcope.forecasting.tuning import LATE_SHARE
 from toposcope.logs import Run, read_logs
 from toposcope.logs.schedules.schedule import planned
 from toposcope_experiments.backtest.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest, scores, skills

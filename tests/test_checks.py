@@ -94,7 +94,7 @@ def test_the_monitor_raises_the_alerts_of_the_list() -> None:
 
 
 def test_false_alarms_are_shared_among_no_more_than_there_are() -> None:
-    faults = [check for check in CHECKS.values() if not check.foretells]
+    faults = [check for check in CHECKS.values() if not check.predicts]
     assert 0.9 < sum(share for check in faults for share in check.monitor.values()) <= 1
 
 

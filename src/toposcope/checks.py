@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+FALSE_ALARM_RATE = 1e-5
+"""False alarms per step of all checks together, on runs in which only noise changes: one in 100,000 steps."""
+
 
 class Check(NamedTuple):
     """What is looked for, by whom, and what trials show to be missed."""
@@ -13,7 +16,7 @@ class Check(NamedTuple):
     passes: bool = False  # by itself
     stops: bool = False  # a layer learns no more
     missed: str = ""  # a sentence that the documentation has too
-    foretells: str = ""  # what followed an early warning in trials, a sentence of the alert
+    predicts: str = ""  # what followed an early warning in trials, a sentence of the alert
 
 
 LAYERS = {"layers": 0.065}
@@ -70,13 +73,13 @@ CHECKS = {
     "rising gradients": Check(
         monitor={"log": 1.0},
         passes=True,
-        foretells="Of 17 small trainings that raised this alert before their loss showed anything, 13 were in trouble"
+        predicts="Of 17 small trainings that raised this alert before their loss showed anything, 13 were in trouble"
         " within 200 steps: after 17 in the median, half of them after 14 to 20.",
     ),
     "growing weights": Check(
         monitor={"layers": 3.0},
         passes=True,
-        foretells="Of 36 small trainings that raised this alert before their loss showed anything, 22 were in trouble"
+        predicts="Of 36 small trainings that raised this alert before their loss showed anything, 22 were in trouble"
         " within 200 steps: after 93 in the median, half of them after 36 to 138.",
     ),
     "learning rate jump": Check(monitor={"log": 0.0}, passes=True),

@@ -122,6 +122,7 @@ if TYPE_CHECKING:
         check_range,
     )
     from toposcope.checkpoints.steps import MAX_STEP
+    from toposcope.checks import FALSE_ALARM_RATE
     from toposcope.cli.decide import advice_options
     from toposcope.cli.options import (
         COUNT,
@@ -154,20 +155,20 @@ if TYPE_CHECKING:
     from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError
     from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
     from toposcope.forecasting.forecasters import forecasters
-    from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster
-    from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, Median
+    from toposcope.forecasting.forecasters.baseline_laws import LATE_SHARE, FittedLossCurve, LawForecaster
+    from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, SIBLING_SHARE, Median
     from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
     from toposcope.forecasting.forecasters.stack import STACKED_LAWS, fit_ridge, stack_features
     from toposcope.forecasting.held_out import COVERAGE, NORMAL_WIDTH, Fold, known_schedule
-    from toposcope.forecasting.scaling.points import Points
+    from toposcope.forecasting.scaling.points import MIN_LARGEST, Points
     from toposcope.forecasting.scaling.scaling_law import (
+        EXPONENT_PRIOR,
         MIN_INDEPENDENT_SPREAD,
         FittedScalingLaw,
         ScalingLaw,
         scaling_law,
     )
     from toposcope.forecasting.siblings import CompleteRuns, complete_runs, remarks_on_runs, usable_siblings
-    from toposcope.forecasting.tuning import EXPONENT_PRIOR, LATE_SHARE, SIBLING_SHARE
     from toposcope.homology.arrays import as_count, as_float_matrix, as_number, as_positive, as_scaled_matrix, shown
     from toposcope.homology.diagram import Diagram
     from toposcope.homology.loops import check_loops_fit, loop_diagram
@@ -192,7 +193,6 @@ if TYPE_CHECKING:
     from toposcope.logs.schedules.schedule import Schedule, planned
     from toposcope.logs.table import LogTable, sources
     from toposcope.logs.texts import NO_VALUE, values_of_lines
-    from toposcope.logs.tuning import FALSE_ALARM_RATE, MIN_LARGEST
     from toposcope.models.origin import Origin
     from toposcope.models.summed_loss import SummedLoss
     from toposcope.monitor.alerts.noise import Tail

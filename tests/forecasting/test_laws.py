@@ -20,12 +20,14 @@ from toposcope.forecasting.forecasters.baseline_laws import (
 from toposcope.forecasting.forecasters.cooldown_laws import (
     ANNEALING,
     COOLDOWN,
+    COOLDOWN_DELAY,
+    COOLDOWN_EXPONENT,
+    PRIOR,
     S1_ANNEAL,
     AnnealedLaw,
     Median,
     delayed_decay,
 )
-from toposcope.forecasting.tuning import COOLDOWN_DELAY, COOLDOWN_EXPONENT, PRIOR
 from toposcope.logs.schedules.schedule import Schedule
 
 FORECASTER: dict[str, LawForecaster] = {

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from made_up_runs import Truth, made_up_run
 from property_examples import examples
 
-from toposcope.forecasting.cooldown import CoolDown, Decay, Merged
+from toposcope.forecasting.cooldown import GAIN_GROWTH, CoolDown, Decay, Merged
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.forecaster import LoggedRun, end_steps
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
 from toposcope.forecasting.measured_gain import decay_of
-from toposcope.forecasting.tuning import GAIN_GROWTH
 from toposcope.logs import Run
 from toposcope.logs.schedules.recognised import falling
 from toposcope.logs.schedules.schedule import Schedule, planned

@@ -21,9 +21,8 @@ from toposcope.forecasting.forecast_report import ForecastReport, forecast
 from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import Median
-from toposcope.forecasting.intervals import OwnError, own_errors, shipped_width, with_interval
+from toposcope.forecasting.intervals import UNSEEN, OwnError, own_errors, shipped_width, with_interval
 from toposcope.forecasting.stages import Stage, Stairs, new_stage
-from toposcope.forecasting.tuning import UNSEEN
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule, planned
 

@@ -7,8 +7,14 @@ from property_examples import examples
 from sklearn.linear_model import Ridge
 
 from toposcope.forecasting.forecasters import stack as ridge
-from toposcope.forecasting.forecasters.stack import MAX_FOLDS, STRENGTHS, fit_ridge
-from toposcope.forecasting.tuning import LEVERAGE_FACTOR, MAX_COUNTED_ERROR, MAX_DEVIATIONS
+from toposcope.forecasting.forecasters.stack import (
+    LEVERAGE_FACTOR,
+    MAX_COUNTED_ERROR,
+    MAX_DEVIATIONS,
+    MAX_FOLDS,
+    STRENGTHS,
+    fit_ridge,
+)
 from toposcope.least_squares import HUBER, NORMAL
 
 Vector = NDArray[np.float64]

@@ -8,8 +8,7 @@ from property_examples import examples
 from scipy.stats import theilslopes
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.sibling_template import Template, _line
-from toposcope.forecasting.tuning import MIN_LEVEL_SPREAD
+from toposcope.forecasting.forecasters.sibling_template import MIN_LEVEL_SPREAD, Template, _line
 
 Vector = NDArray[np.float64]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import Run, read_log, tuning
+from toposcope.logs import Run, console_lines, read_log
 from toposcope.logs.formats.console import looks_like
 
 BY_TOOL = pytest.mark.parametrize("log", EXCERPTS, ids=lambda log: log.tool)
@@ -191,7 +191,7 @@ def test_an_auxiliary_loss_is_not_the_loss(tmp_path: Path) -> None:
 
 
 def test_rows_with_other_words_in_each_are_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "MAX_TEMPLATES", 1500)
+    monkeypatch.setattr(console_lines, "MAX_TEMPLATES", 1500)
     lines = [f"step {i} loss 3.5 eta {i % 24}h{i % 60:02d}m{i % 59:02d}s to /tmp/ckpt_{i:06d}.pt" for i in range(2500)]
     log = read(tmp_path, "\n".join(lines))
     assert len(log.steps) == 2500

@@ -12,8 +12,7 @@ from monitored import FakeClock
 from property_examples import examples
 
 from toposcope.errors import ToposcopeError
-from toposcope.monitor.budget import MAX_EVERY, Budget, Meter, Planner, Thinning, schedule
-from toposcope.monitor.tuning import LOG_SHARE, MAX_REGULAR
+from toposcope.monitor.budget import LOG_SHARE, MAX_EVERY, MAX_REGULAR, Budget, Meter, Planner, Thinning, schedule
 from toposcope.probes import make_probes
 
 PROBES: list[dict[str, Any]] = [

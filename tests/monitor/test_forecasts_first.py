@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from monitored import FakeClock, model_of, wait_until_measured
 from property_examples import examples
 
-from toposcope.monitor import tuning
-from toposcope.monitor.budget import Budget, Meter
+from toposcope.monitor.budget import FORECAST_SHARE, Budget, Meter
 from toposcope.monitor.events import Forecasted
 from toposcope.monitor.measuring import Measurer
 from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.monitored_run import MonitoredRun
 from toposcope.monitor.recording import RunInfo
-from toposcope.monitor.running_forecast import RunningForecast
+from toposcope.monitor.running_forecast import MIN_FORECAST_ROWS, RunningForecast
 from toposcope.study import Study
 
 
@@ -47,7 +46,7 @@ def test_no_measurement_spends_what_is_set_aside(
     budget = Budget(share, ["training", "controls"], Meter(clock))
     budget.begin()
     budget.reserve_for_forecast(forecast_seconds)
-    paid, income = 0.0, tuning.FORECAST_SHARE * share
+    paid, income = 0.0, FORECAST_SHARE * share
     for step in range(300):
         clock.now += step_seconds
         budget.step()
@@ -73,7 +72,7 @@ def test_what_forecasts_do_not_need_flows_back() -> None:
             clock.now += 1
             budget.step()
         measured.append(budget.available("training"))
-    assert measured == pytest.approx([10.0, 10 - 1e-3, 10 * (1 - tuning.FORECAST_SHARE)])
+    assert measured == pytest.approx([10.0, 10 - 1e-3, 10 * (1 - FORECAST_SHARE)])
 
 
 def loss(step: int) -> float:
@@ -179,7 +178,7 @@ def validated(n: int) -> dict[int, dict[str, float]]:
 
 
 LOST = {step: {"loss": loss(step) if step < 100 else math.nan} for step in range(1, 150)}
-FEW = tuning.MIN_FORECAST_ROWS
+FEW = MIN_FORECAST_ROWS
 
 
 @pytest.mark.parametrize(

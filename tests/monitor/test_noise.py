@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from toposcope.monitor import tuning
-from toposcope.monitor.alerts.noise import Tail
+from toposcope.monitor.alerts.noise import MIN_OVER_LARGEST, Tail
 
 STREAMS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "Gaussian": lambda rng, n: np.abs(rng.normal(size=n)),
@@ -29,7 +28,7 @@ def test_the_probability_of_a_limit_is_the_one_it_was_asked_for(family: str, n: 
     lower, here, higher = tail.exceedance(np.array([limit / 1.1, limit, limit * 1.1]))
     assert higher <= here <= lower <= 1
     largest, _ = tail._fits()
-    if limit > 1.01 * tuning.MIN_OVER_LARGEST * largest:
+    if limit > 1.01 * MIN_OVER_LARGEST * largest:
         assert here == pytest.approx(0.9 * 10**log, rel=1e-6)  # a limit is cached for smaller probabilities
     else:
         assert here >= 1 / tail.count or here <= 10**log

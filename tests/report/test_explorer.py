@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
-from toposcope.report.explorer import MAX_BARS, explorer_data
+from toposcope.report.explorer import MAX_BARS, MAX_LAYER_VALUES, explorer_data
 from toposcope.report.headline import HEADLINES
 from toposcope.report.page import page_data, to_columns, to_json
 from toposcope.report.study_data import StudyData
-from toposcope.report.tuning import MAX_LAYER_VALUES
 
 
 def unpacked(text: str) -> NDArray[np.float32]:

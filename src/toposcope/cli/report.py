@@ -70,7 +70,7 @@ def write_and_print(
     from toposcope.cli.output import open_page, print_lines
     from toposcope.files import write_text
     from toposcope.report import write_report
-    from toposcope.report.tuning import MAX_WORKERS
+    from toposcope.report.composing import MAX_WORKERS
     from toposcope.study import Study
     from toposcope.study.joined import JoinedStudy
 

@@ -12,7 +12,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import PowerLawFit, fit_power_law, window
 from toposcope.logs import Run
@@ -20,6 +19,19 @@ from toposcope.logs.schedules.schedule import Schedule
 from toposcope.logs.table import ByStep
 from toposcope.typing import Vector
 from toposcope.wording import counted
+
+# Cool-downs from checkpoints: docs/methods/cool-down.md; on real cool-downs of small GPTs (benchmarks/cooldowns.py)
+MAX_COOL_DOWN = 0.2  # share of the steps so far; longer ones were not measured
+MAX_RATE_CHANGE = 0.05  # of the learning rate over the window that is merged
+TEXT_NOISE = 0.5  # nats times the root of the tokens: of the difference of two models on one text
+RISE_ERRORS = 2.0  # standard errors by which a line through losses on the text rises where the run overfits
+MAX_WINDOW_LOSS = 0.002  # nats; a window that gains less than its half by more has drifted
+COOL_DOWN_LATE_SHARE = 0.5  # of the training losses that the law is fitted to
+GAIN_GROWTH = {"linear": 1.0, "1-sqrt": 1.25, "cosine": 1.0}
+"""Of the gain over that of merging, times the length over the steps so far; that of a cosine was not measured."""
+GAIN_OF_FEW = 0.6  # over the effective checkpoints less one: what merging few of them misses of the gain
+COOL_DOWN_ERROR, COOL_DOWN_ERROR_SHARE = 0.008, 0.16  # nats, and share of the merged gain: the half width
+AT_LEAST_SHARE = 0.4  # of the merged gain, by which the loss may end lower still where the gain is "at least" this
 
 Decay = Literal["linear", "1-sqrt", "cosine"]
 DECAYS: tuple[Decay, ...] = get_args(Decay)
@@ -142,7 +154,7 @@ class Course:
         seen = self.training.steps <= self.now
         steps, losses = self.training.steps[seen], self.training.values[seen]
         log = Run("training loss", steps, losses, np.full(len(steps), np.nan))
-        late = window(log, self.schedule, tuning.COOL_DOWN_LATE_SHARE)
+        late = window(log, self.schedule, COOL_DOWN_LATE_SHARE)
         return fit_power_law(self.schedule.progress(late.steps), late.loss, late.weight)
 
     @cached_property
@@ -173,7 +185,7 @@ class Course:
 
 def text_noise(tokens: int) -> float:
     """Return the standard error of the difference of two models' losses on one text, in nats."""
-    return float(tuning.TEXT_NOISE / np.sqrt(tokens))
+    return float(TEXT_NOISE / np.sqrt(tokens))
 
 
 def windows(steps: Sequence[int], length: int) -> list[list[int]]:
@@ -189,10 +201,10 @@ def windows(steps: Sequence[int], length: int) -> list[list[int]]:
 def check_course(course: Course, inside: int, length: int) -> None:
     """Refuse (`RefusedError`) a cool-down of which a run cannot tell with so many checkpoints in its last steps."""
     now, schedule = course.now, course.schedule
-    if length > tuning.MAX_COOL_DOWN * now:
+    if length > MAX_COOL_DOWN * now:
         raise RefusedError(
-            f"a cool-down of {length:,} steps from step {now:,} is longer than {tuning.MAX_COOL_DOWN:.0%} of the steps "
-            f"so far, beyond which the rule was not measured; ask for at most {int(tuning.MAX_COOL_DOWN * now):,} steps"
+            f"a cool-down of {length:,} steps from step {now:,} is longer than {MAX_COOL_DOWN:.0%} of the steps "
+            f"so far, beyond which the rule was not measured; ask for at most {int(MAX_COOL_DOWN * now):,} steps"
         )
     if course.rates is not None:
         _check_rates(schedule, now, length)
@@ -212,11 +224,11 @@ def _check_rates(schedule: Schedule, now: int, length: int) -> None:
             f"{max(MIN_WARM_UPS * schedule.warm_up, schedule.warm_up + length):,}"
         )
     rates = schedule.rates[max(now - length, 0) :]
-    if np.ptp(rates) > tuning.MAX_RATE_CHANGE * rates.max():
+    if np.ptp(rates) > MAX_RATE_CHANGE * rates.max():
         how = "falls" if rates[-1] < rates[0] else "changes"
         raise RefusedError(
             f"the learning rate {how} over the last {length:,} steps, from {rates[0]:.3g} to {rates[-1]:.3g}: averages "
-            f"of checkpoints predict a cool-down where it is constant to {tuning.MAX_RATE_CHANGE:.0%}; ask at a step "
+            f"of checkpoints predict a cool-down where it is constant to {MAX_RATE_CHANGE:.0%}; ask at a step "
             "before, or for a shorter cool-down"
         )
 
@@ -255,13 +267,13 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
             f"{noise:.4f} of a text of {course.tokens:,} tokens: give a longer text, or ask for a longer cool-down"
         )
     best = merged[int(np.argmax(gains))]
-    longer = 1 + tuning.GAIN_GROWTH[decay] * length / course.now
-    factor = longer * (1 + tuning.GAIN_OF_FEW / (best.effective - 1))
+    longer = 1 + GAIN_GROWTH[decay] * length / course.now
+    factor = longer * (1 + GAIN_OF_FEW / (best.effective - 1))
     loss = course.held(MEAN_RATES[decay] * length) - factor * gain
-    half_width = tuning.COOL_DOWN_ERROR + tuning.COOL_DOWN_ERROR_SHARE * gain
+    half_width = COOL_DOWN_ERROR + COOL_DOWN_ERROR_SHARE * gain
     at_least = ("its optimizer is SGD",) if course.sgd else ()
     notes = []
-    if len(gains) > 1 and gains[0] < gains[1] - tuning.MAX_WINDOW_LOSS:
+    if len(gains) > 1 and gains[0] < gains[1] - MAX_WINDOW_LOSS:
         half_width *= 2
         notes.append(
             f"merging {merged[0].window:,} steps gains less than merging {merged[1].window:,}: the shorter window "
@@ -279,7 +291,7 @@ def cool_down_forecast(course: Course, merged: Sequence[Merged], length: int, de
         length=length,
         decay=decay,
         loss=loss,
-        low=loss - half_width - (tuning.AT_LEAST_SHARE * gain if at_least else 0),
+        low=loss - half_width - (AT_LEAST_SHARE * gain if at_least else 0),
         high=loss + half_width,
         held=course.held(length),
         now=course.held(0),
@@ -297,7 +309,7 @@ def _check_fall(course: Course) -> None:
     if late.sum() < MIN_LINE:
         return
     (slope, _), covariance = np.polyfit(np.log(steps[late]), losses[late], 1, cov=True)
-    if slope > tuning.RISE_ERRORS * np.sqrt(covariance[0, 0]):
+    if slope > RISE_ERRORS * np.sqrt(covariance[0, 0]):
         lowest = int(np.argmin(losses))
         raise RefusedError(
             f"the loss on the text has risen, from {losses[lowest]:.4g} at step {steps[lowest]:,} to {losses[-1]:.4g}: "

@@ -17,8 +17,16 @@ from toposcope.checkpoints.sources import local_path
 from toposcope.errors import ToposcopeError, choices
 from toposcope.extras import require
 from toposcope.family import Corpus
-from toposcope.forecasting import tuning
-from toposcope.forecasting.cooldown import DECAYS, Course, Decay, Merged, check_course, cool_down_forecast, windows
+from toposcope.forecasting.cooldown import (
+    DECAYS,
+    MAX_COOL_DOWN,
+    Course,
+    Decay,
+    Merged,
+    check_course,
+    cool_down_forecast,
+    windows,
+)
 from toposcope.forecasting.cooldown_report import HELD_OUT, CoolDownReport
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.integrity.finding import short_steps
@@ -125,7 +133,7 @@ def cooldown(
     course = Course(training, ByStep(np.array([now]), np.array([np.nan])), 0, rates, sgd)
     chosen: dict[int, list[list[int]]] = {}
     refused: dict[int, str] = {}
-    longest = int(tuning.MAX_COOL_DOWN * now)
+    longest = int(MAX_COOL_DOWN * now)
     for length in sorted({*(min(round(share * now), longest) for share in SHARES), asked} - {0}):
         try:
             check_course(course, sum(step >= now - length for step in seen.steps), length)
@@ -238,7 +246,7 @@ def _real(series: Series, now: int, rates: ByStep) -> Checkpoint | None:
     if not len(cold) or np.diff(rates.values[later & (rates.steps <= cold[0])]).max(initial=0.0) > 0:
         return None
     ends = [checkpoint for checkpoint in series if checkpoint.step >= cold[0]]
-    return ends[0] if ends and ends[0].step <= (1 + tuning.MAX_COOL_DOWN) * now else None
+    return ends[0] if ends and ends[0].step <= (1 + MAX_COOL_DOWN) * now else None
 
 
 def _spread(items: Sequence[Checkpoint], count: int) -> list[Checkpoint]:

@@ -13,9 +13,10 @@ from toposcope.forecasting.held_out import COVERAGE
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
 from toposcope.forecasting.stages import Stage, Stairs, check_course, check_plateau, new_stage
-from toposcope.forecasting.tuning import MAX_RANGE
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule
+
+MAX_RANGE = 1000.0  # ends of an interval over each other; a wider one is a refusal (benchmarks/forecast_odd_runs.py)
 
 DEFAULT = "default"
 PREFERRED, LAST = ("median", "template"), "last"

@@ -10,16 +10,27 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.analysis.health.evaluations import is_past_best
-from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
-from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
+from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
 from toposcope.forecasting.held_out import COVERAGE, quantile
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.logs.caching import cached
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
+
+# Intervals without siblings: docs/methods/forecasting.md
+CUTS = (0.3, 0.55, 0.75)  # shares of what was seen from which the run is forecast to the last step seen
+UNSEEN = 0.25
+"""Half width over ln(T / t) for what nothing before shows: the 90% quantile of what errors were beyond all else, at the
+worst fraction, over seven synthetic families and six kinds of small trainings, each counting the same."""
+MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, MAX_FIRST_STEP = 1e7, 6.0, 100
+"""Parameters of the language models of the table; the least first loss, in nats per token, of one that learns from
+scratch, where its log begins by this step."""
+MAX_RISE, NOISE_RANGE = 1.1, 4.0  # the last level over the lowest, and its noise, beyond which a loss has risen
+MAX_SPEED_UP = 2  # of a validation loss that rises
+FEW_ROWS_NOISE = 0.1  # share of the loss that the noise of fewer than five rows is taken to be
 
 MIN_ERRORS = 8  # of siblings, for a conformal interval
 MAX_PARTS, MIN_PART_ROWS, MIN_LEVEL_ROWS = 20, 5, 20
@@ -105,7 +116,7 @@ def width_alone(
     horizon = _horizon(log, schedule)
     own_error = max((own.error * horizon / own.horizon for own in own_errors), default=0.0)
     source = "interval: errors earlier in this run and between laws, and of few runs like it; siblings would narrow it"
-    return float(np.linalg.norm([shipped, spread, own_error, jump, tuning.UNSEEN * horizon])), source
+    return float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon])), source
 
 
 def own_errors(forecaster: Forecaster, log: Run, schedule: Schedule) -> list[OwnError]:
@@ -116,7 +127,7 @@ def own_errors(forecaster: Forecaster, log: Run, schedule: Schedule) -> list[Own
     short = cached(log, schedule, "until now", lambda: Schedule(schedule.rates[: last + 1]))
     end = float(np.median(log.loss[-max(MIN_END_ROWS, round(END_SHARE * len(log.loss))) :]))
     errors = []
-    for cut in tuning.CUTS:
+    for cut in CUTS:
         seen = cached(log, schedule, ("until", cut), partial(log.until, cut * last))
         if seen is None or not 0 < seen.steps[-1] < last:
             continue
@@ -138,9 +149,9 @@ def is_like_table(log: Run, schedule: Schedule) -> bool:
     """Return whether a run is like the language models of the table: it falls as they do, and begins or is as large."""
     if not error_part(log, schedule).startswith(LANGUAGE):
         return False
-    if log.steps[0] > tuning.MAX_FIRST_STEP:
-        return bool(log.parameters >= tuning.MIN_LANGUAGE_SIZE)
-    return float(log.loss[:MIN_END_ROWS].max()) >= tuning.MIN_FIRST_LOSS * NATS[log.unit]
+    if log.steps[0] > MAX_FIRST_STEP:
+        return bool(log.parameters >= MIN_LANGUAGE_SIZE)
+    return float(log.loss[:MIN_END_ROWS].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
 
 
 def risen(log: Run) -> tuple[float, float] | None:
@@ -154,10 +165,10 @@ def risen(log: Run) -> tuple[float, float] | None:
     if n < MIN_LEVEL_ROWS:
         lowest, now = float(log.loss.min()), float(log.loss[-2:].min())
     if n < MIN_PART_ROWS:
-        now, noise = float(log.loss[-1]), tuning.FEW_ROWS_NOISE * lowest
+        now, noise = float(log.loss[-1]), FEW_ROWS_NOISE * lowest
     elif n >= MIN_LEVEL_ROWS:
         noise *= NOISE_OF_MEDIAN / np.sqrt(MIN_PART_ROWS)
-    return (lowest, now) if now > max(tuning.MAX_RISE * lowest, lowest + tuning.NOISE_RANGE * noise) else None
+    return (lowest, now) if now > max(MAX_RISE * lowest, lowest + NOISE_RANGE * noise) else None
 
 
 def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: float) -> tuple[float, float]:
@@ -167,7 +178,7 @@ def with_rise(steps: Steps, losses: Vector, last_step: int, low: float, high: fl
     """
     lowest, last = int(np.argmin(losses)), len(losses) - 1
     paces = [(losses[-1] - losses[i]) / (steps[-1] - steps[i]) for i in (lowest, (lowest + last) // 2) if i < last]
-    high = max(high, float(losses[last] + tuning.MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
+    high = max(high, float(losses[last] + MAX_SPEED_UP * max([*paces, 0.0]) * max(last_step - steps[last], 0)))
     return min(low, float(losses[lowest])), high
 
 
@@ -250,7 +261,7 @@ def error_unit(log: Run, schedule: Schedule) -> float:
     ends = np.array([log.steps[-1], schedule.last_step])
     (begun, whole), (cooled, cold) = schedule.progress(ends), schedule.cooled(ends)
     to_cool = 1.0 if schedule.is_held else max(cold - cooled, 0.0)
-    to_come = np.log(whole / begun) + tuning.SLOPE_SHARE * to_cool
+    to_come = np.log(whole / begun) + SLOPE_SHARE * to_cool
     return float(np.hypot(present_slope(log, schedule) * to_come, residual(log, schedule)))
 
 

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting import tuning
-from toposcope.forecasting.cooldown import CoolDown, Decay
+from toposcope.forecasting.cooldown import COOL_DOWN_LATE_SHARE, GAIN_GROWTH, MAX_RATE_CHANGE, CoolDown, Decay
+from toposcope.forecasting.decision.advice import MAX_STEPS_TO_DECAY
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, AnnealedLaw, Prior
 from toposcope.forecasting.held_out import NORMAL_WIDTH
@@ -26,11 +26,14 @@ from toposcope.logs.schedules.recognised import WARMED_UP
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Vector
 
+# Cool-downs from checkpoints: docs/methods/cool-down.md; on real cool-downs of small GPTs (benchmarks/cooldowns.py)
+MIN_KEPT, MAX_KEPT_BY_SQRT = 0.25, 0.42  # mean rate of a decay over its peak: 1/2 if linear, 1/3 if 1 - sqrt
+
 
 class MeasuredLaw(AnnealedLaw):
     """``s1_anneal`` with a measured gain as its coefficient, fitted to as much as the law that it was measured by."""
 
-    share = tuning.COOL_DOWN_LATE_SHARE
+    share = COOL_DOWN_LATE_SHARE
 
     def __init__(self, measured: CoolDown, coefficient: float) -> None:
         super().__init__(S1_ANNEAL.name, S1_ANNEAL.annealing)
@@ -85,10 +88,10 @@ def measured_law(
     reason = _not_usable(measured, log, schedule, siblings)
     if reason:
         return None, not_used(measured, reason)
-    decay: Decay = "1-sqrt" if _kept(schedule, begin, end) < tuning.MAX_KEPT_BY_SQRT else "linear"
+    decay: Decay = "1-sqrt" if _kept(schedule, begin, end) < MAX_KEPT_BY_SQRT else "linear"
     coefficient = measured.beyond * (
-        (1 + tuning.GAIN_GROWTH[decay] * (end - begin) / measured.step)
-        / (1 + tuning.GAIN_GROWTH[measured.decay] * measured.length / measured.step)
+        (1 + GAIN_GROWTH[decay] * (end - begin) / measured.step)
+        / (1 + GAIN_GROWTH[measured.decay] * measured.length / measured.step)
     )
     at_least = f", at least that: {measured.at_least[0]}" if measured.at_least else ""
     sentence = (
@@ -115,16 +118,16 @@ def _not_usable(measured: CoolDown, log: Run, schedule: Schedule, siblings: Sequ
     fallen = float(schedule.cooled(np.arange(min(last, schedule.last_step) + 1)).max())
     if log.unit != "nats":
         return f"the log's loss is in {log.unit}, the gain in nats"
-    if fallen > tuning.MAX_RATE_CHANGE:
+    if fallen > MAX_RATE_CHANGE:
         return f"the learning rate has fallen by {fallen:.0%} of its peak already"
     if schedule.is_held or begin == end:
         return f"no decay is planned: declare it, as in --schedule wsd:steps={schedule.last_step},decay=0.1"
-    is_cooldown = end - begin <= DEFAULT_DECAY * end + 1 and _kept(schedule, begin, end) >= tuning.MIN_KEPT
+    is_cooldown = end - begin <= DEFAULT_DECAY * end + 1 and _kept(schedule, begin, end) >= MIN_KEPT
     if not is_cooldown or schedule.last_step - end > FINAL_SHARE * schedule.last_step:
         return f"the decay planned is no cool-down over the last {DEFAULT_DECAY:.0%} of the run or less"
-    if not (1 - tuning.MAX_STEPS_TO_DECAY) * last <= step <= last:
+    if not (1 - MAX_STEPS_TO_DECAY) * last <= step <= last:
         return f"the log ends at step {last:,}; measure it there"
-    if begin > (1 + tuning.MAX_STEPS_TO_DECAY) * last:
+    if begin > (1 + MAX_STEPS_TO_DECAY) * last:
         return f"the decay begins at step {begin:,}, too far from step {last:,} for it to be better than a prior"
     if not is_learning(log):
         return "the loss does not fall"

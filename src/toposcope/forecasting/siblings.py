@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
+from toposcope.integrity.histories import MIN_AGREEING
 from toposcope.least_squares import NORMAL
 from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.finding import find_sources
@@ -21,6 +21,11 @@ from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.logs.watched import FAILED, TRAINING
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted, joined
+
+# Logs of one run: docs/forecast.md; 50 published runs and 6,000 pairs of different ones
+MAX_CHANCE = 1e-6  # probability that two runs agree by chance in as many rows as two logs of one do
+MIN_SEED_DIFFERENCE, MAX_SEED_DIFFERENCE = 2e-4, 2e-3  # share of the loss by which a seed alone changes it
+SHARED_NOISE = 0.5  # share of its noise by which a run differs from one of the same batches in the same order
 
 MIN_TOLERANCE = 5e-5
 """Share of the loss: logs of one run may differ so far by round-off, or by the unit they were converted from."""
@@ -42,7 +47,7 @@ def is_same_run(one: Run, other: Run) -> bool:
         return one.name == other.name
     shifts = dict.fromkeys((0, 1, -1, int(other.steps[0] - one.steps[0])))
     # of one name, to agree is enough
-    max_chance = 1.0 if one.name == other.name else tuning.MAX_CHANCE
+    max_chance = 1.0 if one.name == other.name else MAX_CHANCE
     return any(_agree(one, other, shift, max_chance) for shift in shifts)
 
 
@@ -111,20 +116,20 @@ def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
         return False
     apart = np.abs(one - other)
     # most pairs differ so plainly that neither quantile nor median is needed
-    if (apart > MAX_TOLERANCE * one.max()).sum() > (1 - tuning.MIN_AGREEING) * (n - 1) + 1:
+    if (apart > MAX_TOLERANCE * one.max()).sum() > (1 - MIN_AGREEING) * (n - 1) + 1:
         return False
     level = float(np.median(one))
-    if np.quantile(apart, tuning.MIN_AGREEING) > MAX_TOLERANCE * level:
+    if np.quantile(apart, MIN_AGREEING) > MAX_TOLERANCE * level:
         return False
     digits = _last_digit(one), _last_digit(other)
     # two numbers rounded alike are equal, or a whole digit apart
     digit = np.where(np.isclose(*digits, atol=0), digits[0], sum(digits))
     tolerance = np.maximum(digit / 2 * (1 + DIGIT_ROUNDING), MIN_TOLERANCE * one)
     agreeing = int((np.abs(one - other) <= tolerance).sum())
-    if agreeing < tuning.MIN_AGREEING * n:
+    if agreeing < MIN_AGREEING * n:
         return False
-    noise = tuning.SHARED_NOISE * math.sqrt(2) * _noise(one)
-    difference = float(np.clip(noise, tuning.MIN_SEED_DIFFERENCE * level, tuning.MAX_SEED_DIFFERENCE * level))
+    noise = SHARED_NOISE * math.sqrt(2) * _noise(one)
+    difference = float(np.clip(noise, MIN_SEED_DIFFERENCE * level, MAX_SEED_DIFFERENCE * level))
     # two identical numbers of many digits agree further than to the tolerance
     reach = np.median(np.maximum(digit / 2, np.abs(one - other)))
     chance = max(math.erf(float(reach) / (difference * math.sqrt(2))), 1e-300)
@@ -148,7 +153,7 @@ def _on_lines(steps: Steps, values: Vector, line_steps: Steps, line_values: Vect
     """Return whether values lie on the lines between others, all but one or a few, where these reach."""
     inside = (steps >= line_steps[0]) & (steps <= line_steps[-1])
     apart = np.abs(values[inside] - np.interp(steps[inside], line_steps, line_values)) > tolerance
-    return int(apart.sum()) <= max(1, (1 - tuning.MIN_AGREEING) * len(apart))
+    return int(apart.sum()) <= max(1, (1 - MIN_AGREEING) * len(apart))
 
 
 def _noise(losses: Vector) -> float:

@@ -5,13 +5,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.power_law_fit import PowerLawFit, fit_power_law
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
+
+# Stages and courses that no law describes: docs/methods/forecasting.md; all on benchmarks/forecast_odd_runs.py
+STAGE_WINDOW = 0.08  # share of the rows on either side of a jump to which lines are fitted
+MIN_JUMP, JUMP_NOISE = 0.04, 8.0  # of ln(loss), and standard errors of its noise: a new stage
+MIN_SUDDEN = 0.5  # share of a jump that three rows on either side show; of a slope less
+MIN_JUMP_LEFT = 0.3  # share of a jump that is left at the end; of a spike less
+MAX_RATE_JUMP = 0.05  # share of the peak; a larger change of the learning rate explains a jump
+MAX_EPOCH_DIFFERENCE = 0.15  # relative, of the distances between the beginnings of epochs
+MIN_RISE, RISE_NOISE, MIN_RISES = 0.1, 8.0, 2  # of ln(loss), its noise, and their number: losses that go up and down
+MIN_SHARE_ABOVE = 0.3  # share of the blocks in which such a loss lies above its first value
+PLATEAU_SHARE, MAX_PLATEAU_CHANGE = 0.3, 0.15  # blocks of a plateau, and its change over the fall after it
+MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.5, 0.3  # that fall in ln(loss), and the share of blocks that it takes
 
 MIN_ROWS, MIN_FEW_ROWS = 24, 12  # of a log that is searched for jumps and plateaus, and for rises
 MIN_WINDOW = 6  # rows on either side of a jump to which lines are fitted, at least
@@ -55,14 +66,14 @@ def new_stage(log: Run, schedule: Schedule) -> Stage | Stairs | None:
     rate. Jumps at even distances are epochs, one that is undone is a spike.
     """
     n = len(log.steps)
-    width = max(MIN_WINDOW, round(tuning.STAGE_WINDOW * n))
+    width = max(MIN_WINDOW, round(STAGE_WINDOW * n))
     if n < max(MIN_ROWS, 3 * width) or log.is_validation:
         return None
     x = schedule.progress(np.maximum(log.steps, 1))
     left = np.log(log.loss / _law(x, log.loss)(x))
     left = np.median(sliding_window_view(np.pad(left, 1, mode="edge"), 3), axis=1)
     jumps = _jumps(left, width)
-    limit = max(tuning.MIN_JUMP, tuning.JUMP_NOISE * row_noise(left) * np.sqrt(8 / width))
+    limit = max(MIN_JUMP, JUMP_NOISE * row_noise(left) * np.sqrt(8 / width))
     places: list[int] = []
     sizes = np.abs(jumps)
     while sizes.max(initial=0.0) > limit:
@@ -71,7 +82,7 @@ def new_stage(log: Run, schedule: Schedule) -> Stage | Stairs | None:
         place = i + width
         # of a steep slope few rows on either side show little
         near = np.median(left[place : place + 3]) - np.median(left[place - 3 : place])
-        if near * jumps[i] >= tuning.MIN_SUDDEN * jumps[i] ** 2 and not _rate_jumps(log, schedule, place, width):
+        if near * jumps[i] >= MIN_SUDDEN * jumps[i] ** 2 and not _rate_jumps(log, schedule, place, width):
             places.append(place)
     falls = sorted(place for place in places if jumps[place - width] < 0)
     if _are_epochs(log, falls):
@@ -83,7 +94,7 @@ def new_stage(log: Run, schedule: Schedule) -> Stage | Stairs | None:
     law = _law(x[last // 4 : last], log.loss[last // 4 : last])
     tail = slice(-max(MIN_WINDOW, (n - last) // 4), None)
     gap = float(np.median(np.log(log.loss[tail] / law(x[tail]))))
-    undone = gap * jump <= tuning.MIN_JUMP_LEFT * jump**2
+    undone = gap * jump <= MIN_JUMP_LEFT * jump**2
     higher = float(np.median(log.loss[tail])) > float(np.median(log.loss[:MIN_WINDOW]))
     return None if undone or higher else Stage(int(log.steps[last]), jump)
 
@@ -113,7 +124,7 @@ def _rate_jumps(log: Run, schedule: Schedule, place: int, width: int) -> bool:
     """Return whether the learning rate jumps near a row, or is still warming up."""
     first, last = log.steps[max(place - width, 0)], log.steps[min(place + width, len(log.steps) - 1)]
     changes = np.abs(np.diff(schedule.rates[first : last + 1 : max(1, (last - first) // (2 * width))]))
-    return bool(first < schedule.warm_up or changes.max(initial=0.0) > tuning.MAX_RATE_JUMP * schedule.peak)
+    return bool(first < schedule.warm_up or changes.max(initial=0.0) > MAX_RATE_JUMP * schedule.peak)
 
 
 def _are_epochs(log: Run, places: list[int]) -> bool:
@@ -125,7 +136,7 @@ def _are_epochs(log: Run, places: list[int]) -> bool:
     # two falls are at even distances by chance too often, unless the first of them ends the first epoch
     before = falls[0] / max(1, round(falls[0] / epoch) if len(falls) > 2 else 1)
     distances = np.array([before, *np.diff(falls)])
-    return bool(np.ptp(distances) <= tuning.MAX_EPOCH_DIFFERENCE * distances.max())
+    return bool(np.ptp(distances) <= MAX_EPOCH_DIFFERENCE * distances.max())
 
 
 def _blocks(log: Run) -> tuple[Vector, Steps, float]:
@@ -142,11 +153,11 @@ def check_plateau(log: Run) -> None:
         return
     blocks, steps, _ = _blocks(log)
     n, begin = len(blocks), len(blocks) // 10
-    for end in range(n - 1, begin + round(tuning.PLATEAU_SHARE * n), -1):
+    for end in range(n - 1, begin + round(PLATEAU_SHARE * n), -1):
         fall = float(blocks[end - 1] - blocks.min())
-        flat = np.ptp(blocks[begin:end]) <= tuning.MAX_PLATEAU_CHANGE * fall
-        reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - tuning.MIN_SUDDEN_FALL))
-        if fall >= tuning.MIN_SUDDEN_FALL and flat and reached <= tuning.MAX_FALL_SHARE * n:
+        flat = np.ptp(blocks[begin:end]) <= MAX_PLATEAU_CHANGE * fall
+        reached = int(np.argmax(blocks[end:] <= blocks[end - 1] - MIN_SUDDEN_FALL))
+        if fall >= MIN_SUDDEN_FALL and flat and reached <= MAX_FALL_SHARE * n:
             raise RefusedError(
                 f"{log.name}: {log.target!r} stood still at about {np.exp(blocks[end - 1]):.4g} until about step "
                 f"{steps[end]:,} and then fell suddenly, to {np.exp(blocks.min()):.4g}: no law describes where it ends"
@@ -159,9 +170,9 @@ def check_course(log: Run, schedule: Schedule, found: Stage | Stairs | None) -> 
     if len(part.loss) < MIN_FEW_ROWS:
         return
     blocks, _, noise = _blocks(part)
-    limit = max(tuning.MIN_RISE, tuning.RISE_NOISE * noise)
+    limit = max(MIN_RISE, RISE_NOISE * noise)
     above = float((blocks > blocks[0] + limit).mean())
-    if above >= tuning.MIN_SHARE_ABOVE:
+    if above >= MIN_SHARE_ABOVE:
         first = f"{np.exp(blocks[0]):.4g}, the median of its first {-(-len(part.loss) // len(blocks))} rows{since}"
         raise RefusedError(
             f"{log.name}: {log.target!r} was above {first}, for {above:.0%} of what was seen: no law describes where "
@@ -169,8 +180,8 @@ def check_course(log: Run, schedule: Schedule, found: Stage | Stairs | None) -> 
         )
     rises = _rises(blocks, limit)
     rates = schedule.rates[: int(log.steps[-1]) + 1]
-    cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > tuning.MAX_RATE_JUMP * schedule.peak
-    if rises >= tuning.MIN_RISES and not cycles:
+    cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > MAX_RATE_JUMP * schedule.peak
+    if rises >= MIN_RISES and not cycles:
         course = f"rose and fell again {rises} times by more than its noise, which no learning rate explains"
         if isinstance(found, Stairs):
             course = f"does not fall evenly: {found}"

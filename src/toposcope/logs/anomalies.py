@@ -5,8 +5,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from toposcope.logs import tuning
 from toposcope.typing import Steps, Vector
+
+# Tuned on 350 published loss curves, whole and cut, and on made-up runs that diverge (tests/logs/test_ends_of_runs.py).
+WINDOW_SHARE, MIN_WINDOW_ROWS = 0.05, 3  # rows of a window, as a share and at least; medians of windows are compared
+MIN_ROWS = 20  # with fewer, noise alone may end above where it began; also those from which on a line has a noise
+MIN_RISE = 1.1  # last over lowest median of a run that diverged; less may be noise
+MIN_FEW_ROWS, FEW_HIGH, FEW_RISE = 5, 3, 3.0  # of a short log: rows, last ones that are high, times the first loss
+MIN_FALL = 0.05  # share of the first loss by which a run has learned
+MIN_RISE_WITHOUT_FALL, AT_PEAK = 1.4, 0.95  # how far one that has not must rise, and that it must be there
+N_BEFORE_ZEROS, MAX_ROUNDED = 5, 5  # losses before zeros, and last places of them from which on 0 is a rounded loss
+MIN_ZEROS = 2  # exact zeros that make an end; a tool may write one where nothing was logged
+MIN_LEVEL_ROWS = 10  # rows of a log that may have exploded, and of its ends that are compared; of a short log half
+SPIKED_SHARE = 0.25  # of the last rows; as many may be low in a run that exploded
+NOISE_WIDTH = 4  # standard deviations that rows scatter by
+MIN_REGULAR_SHARE = 0.8  # share of equal intervals in a log that is regular
+MIN_GAP, MIN_LATE_START = 3, 10  # usual intervals in one that make a gap, and before the first row of a late start
 
 NORMAL_MAD = 1.4826  # standard deviation of normal numbers over the median of absolute deviations
 MAX_PLACES, SINGLE_PRECISION = 7, 1.2e-7  # decimals of a loss, and relative error of a float32
@@ -38,7 +52,7 @@ def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where losses end that are numbers, and not 0."""
     positive = losses[np.isfinite(losses) & (losses > 0)]
     lost = ~np.isfinite(losses)
-    if len(positive) and positive[-tuning.N_BEFORE_ZEROS :].min() > tuning.MAX_ROUNDED * last_place(positive):
+    if len(positive) and positive[-N_BEFORE_ZEROS:].min() > MAX_ROUNDED * last_place(positive):
         lost |= losses == 0
     present = np.flatnonzero(~lost)
     if not len(present):
@@ -46,7 +60,7 @@ def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     before, tail = int(present[-1]), losses[present[-1] + 1 :]
     # NaN between numbers is how some tools write that nothing was logged
     longest = int(np.diff(present, prepend=-1).max()) - 1
-    if len(tail) <= longest or (len(tail) < tuning.MIN_ZEROS and (tail == 0).all()):
+    if len(tail) <= longest or (len(tail) < MIN_ZEROS and (tail == 0).all()):
         return None
     kinds = (("NaN", np.isnan(tail)), ("infinite", np.isinf(tail)), ("0", tail == 0))
     values = " or ".join(word for word, rows in kinds if rows.any())
@@ -66,25 +80,23 @@ def last_place(values: Vector) -> float:
 
 def _explosion(steps: Steps, losses: Vector, name: str) -> Divergence | None:
     """Return where a loss rose for good above its first value by more than it had fallen."""
-    if len(losses) < tuning.MIN_LEVEL_ROWS:
-        high = losses > tuning.FEW_RISE * losses[:2].max(initial=0.0)
-        if len(losses) < tuning.MIN_FEW_ROWS or not high[-tuning.FEW_HIGH :].all():
+    if len(losses) < MIN_LEVEL_ROWS:
+        high = losses > FEW_RISE * losses[:2].max(initial=0.0)
+        if len(losses) < MIN_FEW_ROWS or not high[-FEW_HIGH:].all():
             return None
         start = len(losses) - int(np.argmin(high[::-1])) if not high.all() else 0
         return Divergence(int(steps[start]), f"{name} {_course(steps, losses)}")
-    width = max(min(tuning.MIN_LEVEL_ROWS, len(losses) // 2), round(tuning.WINDOW_SHARE * len(losses)))
-    levels = np.median(sliding_window_view(losses, tuning.MIN_WINDOW_ROWS), axis=1)
+    width = max(min(MIN_LEVEL_ROWS, len(losses) // 2), round(WINDOW_SHARE * len(losses)))
+    levels = np.median(sliding_window_view(losses, MIN_WINDOW_ROWS), axis=1)
     first = max(float(losses[0]), float(levels[0]))
     changes = np.diff(losses)
-    noise = tuning.NOISE_WIDTH * float(np.median(np.abs(changes - np.median(changes)))) / np.sqrt(2) * NORMAL_MAD
+    noise = NOISE_WIDTH * float(np.median(np.abs(changes - np.median(changes)))) / np.sqrt(2) * NORMAL_MAD
     # most of the last rows, of few all of them: spikes do not count
-    last = float(np.quantile(losses[-width:], tuning.SPIKED_SHARE if width >= tuning.MIN_LEVEL_ROWS else 0))
+    last = float(np.quantile(losses[-width:], SPIKED_SHARE if width >= MIN_LEVEL_ROWS else 0))
     fall = first - min(float(levels.min()), first)
-    if last - first <= fall + noise or last <= tuning.MIN_RISE * first:
+    if last - first <= fall + noise or last <= MIN_RISE * first:
         return None
-    if fall < tuning.MIN_FALL * first and (
-        last < tuning.MIN_RISE_WITHOUT_FALL * first or last + noise < tuning.AT_PEAK * levels.max()
-    ):
+    if fall < MIN_FALL * first and (last < MIN_RISE_WITHOUT_FALL * first or last + noise < AT_PEAK * levels.max()):
         return None  # of a run that goes on from another, or learns from its own samples, the loss may begin low
     low = np.flatnonzero(losses[:-width] <= first)
     start = int(low[-1]) + 1 if len(low) else 0
@@ -102,7 +114,7 @@ def _course(steps: Steps, losses: Vector) -> str:
 
 def row_noise(values: Vector) -> float:
     """Return the standard deviation of the noise of rows, by second differences; of 20 or more rows two rows apart."""
-    lag = 2 if len(values) >= tuning.MIN_ROWS else 1
+    lag = 2 if len(values) >= MIN_ROWS else 1
     bends = values[2 * lag :] - 2 * values[lag:-lag] + values[: -2 * lag]
     return float(np.median(np.abs(bends))) * NORMAL_MAD / np.sqrt(6) if len(bends) else 0.0
 
@@ -113,12 +125,12 @@ def gaps(steps: Steps) -> list[str]:
     if len(intervals) < 2:
         return []
     usual = int(np.median(intervals))
-    if (intervals == usual).mean() < tuning.MIN_REGULAR_SHARE:
+    if (intervals == usual).mean() < MIN_REGULAR_SHARE:
         return []
     remarks = []
-    if steps[0] > tuning.MIN_LATE_START * usual:
+    if steps[0] > MIN_LATE_START * usual:
         remarks.append(f"the log begins at step {steps[0]}")
-    missing = np.flatnonzero(intervals >= tuning.MIN_GAP * usual)
+    missing = np.flatnonzero(intervals >= MIN_GAP * usual)
     if len(missing):
         longest = int(missing[np.argmax(intervals[missing])])
         places = "one place" if len(missing) == 1 else f"{len(missing)} places, the longest"

@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import tuning
 from toposcope.logs.anomalies import Divergence, divergence, gaps
 from toposcope.logs.columns import (
     FACTS,
@@ -25,6 +24,10 @@ from toposcope.logs.steps import axis_of, check_steps, counted_on, row_steps, ro
 from toposcope.logs.table import MAX_STEP, ByStep, is_step, last_of_step, log_table, mean_of_step
 from toposcope.logs.target import choose_target, own_rows
 from toposcope.typing import Steps, Vector
+
+MAX_ROUND_OFF = 1e-6  # share of the peak by which a learning rate may be negative and count as 0
+MAX_NEGATIVE, MIN_MISSING = 0.2, 3  # share of losses that may be slips below 0; last rows of one logged no more
+MAX_BARE_COLUMNS = 3  # of a table of steps and losses alone
 
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
 
@@ -178,7 +181,7 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
         n = int((~finite).sum())
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss that is NaN or infinite: ignored")
     negative = finite & (losses < 0)
-    if negative[finite].mean() > tuning.MAX_NEGATIVE or negative[finite][-tuning.MIN_MISSING :].all():
+    if negative[finite].mean() > MAX_NEGATIVE or negative[finite][-MIN_MISSING:].all():
         raise ToposcopeError(
             f"the loss is negative in {plural(int(negative.sum()), 'row', 'rows')} of {len(losses)}, first at step "
             f"{whole_steps[negative][0]:,}: a forecast needs losses above 0"
@@ -229,12 +232,12 @@ def _missing_to_the_end(
     if not np.isfinite(loss.values).any():
         return None
     any_loss = np.any([loss.logged, *(raw.numbers[one.name].logged for one in losses)], axis=0)
-    is_bare = len(raw.table.columns) <= tuning.MAX_BARE_COLUMNS and raw.table[target.name].dtype == pl.String
+    is_bare = len(raw.table.columns) <= MAX_BARE_COLUMNS and raw.table[target.name].dtype == pl.String
     goes_on = raw.numbers[rates].logged if rates else np.full(len(row), is_bare)
     rows = np.flatnonzero((goes_on | any_loss) & is_step(row))
     present = np.flatnonzero(any_loss[rows])
     after = len(rows) - 1 - int(present[-1])
-    if after < tuning.MIN_MISSING or after <= int(np.diff(present, prepend=-1).max()) - 1:
+    if after < MIN_MISSING or after <= int(np.diff(present, prepend=-1).max()) - 1:
         return None
     last = int(np.flatnonzero(np.isfinite(loss.values))[-1])
     return Divergence(
@@ -296,7 +299,7 @@ def _learning_rate(logged: ByStep | None, steps: Steps, remarks: list[str]) -> V
     rates = logged.values
     negative = rates < 0
     if negative.any():
-        usable = rates >= -tuning.MAX_ROUND_OFF * max(float(rates.max()), 0.0)
+        usable = rates >= -MAX_ROUND_OFF * max(float(rates.max()), 0.0)
         rates = np.where(negative & usable, 0.0, rates)
         remedy = "taken as 0" if usable.all() else "taken as 0 where that is round-off, else ignored"
         remarks.append(f"the learning rate is negative in {plural(int(negative.sum()), 'row', 'rows')}: {remedy}")

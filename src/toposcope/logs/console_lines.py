@@ -11,10 +11,16 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from toposcope.logs import tuning
 from toposcope.logs.columns import VALIDATION, identify_columns, words_of
 from toposcope.logs.epoch_steps import SUMMARY
 from toposcope.logs.raw import MULTIPLES
+
+MAX_UNDER = 3  # lines with numbers below a heading that may be its own
+MIN_REPEATS = 3  # lines of a kind that make it a part of the log, where nothing else says so
+MAX_BEFORE_END, MIN_ALIKE = 200, 2  # lines before the last by which it is found to be cut, and how many are like it
+MAX_UNLABELLED = 0.1  # share of lines without the number of a process, where the others have one
+MANY_ALIKE, MAX_SHAPES = 50, 4  # lines of a kind before others are matched as a whole; kinds for which it is worth it
+MANY_TEMPLATES, MAX_TEMPLATES = 1000, 20_000  # kinds of lines that are looked at; a log has a few
 
 PARTS = VALIDATION | {"train", "training"}
 _NUMBER = re.compile(
@@ -158,12 +164,12 @@ def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
             continue
         parts = _NUMBER.split(text)
         if len(parts) == 1:
-            under = tuning.MAX_UNDER if _is_heading(parts[0].strip()) else under
+            under = MAX_UNDER if _is_heading(parts[0].strip()) else under
             continue
         key = tuple(parts[::2])
-        if key not in keys and len(keys) >= tuning.MANY_TEMPLATES:  # words with other digits in each line
+        if key not in keys and len(keys) >= MANY_TEMPLATES:  # words with other digits in each line
             key = tuple(part.translate(_ZEROS) for part in key)
-        if key not in keys and len(keys) >= tuning.MAX_TEMPLATES:
+        if key not in keys and len(keys) >= MAX_TEMPLATES:
             left_out += 1
             continue
         if key not in keys:
@@ -172,11 +178,11 @@ def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
             key = (f"valid; {key[0]}", *key[1:])
             if key not in keys:
                 keys[key] = _template(key, parts[1::2])
-        under = tuning.MAX_UNDER if keys[key].evaluates else (under - 1) * (not keys[key].losses)
+        under = MAX_UNDER if keys[key].evaluates else (under - 1) * (not keys[key].losses)
         if keys[key].fields:
             found.append((key, parts[1::2], rank, i))
             times[key] += 1
-            if times[key] == tuning.MANY_ALIKE and len(shapes) < tuning.MAX_SHAPES and not keys[key].evaluates:
+            if times[key] == MANY_ALIKE and len(shapes) < MAX_SHAPES and not keys[key].evaluates:
                 shapes.append((re.compile(_A_NUMBER.join(map(re.escape, key))), key))
     counts = Counter((key, rank) for key, _, rank, _ in found)
     parsed = []
@@ -190,12 +196,12 @@ def parse_lines(lines: Sequence[str]) -> tuple[list[Line], int]:
 
 def without_cut_end(lines: list[str]) -> tuple[list[str], tuple[str, ...]]:
     """Return lines without a last one that was cut in the middle, as in a log that grows, and a remark."""
-    *before, last = (_NUMBER.split(" ".join(line.split())) for line in lines[-tuning.MAX_BEFORE_END :])
+    *before, last = (_NUMBER.split(" ".join(line.split())) for line in lines[-MAX_BEFORE_END:])
     if len(last) < 2:
         return lines, ()
     texts = tuple(last[:-1:2])
     alike = [parts for parts in before if tuple(parts[: len(last) - 1 : 2]) == texts and len(parts) >= len(last)]
-    if len(alike) < tuning.MIN_ALIKE:
+    if len(alike) < MIN_ALIKE:
         return lines, ()
     longer = all(parts[len(last) - 1].startswith(last[-1]) and parts[len(last) - 1] != last[-1] for parts in alike)
     lengths = {len(parts[len(last) - 2]) for parts in alike}
@@ -224,8 +230,8 @@ def _is_heading(text: str) -> bool:
 def _labels(lines: Sequence[str]) -> list[str] | None:
     """Return the number of a process before each line, empty where there is none; None if few lines have one."""
     labels = [match[1] if (match := LABEL.match(line)) else "" for line in lines]
-    few = len(set(labels)) <= max(1, len(lines) // tuning.MIN_REPEATS)
-    return labels if few and labels.count("") <= tuning.MAX_UNLABELLED * len(labels) else None
+    few = len(set(labels)) <= max(1, len(lines) // MIN_REPEATS)
+    return labels if few and labels.count("") <= MAX_UNLABELLED * len(labels) else None
 
 
 def _template(parts: tuple[str, ...], values: Sequence[str]) -> Template:

@@ -8,12 +8,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from toposcope.logs import tuning
 from toposcope.logs.columns import VALIDATION, identify_columns, target_of, words_of
 from toposcope.logs.console_lines import (
     ALL,
     BATCH,
     EPOCH,
+    MIN_REPEATS,
     STEP,
     Line,
     Template,
@@ -27,6 +27,12 @@ from toposcope.logs.epoch_steps import SUMMARY
 from toposcope.logs.raw import one_line, plural, size_of
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.target import text_of
+
+MIN_MOVES = 0.3  # share of the rows with a loss at which the bar of the training has moved; several may be of one step
+BARS_PER_ROW = 1.5  # progress bars for each row with a loss, from which on a bar is drawn anew below the row
+MIN_UNREAD, MAX_UNREAD_SHARE = 5, 0.1  # lines with the word loss that are not read, from which on that is said
+MIN_DOUBLED = 0.4  # share of lines that say what the one before said, where a tool prints every line twice
+MIN_STALE = 0.5  # share of the rows of a validation loss that only repeat the one before, where it is shown again
 
 ROUNDED = "steps are rounded, and rows before them do not show how far these are apart"
 _DIGITS = re.compile(r"\d+")
@@ -63,7 +69,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
     parsed, n_left_out = parse_lines(lines)
     if not any(line.template.losses for line in parsed):  # of several losses, none is the loss by its name
         parsed = [line._replace(template=_with_any_loss(line.template)) for line in parsed]
-    usual = (_usual(parsed, tuning.MIN_REPEATS) or _usual(parsed, 1)) | {
+    usual = (_usual(parsed, MIN_REPEATS) or _usual(parsed, 1)) | {
         name for line in parsed for name in line.template.losses if _is_plain_validation(name)
     }
     has_program = any(map(_PROGRAM.match, lines))
@@ -163,7 +169,7 @@ def _left_out(lines: Sequence[str], parsed: Sequence[Line], usual: set[str], n_l
     n_lines = sum("loss" in line.lower() for line in lines)
     unread = n_lines - sum(not line.template.losses.isdisjoint(usual) for line in parsed)
     remarks = [f"{plural(n_left_out, 'line is', 'lines are')} of too many kinds: not looked at"] if n_left_out else []
-    if unread > max(tuning.MIN_UNREAD, tuning.MAX_UNREAD_SHARE * n_lines):
+    if unread > max(MIN_UNREAD, MAX_UNREAD_SHARE * n_lines):
         remarks.append(f"{unread:,} of {n_lines:,} lines with the word loss state none of this log: ignored")
     return remarks
 
@@ -176,14 +182,14 @@ def _usual(parsed: Sequence[Line], n: int) -> set[str]:
 
 def _without_prose(parsed: list[Line], *, has_program: bool) -> list[Line]:
     """Return lines without those that state a loss once or twice, unlike the log: of a program, a sample, a summary."""
-    repeated = [line for line in parsed if line.template.losses and line.n_alike >= tuning.MIN_REPEATS]
+    repeated = [line for line in parsed if line.template.losses and line.n_alike >= MIN_REPEATS]
     begins, names = {line.template.begin for line in repeated}, {n for line in repeated for n in line.template.losses}
     if not begins:
         return parsed
 
     def is_of_log(line: Line) -> bool:
         template = line.template
-        if not template.losses or line.n_alike >= tuning.MIN_REPEATS:
+        if not template.losses or line.n_alike >= MIN_REPEATS:
             return True
         if has_program and template.is_code:
             return False
@@ -232,7 +238,7 @@ def _with_unnamed_steps(parsed: list[Line], usual: set[str], remarks: list[str])
         for place in sorted(set(range(end)) - named, key=lambda place: place != likely):
             column = [int(n) if (n := line.numbers[place]).isdigit() else -1 for line in kinds[template]]
             ascends = all(a < b for a, b in pairwise(column)) and column[-1] < MIN_TIME
-            if len(column) >= tuning.MIN_REPEATS and column[0] >= 0 and ascends:
+            if len(column) >= MIN_REPEATS and column[0] >= 0 and ascends:
                 steps[template] = place
                 break
         if not steps:
@@ -258,7 +264,7 @@ def _rows(
     stated = any(
         line.template.has_step and not (line.template.is_bar or line.template.is_of_epoch)
         for line in parsed
-        if line.n_alike >= tuning.MIN_REPEATS
+        if line.n_alike >= MIN_REPEATS
     )
     if not bars and _step_comes_last(parsed, usual):
         parsed = _with_steps_first(parsed, usual)
@@ -267,7 +273,7 @@ def _rows(
     early: list[Row] = []
     before: Row = {}  # the times of the last row
     ahead = False
-    doubled = sum(a.said == b.said for a, b in pairwise(parsed)) > tuning.MIN_DOUBLED * len(parsed)
+    doubled = sum(a.said == b.said for a, b in pairwise(parsed)) > MIN_DOUBLED * len(parsed)
     for i, (template, said, n_alike, rank, *_) in enumerate(parsed):
         if template.is_of_epoch:
             if said[BATCH] != said[BATCH + ALL]:
@@ -277,16 +283,14 @@ def _rows(
             continue  # of the training, or of a download
         times = {name: said[name] for name in template.times if name in said}
         of_log = _is_row(parsed[i], usual) or (template.is_of_epoch and bool(template.losses))
-        if not of_log and ((i < first and n_alike < tuning.MIN_REPEATS) or template.losses):
+        if not of_log and ((i < first and n_alike < MIN_REPEATS) or template.losses):
             if not template.is_code:
-                position = _later(
-                    position, times if n_alike >= tuning.MIN_REPEATS and not template.losses else _epochs(times)
-                )
+                position = _later(position, times if n_alike >= MIN_REPEATS and not template.losses else _epochs(times))
             continue
         said = {name: value for name, value in said.items() if _is_kept(name, usual, of_log=of_log)}
         has_step = template.has_step and not template.is_of_epoch
-        if not of_log and (len(times) == len(said) or not (has_step or (position and n_alike >= tuning.MIN_REPEATS))):
-            position = _later(position, times if n_alike >= tuning.MIN_REPEATS else _epochs(times))
+        if not of_log and (len(times) == len(said) or not (has_step or (position and n_alike >= MIN_REPEATS))):
+            position = _later(position, times if n_alike >= MIN_REPEATS else _epochs(times))
             continue
         if rank is not None:
             said["rank"] = rank
@@ -326,12 +330,12 @@ def _later(position: Row, times: Row) -> Row:
 
 
 def _states_only_the_step(line: Line) -> bool:
-    return line.template.has_step and not line.template.losses and line.n_alike >= tuning.MIN_REPEATS
+    return line.template.has_step and not line.template.losses and line.n_alike >= MIN_REPEATS
 
 
 def _step_comes_last(parsed: Sequence[Line], usual: set[str]) -> bool:
     """Return whether the losses of a step stand above the line that says the step, as in boxes sorted by name."""
-    losses = [i for i, line in enumerate(parsed) if line.n_alike >= tuning.MIN_REPEATS and line.template.losses & usual]
+    losses = [i for i, line in enumerate(parsed) if line.n_alike >= MIN_REPEATS and line.template.losses & usual]
     steps = [i for i, line in enumerate(parsed) if _states_only_the_step(line)]
     if not losses or not steps or any(parsed[i].template.has_step for i in losses):
         return False
@@ -375,10 +379,10 @@ def _steps_by_bars(parsed: Sequence[Line], usual: set[str]) -> tuple[list[str], 
         if template.is_bar and rank == ranks[0] and said[BATCH].isdigit() and BATCH + ALL in said:
             by_length.setdefault(said[BATCH + ALL], []).append((i, int(said[BATCH])))
     for length, bars in sorted(by_length.items(), key=lambda item: -len({n for _, n in item[1]})):
-        if len({step for _, step in bars}) <= tuning.MIN_MOVES * len(with_loss):
+        if len({step for _, step in bars}) <= MIN_MOVES * len(with_loss):
             break  # nor do those move enough that follow
-        below = len(bars) > tuning.BARS_PER_ROW * len(with_loss)
-        if len(set(_shown_by(bars, with_loss, below=below))) > tuning.MIN_MOVES * len(with_loss):
+        below = len(bars) > BARS_PER_ROW * len(with_loss)
+        if len(set(_shown_by(bars, with_loss, below=below))) > MIN_MOVES * len(with_loss):
             return [str(step) for step in _shown_by(bars, range(len(parsed)), below=below)], length
     return [], ""
 
@@ -399,7 +403,7 @@ def _without_stale(rows: list[Row], remarks: list[str]) -> None:
         for rank in {row.get("rank") for row in shown}:
             own = [row for row in shown if row.get("rank") == rank]
             stale += [b for a, b in pairwise(own) if a.get(STEP) != b.get(STEP) and _repeats(a[name], b[name])]
-        if len(stale) > tuning.MIN_STALE * len(shown):
+        if len(stale) > MIN_STALE * len(shown):
             for row in stale:
                 del row[name]
             remarks.append(f"{name!r} is shown again in {plural(len(stale), 'row', 'rows')} until the next: ignored")

@@ -8,9 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from toposcope.logs import tuning
 from toposcope.logs.columns import identify_columns, identify_facts
-from toposcope.logs.console_lines import ALL, BATCH, EPOCH, STEP, is_some_loss, kind_of
+from toposcope.logs.console_lines import ALL, BATCH, EPOCH, MIN_REPEATS, STEP, is_some_loss, kind_of
 from toposcope.logs.raw import one_line, size_of
 
 OF_EPOCHS = " epochs of its steps"  # ends the evidence of a plan that is their product
@@ -99,7 +98,7 @@ def _place_by_epochs(
     first = next((row.get("rank") for row in rows), None)  # of several processes, each states all epochs
     own = [row for row in rows if row.get("rank") == first and any(map(is_some_loss, row))]
     sizes = list(Counter(row[epoch] for row in own).values())
-    if max(sizes) < tuning.MIN_REPEATS:
+    if max(sizes) < MIN_REPEATS:
         remarks.append("no line states a step: epochs are the steps, and --steps counts epochs too")
         for row in rows:
             row[STEP] = row.pop(epoch)
@@ -188,7 +187,7 @@ def _pairs(rows: list[Row], name: str, likelier: list[str]) -> list[tuple[int, i
 
 def _translated(number: int, pairs: list[tuple[int, int]]) -> int:
     """Return the step that a number of another name stands for: iteration 40 is step 10 where batches are gathered."""
-    if len(pairs) < tuning.MIN_REPEATS:
+    if len(pairs) < MIN_REPEATS:
         return number
     place = bisect_right(pairs, (number, 2**62)) - 1
     return pairs[max(place, 0)][1]

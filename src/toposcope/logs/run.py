@@ -8,12 +8,14 @@ from typing import Self
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import tuning
-from toposcope.logs.anomalies import Divergence
+from toposcope.logs.anomalies import MIN_ROWS, Divergence
 from toposcope.logs.columns import target_of
 from toposcope.logs.table import ByStep, LogTable
 from toposcope.logs.watched import COMPLETE, Watched
 from toposcope.typing import Steps, Vector
+
+# 79 published runs of fewer than 60 rows: docs/logs.md
+MIN_MEAN_ROWS, LINE_ROWS = 3, 5  # rows with a mean of their own; with fewer, those of a line through the last ones
 
 AXES = ("step", "epoch", "row", "sample", "token")
 UNITS = ("nats", "bits", "bits per byte", "nats per byte", "bits per character")
@@ -253,7 +255,7 @@ def final_training_loss(steps: Steps, losses: Vector) -> tuple[float, float]:
         The standard error is NaN where the loss is of one row.
     """
     last = final_losses(losses)
-    if len(last) < tuning.MIN_MEAN_ROWS and len(losses) >= tuning.MIN_ROWS:
-        return _end_of_line(steps[-tuning.LINE_ROWS :], losses[-tuning.LINE_ROWS :], len(last))
+    if len(last) < MIN_MEAN_ROWS and len(losses) >= MIN_ROWS:
+        return _end_of_line(steps[-LINE_ROWS:], losses[-LINE_ROWS:], len(last))
     error = float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan
     return float(last.mean()), error

@@ -7,10 +7,14 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.logs import tuning
 from toposcope.logs.columns import VALIDATION, Columns, identify_columns
 from toposcope.logs.raw import Numbers, one_line
-from toposcope.logs.steps import appended_runs
+from toposcope.logs.steps import MIN_RESTART_ROWS, appended_runs
+
+MAX_PARTS, MAX_LABELS, MAX_CANDIDATES = 20, 3, 8  # words for parts of a run; columns that separate runs, and are tried
+MAX_REPEATED_SHARE = 0.1  # of the rows that repeat a step: so many resumed runs may leave
+MAX_LATE_SHARE = 0.2  # of the shortest run: how much later than the first another run may begin
+MIN_BLANK_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.1  # rows without a label that are a run: as many, repeating as others do
 
 TRAINING = frozenset({"train", "training"})
 ALIASES = {
@@ -80,7 +84,7 @@ def with_parts(table: pl.DataFrame, loss: str | None, key: str | None) -> tuple[
 
 def _parts(column: pl.Series) -> dict[str, str]:
     """Return the part that each text of a column is; nothing unless all are parts, one of them of validation."""
-    if column.dtype not in _TEXTS or not 0 < column.n_unique() <= tuning.MAX_PARTS:
+    if column.dtype not in _TEXTS or not 0 < column.n_unique() <= MAX_PARTS:
         return {}
     texts = column.cast(pl.String).drop_nulls().unique().sort().to_list()
     if part_of(column.name.lower().removeprefix("is_")) and {text.lower() for text in texts} <= {"true", "false"}:
@@ -138,12 +142,12 @@ def name_runs(
             if not _changes_in_runs(rows, name) and _begin_together(rows, [name]) and n_repeated([name]) < before:
                 candidates.append(name)
     labels: list[str] = []
-    candidates = candidates[: tuning.MAX_CANDIDATES]
-    for some in (some for n in range(1, tuning.MAX_LABELS + 1) for some in combinations(candidates, n)):
+    candidates = candidates[:MAX_CANDIDATES]
+    for some in (some for n in range(1, MAX_LABELS + 1) for some in combinations(candidates, n)):
         if not before:
             break
         repeated = n_repeated(list(some))
-        if repeated <= tuning.MAX_REPEATED_SHARE * before and _begin_together(rows, list(some)):
+        if repeated <= MAX_REPEATED_SHARE * before and _begin_together(rows, list(some)):
             labels, before = list(some), repeated
     return RunNames(_names(table.select(labels)), labels) if labels else None
 
@@ -169,7 +173,7 @@ def _are_blanks_a_run(rows: pl.DataFrame, name: str, row_key: list[str]) -> bool
     n, unique = blank["n"][0], blank["unique"][0]
     usual = float(np.median(others["n"].to_numpy()))
     share = float(np.median((others["unique"] / others["n"]).to_numpy()))
-    return bool(n >= tuning.MIN_BLANK_SHARE * usual and abs(unique / n - share) <= tuning.MAX_SHARE_DIFFERENCE)
+    return bool(n >= MIN_BLANK_SHARE * usual and abs(unique / n - share) <= MAX_SHARE_DIFFERENCE)
 
 
 def _candidates(table: pl.DataFrame, columns: Columns, key: str | None) -> list[str]:
@@ -197,7 +201,7 @@ def _changes_in_runs(rows: pl.DataFrame, name: str) -> bool:
     part = (pl.col(_STEP).diff() <= 0).fill_null(value=False).cum_sum()
     parts = rows.group_by(part).agg(n=pl.len(), changes=pl.col(name).drop_nulls().n_unique() > 1)
     # rows in no order, and those of runs that take turns, go on for two or three
-    changing = parts.filter(pl.col("changes") & (pl.col("n") >= tuning.MIN_RESTART_ROWS))
+    changing = parts.filter(pl.col("changes") & (pl.col("n") >= MIN_RESTART_ROWS))
     return bool(changing["n"].sum() > len(rows) / 2)
 
 
@@ -212,7 +216,7 @@ def _begin_together(rows: pl.DataFrame, labels: list[str]) -> bool:
         return False
     first, span = groups["first"].to_numpy(), (groups["last"] - groups["first"]).to_numpy()
     gap = float(np.median(span / np.maximum(groups["n"].to_numpy() - 1, 1)))
-    return bool(np.ptp(first) <= max(2 * gap, tuning.MAX_LATE_SHARE * span.min()))
+    return bool(np.ptp(first) <= max(2 * gap, MAX_LATE_SHARE * span.min()))
 
 
 def _names(values: pl.DataFrame) -> pl.Series:

@@ -9,13 +9,15 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import tuning
 from toposcope.logs.columns import COLUMN_NAMES, words_of
 from toposcope.logs.raw import Numbers, RawLog, join_names, plural
 from toposcope.logs.run_labels import name_blocks, name_runs, one_row_per_epoch, with_parts
-from toposcope.logs.steps import appended_runs, begins_with_every_epoch
+from toposcope.logs.steps import MIN_STEP_SHARE, appended_runs, begins_with_every_epoch
 from toposcope.typing import Vector
 from toposcope.untrusted import MAX_RUNS
+
+MIN_RUNS = 3  # rows by whose names, all different, a table of runs is recognised without a column of their states
+MAX_DESCENDING_SHARE = 0.2  # of the rows of a log, also of several runs: where steps go back more often, rows are runs
 
 STATE_COLUMNS = frozenset({"state", "status", "run_state", "run_status"})
 STATES = frozenset(
@@ -54,7 +56,7 @@ def _refuse_finished_runs(raw: RawLog) -> None:
     ends = _are_ends(raw)
     if not (
         (has_states and (names_differ or ends))
-        or ((names_differ or _are_settings(table)) and ends and len(table) >= tuning.MIN_RUNS)
+        or ((names_differ or _are_settings(table)) and ends and len(table) >= MIN_RUNS)
     ):
         return
     needed = {
@@ -94,7 +96,7 @@ def _are_ends(raw: RawLog) -> bool:
         plan = named.get("last_step")
         is_constant = bool((steps == steps[0]).all()) and steps[0] > 1
         is_last = plan is not None and bool((steps == raw.numbers[plan[0]].values).all())
-        if is_constant or is_last or (np.diff(steps) < 0).mean() > tuning.MAX_DESCENDING_SHARE:
+        if is_constant or is_last or (np.diff(steps) < 0).mean() > MAX_DESCENDING_SHARE:
             return True
     return not named.get("step") and not named.get("epoch")
 
@@ -214,7 +216,7 @@ def _curve(raw: RawLog, columns: Mapping[str, str], key: str | None) -> _Curve |
     )
     for name in named.get("step", []):
         row = raw.numbers[name]
-        if row.logged[loss.logged].mean() >= tuning.MIN_STEP_SHARE:
+        if row.logged[loss.logged].mean() >= MIN_STEP_SHARE:
             return _Curve(row.values, epoch, loss, most, rate, False)
     return _Curve(epoch, None, loss, most, rate, True)
 

@@ -7,11 +7,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import tuning
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.raw import Numbers, RawLog, one_line, plural
 from toposcope.logs.table import is_step
 from toposcope.typing import Steps, Vector
+
+MIN_STEP_SHARE, MIN_WHOLE_SHARE = 0.9, 0.5  # share of the rows with a loss that have a step, and of these a whole one
+MAX_TIME_SPAN = 0.25  # share of its first number by which a column of times goes on
+MAX_RESTARTS_SHARE = 0.1  # of the rows: where steps go back more often, rows are out of order
+N_RESTART_ROWS, MIN_RESTART_ROWS = 5, 3  # rows around a restart whose losses are compared, at most and at least
+MIN_RESTART_FALL = 3.0  # median changes from row to row by which a loss falls, where another run may begin
+RANK_SHARE, MIN_RANK_STEPS = 0.9, 5  # share of steps with equally many rows, of several processes; steps to judge by
 
 MIN_TIME = 1e9  # first number of a column of times, in seconds since 1970 or parts of them
 
@@ -32,14 +38,14 @@ def check_steps(column: pl.Series, row: Vector, logged: NDArray[np.bool_]) -> No
     fix = "name the column of steps with --column step=NAME"
     steps = row[logged]
     whole = is_step(steps)
-    if len(steps) and whole.mean() < tuning.MIN_WHOLE_SHARE:
+    if len(steps) and whole.mean() < MIN_WHOLE_SHARE:
         at = int(np.flatnonzero(logged)[np.argmin(whole)])
         raise ToposcopeError(
             f"column {one_line(column.name)!r} has no whole step in {plural(int((~whole).sum()), 'row', 'rows')} of "
             f"{len(steps)}, such as {one_line(column[at])!r}; {fix}"
         )
     steps = steps[whole]
-    if len(steps) and steps.min() >= MIN_TIME and np.ptp(steps) <= tuning.MAX_TIME_SPAN * steps.min():
+    if len(steps) and steps.min() >= MIN_TIME and np.ptp(steps) <= MAX_TIME_SPAN * steps.min():
         raise ToposcopeError(
             f"column {one_line(column.name)!r} goes from {steps.min():.0f} to {steps.max():.0f}: these are times, not "
             f"steps of the optimiser; {fix}"
@@ -55,7 +61,7 @@ def counted_on(row: Vector, epoch: Vector | None, loss: Numbers, remarks: list[s
         return _with_offsets(row, parts, gap, remarks)
     steps = row[np.concatenate(parts)]
     last = row[parts[-1]]
-    if last.max() < steps.max() and len(parts) - 1 <= tuning.MAX_RESTARTS_SHARE * len(steps):
+    if last.max() < steps.max() and len(parts) - 1 <= MAX_RESTARTS_SHARE * len(steps):
         remarks.append(
             f"the log goes back to step {last[0]:.0f} and ends at step {last.max():.0f}: rows after that are of an "
             "earlier part; if it was given up, delete it"
@@ -84,9 +90,9 @@ def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[S
         return False
     if epoch is not None and np.isfinite([epoch[p[0]] for p in parts]).all():
         return bool((np.diff([epoch[p[0]] for p in parts]) > 0).all())
-    if min(map(len, parts[:-1])) < tuning.MIN_RESTART_ROWS:
+    if min(map(len, parts[:-1])) < MIN_RESTART_ROWS:
         return False
-    n = tuning.N_RESTART_ROWS
+    n = N_RESTART_ROWS
     begin = float(np.median(losses[parts[0][:n]]))
     levels = [(np.median(losses[a[-n:]]), np.median(losses[b[:n]])) for a, b in pairwise(parts)]
     return all(abs(after - before) < abs(after - begin) for before, after in levels)
@@ -102,7 +108,7 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers, rate: Vector
     rates = np.empty(0) if rate is None else rate[usable]
     changes = np.diff(steps)
     back = np.flatnonzero(changes < 0) + 1
-    if not len(back) or len(back) > tuning.MAX_RESTARTS_SHARE * len(steps):
+    if not len(back) or len(back) > MAX_RESTARTS_SHARE * len(steps):
         return {}
     gap = float(np.median(changes[changes > 0])) if (changes > 0).any() else 1.0
     begin = steps.min()
@@ -134,13 +140,13 @@ def appended_runs(row: Vector, epoch: Vector | None, loss: Numbers, rate: Vector
 
 def _rate_begins_again(before: Vector, after: Vector) -> bool:
     """Return whether a learning rate jumps back towards its first value, or warms up from a low value once more."""
-    n = min(tuning.N_RESTART_ROWS, len(before), len(after))
+    n = min(N_RESTART_ROWS, len(before), len(after))
     if n < 2:
         return False
     first, last, again = before[0], before[-1], after[0]
     jump = abs(again - last)
     # of a log with many parts, few come further
-    if jump > abs(again - first) and jump > tuning.MIN_RESTART_FALL * np.nanmedian(np.abs(np.diff(before))):
+    if jump > abs(again - first) and jump > MIN_RESTART_FALL * np.nanmedian(np.abs(np.diff(before))):
         return True
     return bool(before[n - 1] > first and after[n - 1] > again and again < np.nanmax(before) / 2)
 
@@ -155,13 +161,13 @@ def _are_copies(steps: Vector, losses: Vector, other_steps: Vector, other_losses
 
 def _loss_begins_again(before: Vector, after: Vector, *, is_sure: bool) -> bool:
     """Return whether a loss is nearer to its beginning than to where it was, and these differ by more than noise."""
-    n = min(tuning.N_RESTART_ROWS, len(before) // tuning.MIN_RESTART_ROWS, len(after))
+    n = min(N_RESTART_ROWS, len(before) // MIN_RESTART_ROWS, len(after))
     if not n:
         return False
     first, last, again = (float(np.median(part)) for part in (before[:n], before[-n:], after[:n]))
     if is_sure or abs(again - first) >= abs(again - last):
         return abs(again - first) < abs(again - last)
-    return first - last > tuning.MIN_RESTART_FALL * float(np.median(np.abs(np.diff(before))))
+    return first - last > MIN_RESTART_FALL * float(np.median(np.abs(np.diff(before))))
 
 
 def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str]) -> Vector:
@@ -176,10 +182,10 @@ def _with_offsets(row: Vector, parts: list[Steps], gap: float, remarks: list[str
 
 def rows_a_step(steps: Steps) -> int:
     """Return how many rows one after the other each step has; 1 unless nearly all have the same number."""
-    if (np.diff(steps) > 0).all() or (n_steps := len(np.unique(steps))) < tuning.MIN_RANK_STEPS:
+    if (np.diff(steps) > 0).all() or (n_steps := len(np.unique(steps))) < MIN_RANK_STEPS:
         return 1
     starts = np.flatnonzero(np.concatenate([[True], np.diff(steps) != 0]))
     lengths = np.diff(np.append(starts, len(steps)))
     usual = int(np.median(lengths))
     same = float((lengths == usual).mean())
-    return usual if same >= tuning.RANK_SHARE and len(lengths) == n_steps else 1
+    return usual if same >= RANK_SHARE and len(lengths) == n_steps else 1

@@ -11,12 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import tuning
 from toposcope.logs.columns import AUXILIARY_WORDS, LOSSES, NAME_PREFIXES, VALIDATION, Columns, Target, words_of
 from toposcope.logs.raw import Numbers, RawLog, join_names, one_line, plural
-from toposcope.logs.steps import row_steps
+from toposcope.logs.steps import MIN_STEP_SHARE, MIN_WHOLE_SHARE, row_steps
 from toposcope.logs.table import is_step
 from toposcope.wording import examples
+
+MIN_VALIDATIONS, MAX_ROWS_EACH = 20, 10
+"""Validations in the steps of the plan that make a curve, where each comes with this many training losses at most."""
+MANY_VALIDATIONS = 100  # that do next to any number of them: early in a run, two rows do not displace 150
+AS_OFTEN = 1.2  # steps between validations, over those between training losses, where both are logged as often
+MAX_SINCE = 5  # steps since the last validation, over those between two, in a run that is still validated
+AS_DENSE = 0.9  # share of the rows of the loss that is logged most often, by which another is logged as often
 
 TEST_WORDS = frozenset({"test", "heldout"})
 """Words of a held-out part that a run is judged by once, after the part for choosing among checkpoints."""
@@ -143,7 +149,7 @@ def own_rows(raw: RawLog, loss: Target, losses: list[Target]) -> Numbers:
 def _densest(candidates: list[Candidate]) -> list[Candidate]:
     """Return the losses that are logged most often: not a summary at the end, nor means of epochs next to steps."""
     most = max((int(c.numbers.logged.sum()) for c in candidates), default=0)
-    return [c for c in candidates if c.numbers.logged.sum() >= tuning.AS_DENSE * most]
+    return [c for c in candidates if c.numbers.logged.sum() >= AS_DENSE * most]
 
 
 def _favoured(validations: list[Candidate]) -> tuple[Candidate, list[str]]:
@@ -179,12 +185,12 @@ def _why_validation(raw: RawLog, names: list[str], training: Candidate, validati
     if not len(trained) or not len(validated):
         return "" if len(trained) else "the validation loss: no training loss has a step"
     between = float(np.median(np.diff(validated))) if len(validated) > 1 else float(validated[0]) or np.inf
-    if trained[-1] - validated[-1] > tuning.MAX_SINCE * between:
+    if trained[-1] - validated[-1] > MAX_SINCE * between:
         return ""  # the run is validated no more
     usual = float(np.median(np.diff(trained))) if len(trained) > 1 else np.inf
-    if validated[0] <= trained[:2][-1] and between <= tuning.AS_OFTEN * usual:
+    if validated[0] <= trained[:2][-1] and between <= AS_OFTEN * usual:
         return "the validation loss: it is logged as often as the training loss"
-    n = tuning.MIN_VALIDATIONS if between <= tuning.MAX_ROWS_EACH * usual else tuning.MANY_VALIDATIONS
+    n = MIN_VALIDATIONS if between <= MAX_ROWS_EACH * usual else MANY_VALIDATIONS
     if max(between, validated[0] - trained[0]) <= planned / n:
         return f"the validation loss: it is logged at least {n} times in the planned steps"
     return ""
@@ -194,8 +200,8 @@ def _step_column(raw: RawLog, names: list[str], loss: Numbers) -> str | None:
     """Return the first column of whole steps that nearly all rows with a loss have, else the one that most have."""
     columns = {name: raw.numbers[name] for name in names}
     shares = {name: float(column.logged[loss.logged].mean()) for name, column in columns.items()}
-    complete = [name for name, share in shares.items() if share >= tuning.MIN_STEP_SHARE]
-    whole = (n for n in complete if is_step(columns[n].values[loss.logged]).mean() >= tuning.MIN_WHOLE_SHARE)
+    complete = [name for name, share in shares.items() if share >= MIN_STEP_SHARE]
+    whole = (n for n in complete if is_step(columns[n].values[loss.logged]).mean() >= MIN_WHOLE_SHARE)
     if complete:
         return next(whole, complete[0])
     best = max(shares, key=lambda name: shares[name], default=None)

@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.logs import tuning
 from toposcope.logs.raw import plural
+
+MIN_ZERO_SHARE = 0.4  # of every other byte: where more are zero, two bytes make a character
+MAX_CONTROL_SHARE = 0.01  # of control characters in a text, besides zero bytes and those of terminals
 
 MAX_CHARACTER_BYTES = 4  # of one character: in a growing file the last may be cut in two
 ZERO_BYTES = "zero bytes"  # in the remark on a file that was cut by a crash
@@ -73,11 +75,9 @@ def _encoding(content: bytes) -> str:
         return "utf-16"
     for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):
         high, low = content[first:HEAD:2], content[1 - first : HEAD : 2]
-        if high and high.count(0) >= tuning.MIN_ZERO_SHARE * len(high) and not low.count(0):
+        if high and high.count(0) >= MIN_ZERO_SHARE * len(high) and not low.count(0):
             return encoding
-    if b"\0" in content and len(_CONTROL.findall(content)) > tuning.MAX_CONTROL_SHARE * len(
-        content.replace(b"\0", b"")
-    ):
+    if b"\0" in content and len(_CONTROL.findall(content)) > MAX_CONTROL_SHARE * len(content.replace(b"\0", b"")):
         raise ToposcopeError(f"not text (it holds {ZERO_BYTES})")
     return UTF_8
 

@@ -12,9 +12,22 @@ from statistics import median
 
 from toposcope.errors import ToposcopeError
 from toposcope.logs.columns import identify_columns
-from toposcope.monitor import tuning
 from toposcope.probes import Probe
 from toposcope.probes.probe import Shape
+
+# The budget: chosen on ``benchmarks/monitor.py`` and on simulated runs; ``docs/methods/monitor.md``.
+MAX_REGULAR = 500  # measurements after which the interval doubles, and again each time the run has doubled in length
+STEPS_PER_DECADE = 20  # log-spaced steps per decade
+SAFETY_FACTOR = 2.0  # a measurement starts if this many times its expected cost is affordable, since times vary
+FIRST_SAFETY_FACTOR = 5.0  # the same for the first measurement of a layer, whose expected cost is an estimate
+MAX_STEP_FACTOR = 20  # a step longer than this many median steps counts as one: it contains an evaluation or the like
+N_MEDIAN_STEPS = 64  # the median step time is taken of this many steps, and updated as often
+MIN_COST_RATIO = 0.7  # an expected cost falls to no less than this share of itself from one measurement to the next
+MAX_WAIT = 10  # due steps that a probe waits to afford all layers; beyond that, it measures a few at a time, in turn
+LOG_SHARE = 0.25  # share of the budget that log rows may take
+FIRST_ROW_SECONDS = 50e-6  # expected cost of a row before any was written
+SMOOTHING = 0.2  # weight of the last write in the moving average of the cost of a row
+FORECAST_SHARE = 0.6  # share of the budget that is set aside for forecasts, as far as the next one needs it
 
 Due = Callable[[int], bool]  # takes the step; returns whether to measure
 
@@ -32,15 +45,15 @@ def schedule(every: int | str | Due) -> Due:
 
 def interval_at(every: int, step: int) -> int:
     """Return the number of steps between measurements around a step."""
-    doublings = max(0, math.ceil(math.log2(max(step, 1) / (every * tuning.MAX_REGULAR))))
+    doublings = max(0, math.ceil(math.log2(max(step, 1) / (every * MAX_REGULAR))))
     return int(every * 2**doublings)
 
 
 def _is_log_spaced(step: int) -> bool:
     if step < 1:
         return step == 0
-    exponent = round(tuning.STEPS_PER_DECADE * math.log10(step))
-    return step == round(10 ** (exponent / tuning.STEPS_PER_DECADE))
+    exponent = round(STEPS_PER_DECADE * math.log10(step))
+    return step == round(10 ** (exponent / STEPS_PER_DECADE))
 
 
 Clock = Callable[[], float]  # returns the time in seconds
@@ -161,11 +174,11 @@ class Budget:
         self._recent.append(seconds)
         self._n_steps += 1
         # Of the first steps the median is taken ever again, since the very first may be of another length.
-        if self._n_steps % tuning.N_MEDIAN_STEPS == 0:
+        if self._n_steps % N_MEDIAN_STEPS == 0:
             self.step_seconds, self._recent = median(self._recent), []
-        elif self._n_steps < tuning.N_MEDIAN_STEPS and self._n_steps & (self._n_steps - 1) == 0:
+        elif self._n_steps < N_MEDIAN_STEPS and self._n_steps & (self._n_steps - 1) == 0:
             self.step_seconds = median(self._recent)
-        if seconds > tuning.MAX_STEP_FACTOR * self.step_seconds:
+        if seconds > MAX_STEP_FACTOR * self.step_seconds:
             seconds = self.step_seconds
         self.trained += seconds
         self._last = now
@@ -188,7 +201,7 @@ class Budget:
     @property
     def forecast_income(self) -> float:
         """Seconds for forecasts per second of training."""
-        return tuning.FORECAST_SHARE * self.share
+        return FORECAST_SHARE * self.share
 
     @property
     def reserve(self) -> float:
@@ -218,7 +231,7 @@ class Budget:
     def needed(self, name: str, layers: Iterable[str]) -> float:
         """Return the credit that a probe needs to start measuring layers: the expected cost times a safety factor."""
         return sum(
-            (tuning.SAFETY_FACTOR if (name, layer) in self._known else tuning.FIRST_SAFETY_FACTOR)
+            (SAFETY_FACTOR if (name, layer) in self._known else FIRST_SAFETY_FACTOR)
             * self._expected.get((name, layer), 0.0)
             for layer in layers
         )
@@ -235,7 +248,7 @@ class Budget:
     def charge(self, name: str, layer: str, seconds: float) -> None:
         """Charge a probe for measuring a layer, and update the expected cost."""
         before = self._expected.get((name, layer), 0.0) if (name, layer) in self._known else 0.0
-        self._expected[name, layer] = max(seconds, tuning.MIN_COST_RATIO * before)
+        self._expected[name, layer] = max(seconds, MIN_COST_RATIO * before)
         self._known.add((name, layer))
         with self._lock:
             self._accounts[name] -= seconds
@@ -335,7 +348,7 @@ class Planner:
         """Return as many layers as are affordable, in turn; none if the probe should wait until it can afford all."""
         budget, name = self._budget, probe.name()
         income = budget.share * interval / len(self._probes)
-        if budget.needed(name, layers) <= tuning.MAX_WAIT * income:
+        if budget.needed(name, layers) <= MAX_WAIT * income:
             return []
         first, available = self._turn[probe], budget.available(name, ahead)
         turns = [*layers[first:], *layers[:first]]
@@ -357,7 +370,7 @@ class Thinning:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._row_seconds = tuning.FIRST_ROW_SECONDS
+        self._row_seconds = FIRST_ROW_SECONDS
         self._block = -1
         self._seen: set[tuple[bool, tuple[str, ...]]] = set()
         self._n_kinds = 1
@@ -392,8 +405,8 @@ class Thinning:
         """Adapt the block length to the cost of `n_rows` rows that took `seconds` to write."""
         if not n_rows or not step_seconds > 0:
             return
-        self._row_seconds += tuning.SMOOTHING * (seconds / n_rows - self._row_seconds)
-        wanted = self._n_kinds * self._row_seconds / (tuning.LOG_SHARE * self._share * step_seconds)
+        self._row_seconds += SMOOTHING * (seconds / n_rows - self._row_seconds)
+        wanted = self._n_kinds * self._row_seconds / (LOG_SHARE * self._share * step_seconds)
         every = min(MAX_EVERY, 1 << max(0, math.ceil(math.log2(max(wanted, 1.0)))))
         # hysteresis: shorten blocks only if that is clearly affordable
         if every > self.every or 3 * wanted < self.every:

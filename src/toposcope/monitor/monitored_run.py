@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toposcope.errors import ToposcopeError
-from toposcope.monitor import tuning
 from toposcope.monitor.activations import Activations, FixedBatch
-from toposcope.monitor.budget import START_SECONDS, Budget, Clock, Meter, Plan, Planner
+from toposcope.monitor.budget import MIN_COST_RATIO, START_SECONDS, Budget, Clock, Meter, Plan, Planner
 from toposcope.monitor.events import Note
 from toposcope.monitor.looks import interval
 from toposcope.monitor.measuring import Compilation
@@ -30,6 +29,8 @@ from toposcope.wording import examples
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
+
+LOOK_SHARE = 0.2  # share of the budget that looks may take
 
 MODEL_SHARE = 4  # queued snapshots take at most a fourth of the model's bytes, or as much as its largest layer
 TRAINING = TrainingProbe.name()
@@ -148,7 +149,7 @@ class MonitoredRun:
 
     def _affords_look(self) -> bool:
         """Return whether a look is paid for, by a share of the budget that nothing else can spend."""
-        allowed = tuning.LOOK_SHARE * self._budget.share * self._budget.trained
+        allowed = LOOK_SHARE * self._budget.share * self._budget.trained
         needed = self._look_spent + self._session.look_seconds + self._look_seconds
         return needed <= allowed and self._worker.is_running and not _is_captured()
 
@@ -161,7 +162,7 @@ class MonitoredRun:
             self._session.logged.append((step, self.ranks.looks.after(step)))
             seconds = self.meter.own() - began
         self._look_spent += seconds
-        self._look_seconds = max(seconds, tuning.MIN_COST_RATIO * self._look_seconds)
+        self._look_seconds = max(seconds, MIN_COST_RATIO * self._look_seconds)
 
     def _notice_changes(self) -> None:
         """Warn once if the model has new parameters, which are not measured; the budget may skip all other work."""

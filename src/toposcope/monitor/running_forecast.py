@@ -31,12 +31,20 @@ from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
 from toposcope.logs.raw import RawLog
 from toposcope.logs.schedules.schedule import UnknownEndError, planned
-from toposcope.monitor import tuning
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import DIVERGED, Alert, Forecasted
 from toposcope.monitor.recording import RunInfo
-from toposcope.monitor.sibling_logs import SiblingLogs
+from toposcope.monitor.sibling_logs import MAX_SIBLINGS, SiblingLogs
 from toposcope.monitor.sinks.terminal import shown_path
+
+FORECAST_SECONDS, SIBLING_SECONDS = 0.02, 0.006  # expected CPU time of a forecast, and of each sibling in one
+MIN_FORECAST_ROWS = 8  # losses that a forecast needs
+FORECAST_SPACING = 0.05  # share of the planned steps from one forecast to the next; the first is made at it or twice it
+RETRIES = 5  # attempts in that time while a forecast is refused, of a run whose end is planned
+MAX_FORECAST_ROWS = 128  # rows of the log that are used; a longer log is averaged over blocks of rows
+MAX_READING_SECONDS = 2.0  # time to read siblings' logs before each forecast
+MIN_POINTS = 6  # complete runs that advice on whether to continue needs
+RESAMPLES = 40  # bootstrap resamples of their scaling law
 
 MAX_STORED_ROWS = 4096  # rows of the log in memory; beyond that, neighbouring rows are merged
 MIN_LOST_ROWS = 10  # losses at the end of a log that are NaN or infinite in a run that diverged; fewer may be overflows
@@ -48,11 +56,11 @@ class RunningForecast:
     def __init__(self, run: RunInfo) -> None:
         self._run, self._siblings, self._log = run, SiblingLogs(run.directory), ShortLog()
         self._complete: tuple[tuple[Run, ...], CompleteRuns] = (), CompleteRuns((), ())
-        self._n_siblings = tuning.MAX_SIBLINGS
+        self._n_siblings = MAX_SIBLINGS
         self._next_step = 0.0
         self._next_lost = MIN_LOST_ROWS  # rows at which the lost ones are looked at again
         self.diverged: Divergence | None = None
-        self.seconds = tuning.FORECAST_SECONDS  # of CPU time that a forecast takes
+        self.seconds = FORECAST_SECONDS  # of CPU time that a forecast takes
         self.refusal = ""  # why the last attempt made none
         self._n_losses: tuple[int, str] | None = None  # that the last attempt had, if too few
         self.target = ""  # the loss that the last forecast is of; empty before the first
@@ -60,7 +68,7 @@ class RunningForecast:
 
     def prepare(self, budget: Budget) -> None:
         """Load what forecasts need and read the siblings' logs, before the run begins."""
-        steps = np.arange(1, tuning.MAX_FORECAST_ROWS + 1)
+        steps = np.arange(1, MAX_FORECAST_ROWS + 1)
         loss, rate = (np.asarray(values, np.float64) for values in (2 + 3 * steps**-0.3, np.cos(steps / steps[-1])))
         log = Run("warm-up", steps, loss, rate, last_step=2 * int(steps[-1]))
         for _ in range(2):
@@ -68,7 +76,7 @@ class RunningForecast:
             _forecast_of(replace(log), ())
             self.seconds = time.thread_time() - begin
         budget.reserve_for_forecast(self.seconds)
-        self._siblings.logs(tuning.MAX_READING_SECONDS)
+        self._siblings.logs(MAX_READING_SECONDS)
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         """Add what was logged at a step, under stored names."""
@@ -79,7 +87,7 @@ class RunningForecast:
 
         A forecast is paid for before it is made; from twice the first step of a plan on, by the time of the next one.
         """
-        first = tuning.FORECAST_SPACING * (self._run.last_step or 0)
+        first = FORECAST_SPACING * (self._run.last_step or 0)
         if self._log.n_lost or step < max(self._next_step, first):
             return False
         return final or budget.reserve >= (0.0 if step >= 2 * first > 0 else self.seconds)
@@ -98,7 +106,7 @@ class RunningForecast:
             return self._alert(log.divergence())
         if self._next_lost > MIN_LOST_ROWS:  # the loss has recovered
             self._next_lost, self.diverged = MIN_LOST_ROWS, None
-        if log.n_added < tuning.MIN_FORECAST_ROWS or not self.is_due(log.steps[-1], budget, final=final):
+        if log.n_added < MIN_FORECAST_ROWS or not self.is_due(log.steps[-1], budget, final=final):
             return ()
         if not self.target:
             self._n_siblings = self._affordable_siblings(log.steps[-1], budget)
@@ -120,14 +128,14 @@ class RunningForecast:
 
     def _interval(self, step: int) -> float:
         """Return the steps between forecasts: a share of the planned ones, or of those made if these are unknown."""
-        return tuning.FORECAST_SPACING * (self._run.last_step or 2 * step)
+        return FORECAST_SPACING * (self._run.last_step or 2 * step)
 
     def _affordable_siblings(self, step: int, budget: Budget) -> int:
         """Return with how many siblings a forecast is paid for by the time of the next one, as steps last now."""
         if math.isnan(budget.step_seconds):
-            return tuning.MAX_SIBLINGS
+            return MAX_SIBLINGS
         income = budget.forecast_income * self._interval(step) * budget.step_seconds
-        return min(tuning.MAX_SIBLINGS, max(0, int((income - self.seconds) / tuning.SIBLING_SECONDS)))
+        return min(MAX_SIBLINGS, max(0, int((income - self.seconds) / SIBLING_SECONDS)))
 
     def make(self, table: LogTable) -> Forecasted | Divergence | None:
         """Return a forecast from the log so far, or how the run diverged; None if the run is complete or unsuitable."""
@@ -151,7 +159,7 @@ class RunningForecast:
             self.seconds = time.thread_time() - begin
             if len(table.steps):
                 step = int(table.steps[-1])
-                again = 1 if made or self._run.last_step is None else tuning.RETRIES
+                again = 1 if made or self._run.last_step is None else RETRIES
                 self._next_step = step + self._interval(step) / again
 
     def _made(self, log: Run, step: int) -> tuple[Forecasted | None, str]:
@@ -161,12 +169,12 @@ class RunningForecast:
         if log.diverged is not None:
             return None, str(log.diverged)
         kind = kind_of(log)
-        if len(log.steps) < tuning.MIN_FORECAST_ROWS:
+        if len(log.steps) < MIN_FORECAST_ROWS:
             self._n_losses = len(log.steps), f"{kind} loss"
             return None, ""
-        read = self._siblings.logs(tuning.MAX_READING_SECONDS).logs[: self._n_siblings]
+        read = self._siblings.logs(MAX_READING_SECONDS).logs[: self._n_siblings]
         siblings = self._complete_siblings(log, read)
-        log, _ = with_family(log.thinned(tuning.MAX_FORECAST_ROWS), siblings)
+        log, _ = with_family(log.thinned(MAX_FORECAST_ROWS), siblings)
         found = _forecast_of(log, siblings, self._run.last_step)
         if found is None:
             return None, "the run is complete"
@@ -187,9 +195,9 @@ class RunningForecast:
         if self.refusal:
             return f"No forecast: {self.refusal}."
         n, kind = self._n_losses or (log.n_added, "row")
-        if n < tuning.MIN_FORECAST_ROWS:
+        if n < MIN_FORECAST_ROWS:
             rows = f"{kind} is" if n == 1 else f"{kind}{'es' if kind.endswith('s') else 's'} are"
-            return f"No forecast yet: {n} {rows} logged, {tuning.MIN_FORECAST_ROWS} are needed."
+            return f"No forecast yet: {n} {rows} logged, {MIN_FORECAST_ROWS} are needed."
         if run.last_step is None:
             return "No forecast yet: the first is made as soon as the monitor's thread has time."
         return f"No forecast yet: the first is made by step {2 * self._interval(0):,.0f} of {run.last_step:,}."
@@ -216,11 +224,11 @@ class RunningForecast:
         """Return a sentence on whether to continue; empty if siblings of all sizes determine no scaling law."""
         siblings = [run for run in read if is_sibling(log, run, of_any_size=True) and not is_same_run(log, run)]
         tokens_left = log.tokens_per_step * (last_step - float(log.steps[-1]))
-        if not (log.parameters > 0 and tokens_left > 0 and len(siblings) >= tuning.MIN_POINTS):
+        if not (log.parameters > 0 and tokens_left > 0 and len(siblings) >= MIN_POINTS):
             return ""
         try:
             points = points_of(siblings)
-            advice = decide(points, extra=6 * log.parameters * tokens_left, log=log, resamples=tuning.RESAMPLES)
+            advice = decide(points, extra=6 * log.parameters * tokens_left, log=log, resamples=RESAMPLES)
         except ToposcopeError:
             return ""
         return reasons(advice.decision)[0] if advice.decision is not None else ""

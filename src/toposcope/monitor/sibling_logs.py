@@ -10,7 +10,9 @@ from time import monotonic
 from toposcope.errors import ToposcopeError
 from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.formats import study
-from toposcope.monitor import tuning
+
+MAX_SIBLINGS = 32  # most recent sibling folders that are read
+MAX_SIBLING_ROWS = 1500  # rows of a sibling's log
 
 
 class SiblingLogs:
@@ -40,7 +42,7 @@ class SiblingLogs:
             dated = sorted(((p.stat().st_mtime, p) for p in paths if p != self._directory), reverse=True)
         except OSError:
             return []  # the forecast then does without siblings
-        return [path for _, path in dated[: tuning.MAX_SIBLINGS]]
+        return [path for _, path in dated[:MAX_SIBLINGS]]
 
 
 def _version(folder: Path) -> object:
@@ -67,7 +69,7 @@ def _complete_logs(folder: Path) -> tuple[Run, ...]:
         # the log of a single run is named after its folder
         logs = tuple(replace(log, finished=True) for log in logs if log.name in complete or len(logs) == 1)
     whole = [log for log in logs if log.is_complete]
-    return tuple(replace(log.thinned(tuning.MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in whole)
+    return tuple(replace(log.thinned(MAX_SIBLING_ROWS), name=f"{folder.name}/{log.name}") for log in whole)
 
 
 def _complete_runs(database: Path) -> set[str]:

@@ -14,7 +14,8 @@ from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
 from toposcope.report.section import MaterialType, ReportSection, nothing
-from toposcope.report.tuning import MAX_WORKERS
+
+MAX_WORKERS = 2  # most processes that render figures
 
 MAX_QUEUE = 1000  # charts that wait for a process: all of a page, which holds them anyway, so that drawing never waits
 

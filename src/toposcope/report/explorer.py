@@ -16,9 +16,15 @@ from toposcope.report.formats import signed
 from toposcope.report.headline import HEADLINES, TARGETS, named
 from toposcope.report.naming import feature_words, layer_labels
 from toposcope.report.study_data import StudyData
-from toposcope.report.tuning import MAX_DIAGRAM_POINTS, MAX_FEATURE_VALUES, MAX_LAYER_VALUES
 from toposcope.typing import Matrix, Vector
 from toposcope.wording import examples
+
+MAX_LAYER_VALUES = 200_000
+"""Values of single layers on a page, about 1 MB; of larger studies it has the main quantities of a layer."""
+MAX_FEATURE_VALUES = 300_000
+"""Values of the network and groups on a page, about 1.6 MB; of larger studies it has the main features."""
+MAX_DIAGRAM_POINTS = 60_000
+"""Points of diagrams on a page, about 600 kB; of larger studies fewer checkpoints have theirs."""
 
 MAX_BARS = 40  # bars of a diagram on the page, the longest ones
 LAYER_QUANTITIES = (

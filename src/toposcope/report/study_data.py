@@ -16,10 +16,12 @@ from toposcope.homology import Diagram
 from toposcope.logs import Run, read_log
 from toposcope.progress import Progress, silent
 from toposcope.report.section import ComputedOnce, ReportSection, Tables, makers_of
-from toposcope.report.tuning import MANY_CHECKPOINTS
 from toposcope.study import Study
 from toposcope.study.declaration import Declaration
 from toposcope.study.study import ALERT_SCHEMA, FORECAST_SCHEMA, TIME_SCHEMA
+
+MANY_CHECKPOINTS = 500
+"""Checkpoints of a study from which a stage of its report takes seconds, and shows its progress."""
 
 ONLY_SERIES = ("controls", "distances", "neural_persistence", "rips")
 """Probes that sections read as series of the trajectories; their rows, often millions, are not held."""

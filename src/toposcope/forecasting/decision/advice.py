@@ -22,11 +22,14 @@ from toposcope.forecasting.scaling.planner import Plan, plan
 from toposcope.forecasting.scaling.points import Points, counted_per, points_of_family
 from toposcope.forecasting.scaling.scaling_law import RESAMPLES, FittedScalingLaw, scaling_law
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
-from toposcope.forecasting.tuning import MAX_SIZE_RATIO, MAX_STEPS_TO_DECAY
 from toposcope.logs import Run, read_log
 from toposcope.logs.sizes import with_sizes
 from toposcope.progress import Progress, silent
 from toposcope.wording import short
+
+# Scaling laws and decisions: docs/methods/scaling.md, docs/decision.md
+MAX_SIZE_RATIO = 1.5  # of the best sizes by two approaches, beyond which they part
+MAX_STEPS_TO_DECAY = 0.1  # of the steps seen, to a decay that is forecast by its measured gain: near, not at 50%
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw
-from toposcope.forecasting.tuning import ASSUMED_RUNS, ASSUMED_SCATTER
+from toposcope.forecasting.scaling.scaling_law import ASSUMED_RUNS, ASSUMED_SCATTER, FittedScalingLaw
 from toposcope.typing import Vector
 
 NORMAL_QUARTILE = 0.6745  # median of the absolute value of a standard normal number

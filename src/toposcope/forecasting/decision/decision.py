@@ -11,8 +11,10 @@ from toposcope.forecasting.decision.calibration import ASSUMED, Calibration
 from toposcope.forecasting.decision.cooled_now import CooledNow, affordable, cooled_sentences
 from toposcope.forecasting.scaling.planner import check_positive, optimal_split
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.forecasting.tuning import CONTINUE_BELOW, SCALE_ABOVE
 from toposcope.wording import short
+
+# Scaling laws and decisions: docs/methods/scaling.md, docs/decision.md
+CONTINUE_BELOW, SCALE_ABOVE = 0.2, 0.8  # probabilities that scaling wins; undecided between them
 
 COOL_DOWN = 0.2  # share of the steps of a run at constant rate that its cool-down takes (Hagele et al. 2024, section 3)
 TOKENS_PER_PARAMETER = 20.0  # of the rule that Hoffmann et al. 2022 are quoted for

@@ -14,9 +14,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
-from toposcope.forecasting.forecasters.baseline_laws import FittedLossCurve, LawForecaster, StepPowerLaw, present_slope
+from toposcope.forecasting.forecasters.baseline_laws import (
+    LATE_SHARE,
+    FittedLossCurve,
+    LawForecaster,
+    StepPowerLaw,
+    present_slope,
+)
 from toposcope.forecasting.forecasters.power_law_fit import (
     PowerLawFit,
     fit_annealing_coefficient,
@@ -29,6 +34,17 @@ from toposcope.logs import Run
 from toposcope.logs.caching import cached
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
+
+# Chosen on three collections of published language models (`mpl`, `schaipp`, `xlstm_llama`): docs/forecasters.md.
+PRIOR, PRIOR_SPREAD = 0.19, 0.06  # nats, of the gain c of a whole cool-down
+PRIOR_SHARE = PRIOR / 3.1  # of the loss, where it is not in nats: the prior over the usual loss of a language model
+MIN_PRIOR_SHARE, MAX_PRIOR_SHARE = 0.015, 0.1  # of the loss: outside, a loss in nats is not that of a language model
+MAX_PRIOR_SLOPES = 4.0  # slopes of the run: a larger prior is not of a run that falls as language models do
+SLOPE_SHARE, SLOPE_SHARE_SPREAD = 0.5, 0.25  # of the slope: c of any other run (benchmarks/small_families.py)
+SIBLING_SHARE = 0.9  # late share of a complete sibling that its own coefficients are fitted to
+MIN_DECAY = 0.5  # share of the peak: a sibling whose rate falls by less holds no information on c
+MIN_SEEN, MIN_DECAY_SEEN = 0.5, 0.5  # shares of the run and of the decay of its rate from which c is fitted
+COOLDOWN_DELAY, COOLDOWN_EXPONENT = 0.03, 1.0  # d and b; best of five pairs at 20 and 30% of these
 
 MIN_SPREAD_SHARE = 1e-6  # of the loss: a smaller spread of c counts as this
 MIN_SIBLINGS = 3
@@ -48,7 +64,7 @@ class Prior:
 class AnnealedLaw(LawForecaster):
     """The law with a given annealing; `share` is the late part of what was seen that it is fitted to."""
 
-    share = tuning.LATE_SHARE
+    share = LATE_SHARE
 
     def __init__(self, name: str, annealing: Callable[[Schedule, Steps], Vector]) -> None:
         self.name, self.annealing = name, annealing
@@ -65,8 +81,8 @@ class AnnealedLaw(LawForecaster):
         seen = schedule.decay_seen(int(log.steps[-1]))
         if source and schedule.cooled(np.array([schedule.last_step]))[0] > 0:
             part = log.steps[-1] / schedule.last_step
-            what = f"{seen:.0%} of the decay" if seen < tuning.MIN_DECAY_SEEN else f"{part:.0%} of the run"
-            only = "only " if min(seen / tuning.MIN_DECAY_SEEN, part / tuning.MIN_SEEN) < 1 else ""
+            what = f"{seen:.0%} of the decay" if seen < MIN_DECAY_SEEN else f"{part:.0%} of the run"
+            only = "only " if min(seen / MIN_DECAY_SEEN, part / MIN_SEEN) < 1 else ""
             remarks += (f"{only}{what} seen: the annealing coefficient is {source}",)
 
         def loss(steps: Steps) -> Vector:
@@ -78,9 +94,9 @@ class AnnealedLaw(LawForecaster):
         """Return the power law, c, and the source of c; empty if it was fitted to the run itself."""
         prior = self.prior(log, schedule, siblings)
         step = int(log.steps[-1])
-        if step >= tuning.MIN_SEEN * schedule.last_step and schedule.decay_seen(step) >= tuning.MIN_DECAY_SEEN:
+        if step >= MIN_SEEN * schedule.last_step and schedule.decay_seen(step) >= MIN_DECAY_SEEN:
             key = (self.name, prior.centre, prior.spread)
-            c = cached(log, schedule, key, lambda: self._fit_coefficient(log, schedule, prior, tuning.LATE_SHARE))
+            c = cached(log, schedule, key, lambda: self._fit_coefficient(log, schedule, prior, LATE_SHARE))
             if c is not None:
                 return self._fit_given(log, schedule, c), c, ""
         return self._fit_given(log, schedule, prior.centre), prior.centre, prior.source
@@ -119,15 +135,12 @@ class AnnealedLaw(LawForecaster):
             return Prior(_rounded(centre), _rounded(spread), source, of_siblings=True)
         slope = present_slope(log, schedule)
         nats = log.unit == "nats"
-        centre = tuning.PRIOR if nats else tuning.PRIOR_SHARE * level
-        if (
-            centre <= tuning.MAX_PRIOR_SLOPES * slope
-            and tuning.MIN_PRIOR_SHARE * level <= centre <= tuning.MAX_PRIOR_SHARE * level
-        ):
-            source = f"a prior, {tuning.PRIOR} nats" if nats else f"a prior, {tuning.PRIOR_SHARE:.0%} of the loss"
-            return Prior(_rounded(centre), _rounded(tuning.PRIOR_SPREAD / tuning.PRIOR * centre), source)
-        centre, spread = tuning.SLOPE_SHARE * slope, max(tuning.SLOPE_SHARE_SPREAD * slope, MIN_SPREAD_SHARE * level)
-        source = f"{tuning.SLOPE_SHARE} of the present slope in ln S1, {centre:.3g}"
+        centre = PRIOR if nats else PRIOR_SHARE * level
+        if centre <= MAX_PRIOR_SLOPES * slope and MIN_PRIOR_SHARE * level <= centre <= MAX_PRIOR_SHARE * level:
+            source = f"a prior, {PRIOR} nats" if nats else f"a prior, {PRIOR_SHARE:.0%} of the loss"
+            return Prior(_rounded(centre), _rounded(PRIOR_SPREAD / PRIOR * centre), source)
+        centre, spread = SLOPE_SHARE * slope, max(SLOPE_SHARE_SPREAD * slope, MIN_SPREAD_SHARE * level)
+        source = f"{SLOPE_SHARE} of the present slope in ln S1, {centre:.3g}"
         return Prior(_rounded(centre), _rounded(spread), source, by_slope=True)
 
     @lru_cache(maxsize=512)  # noqa: B019 - three laws that live as long as the program
@@ -143,10 +156,10 @@ class AnnealedLaw(LawForecaster):
         """Return the coefficient fitted to a complete run by itself; None if its rate hardly falls."""
 
         def fit() -> float | None:
-            if np.ptp(run.schedule.cooled(run.log.steps)) < tuning.MIN_DECAY:
+            if np.ptp(run.schedule.cooled(run.log.steps)) < MIN_DECAY:
                 return None
             try:
-                return self._fit_coefficient(run.log, run.schedule, None, tuning.SIBLING_SHARE)
+                return self._fit_coefficient(run.log, run.schedule, None, SIBLING_SHARE)
             except RefusedError:
                 return None
 
@@ -169,8 +182,8 @@ def delayed_decay(schedule: Schedule, steps: Steps) -> Vector:
     if not len(progress):
         return np.zeros(len(steps))
     since = schedule.progress(steps)[:, None] - progress
-    delay = tuning.COOLDOWN_DELAY * schedule.progress(np.array([schedule.last_step]))[0]
-    reached = np.where(since >= 0, 1 - (1 + np.maximum(since, 0) / delay) ** -tuning.COOLDOWN_EXPONENT, 0.0)
+    delay = COOLDOWN_DELAY * schedule.progress(np.array([schedule.last_step]))[0]
+    reached = np.where(since >= 0, 1 - (1 + np.maximum(since, 0) / delay) ** -COOLDOWN_EXPONENT, 0.0)
     return np.asarray(reached @ size)
 
 

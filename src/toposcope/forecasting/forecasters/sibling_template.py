@@ -8,10 +8,13 @@ import numpy as np
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
 from toposcope.forecasting.held_out import group_folds
 from toposcope.forecasting.siblings import usable_siblings
-from toposcope.forecasting.tuning import MAX_SHAPE_DIFFERENCE, MIN_LEVEL_SPREAD
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import N_SHAPE_STEPS, Schedule
 from toposcope.typing import Vector
+
+# Chosen on three collections of published language models (`mpl`, `schaipp`, `xlstm_llama`): docs/forecasters.md.
+MAX_SHAPE_DIFFERENCE = 0.05  # mean difference, over the peak, of two schedules that count as the same
+MIN_LEVEL_SPREAD = 0.02  # of the siblings' ln L(f); with less the slope of the template is 1
 
 MIN_SIBLINGS = 4
 

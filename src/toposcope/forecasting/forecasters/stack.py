@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting import tuning
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError, curve_steps, fraction_seen
 from toposcope.forecasting.forecasters.baseline_laws import Last, LawForecaster, ProgressPowerLaw, StepPowerLaw
 from toposcope.forecasting.forecasters.cooldown_laws import ANNEALING, COOLDOWN, S1_ANNEAL
@@ -20,6 +19,13 @@ from toposcope.least_squares import HUBER, NORMAL, huber_weights
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Matrix, Vector
+
+# The stack: docs/forecasters.md; all on published runs with sizes held out
+MAX_DEVIATIONS = 3.0  # standard deviations; features further out are clipped
+LEVERAGE_FACTOR = 5.0  # sqrt(1 + 5 leverage) widens intervals; chance alone would ask for 1
+MIN_STRENGTH = 3.0  # of the ridge in the leverage
+MAX_COUNTED_ERROR = 0.05  # in choosing the strength, an error that is larger counts as this
+STACK_SLOPE_SHARE = 0.5  # late share of what was seen over which slopes of features are taken
 
 STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, np.inf)
 """Candidates, weakest first; with an infinite one the fit is a constant."""
@@ -56,10 +62,10 @@ class RidgeFit:
         standard error of a prediction has 1 in place of 5; sizes that are held out differ by more than chance.
         """
         z = self._z(features)
-        return np.asarray(np.sqrt(1 + tuning.LEVERAGE_FACTOR * np.einsum("mi,ij,mj->m", z, self.spread, z)))
+        return np.asarray(np.sqrt(1 + LEVERAGE_FACTOR * np.einsum("mi,ij,mj->m", z, self.spread, z)))
 
     def _z(self, features: Matrix) -> Matrix:
-        return np.clip((features - self.centre) / self.scale, -tuning.MAX_DEVIATIONS, tuning.MAX_DEVIATIONS)
+        return np.clip((features - self.centre) / self.scale, -MAX_DEVIATIONS, MAX_DEVIATIONS)
 
 
 def fit_ridge(features: Matrix, target: Vector, groups: Sequence[Hashable]) -> RidgeFit:
@@ -75,11 +81,11 @@ def fit_ridge(features: Matrix, target: Vector, groups: Sequence[Hashable]) -> R
     names = sorted(set(groups), key=str)
     fold_of = {name: i % MAX_FOLDS for i, name in enumerate(names)}
     held_out = _held_out(features, target, np.array([fold_of[group] for group in groups]))
-    losses = np.minimum(np.abs(held_out - target), tuning.MAX_COUNTED_ERROR).mean(axis=1)
+    losses = np.minimum(np.abs(held_out - target), MAX_COUNTED_ERROR).mean(axis=1)
     best = int(losses.argmin())
     whole = _fit(_standard(features), target, STRENGTHS[best])
     z = (features - whole[0]) / whole[1]
-    spread = np.asarray(np.linalg.inv(z.T @ z + tuning.MIN_STRENGTH * np.eye(z.shape[1])), dtype=np.float64)
+    spread = np.asarray(np.linalg.inv(z.T @ z + MIN_STRENGTH * np.eye(z.shape[1])), dtype=np.float64)
     return RidgeFit(*whole, STRENGTHS[best], held_out[best], spread)
 
 
@@ -231,7 +237,7 @@ def stack_features(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun], 
         others.append(np.log(template_final(log, schedule, siblings) / base))
     except RefusedError:
         others.append(0.0)  # without siblings of its schedule a run is taken to end where the base does
-    late = window(log, schedule, tuning.STACK_SLOPE_SHARE)
+    late = window(log, schedule, STACK_SLOPE_SHARE)
     slope = slope_of(np.log(schedule.progress(late.steps)), np.log(late.loss))
     level = np.log(late.loss[-max(1, len(late.loss) // 10) :].mean())
     # a feature that is unknown of the run to forecast is the same for all, and has no effect
@@ -261,7 +267,7 @@ class StackNorms(Stack):
 def _level_and_slope(log: Run, schedule: Schedule, name: str) -> tuple[float, float]:
     """Return the median of the logarithm of a norm, and its slope in log S1."""
     values = log.norms.get(name, np.full(len(log.steps), np.nan))
-    late = (log.steps >= max(1, (1 - tuning.STACK_SLOPE_SHARE) * log.steps[-1])) & np.isfinite(values)
+    late = (log.steps >= max(1, (1 - STACK_SLOPE_SHARE) * log.steps[-1])) & np.isfinite(values)
     late[late] = values[late] > 0
     if late.sum() < 3:
         raise RefusedError(f"the log has no {name.replace('_', ' ')}")

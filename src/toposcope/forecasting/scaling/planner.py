@@ -7,9 +7,12 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.scaling_law import FittedScalingLaw, ScalingLaw
-from toposcope.forecasting.tuning import MAX_EXTRAPOLATION, MAX_SIZE_SPAN
 from toposcope.typing import Vector
 from toposcope.wording import counted
+
+# Scaling laws and decisions: docs/methods/scaling.md, docs/decision.md
+MAX_EXTRAPOLATION = 10.0  # times the compute of the points; beyond, the form of the law itself is in doubt
+MAX_SIZE_SPAN = 30.0  # ends of the interval of the best size over each other; beyond, the points do not determine it
 
 FLOP = 6.0  # floating-point operations of training, for each parameter and token
 LEVEL = 0.95  # of the intervals over resampled laws

@@ -18,9 +18,10 @@ from toposcope.logs.formats import read_raw
 from toposcope.logs.raw import join_names, parse_numbers, plural
 from toposcope.logs.run import Run
 from toposcope.logs.sizes import with_sizes
-from toposcope.logs.tuning import MIN_LARGEST
 from toposcope.typing import Indices, Vector
 from toposcope.wording import joined
+
+MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
 
 Labels = NDArray[np.str_]
 

@@ -12,13 +12,16 @@ from typing import Any
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import tuning
 from toposcope.logs.columns import COLUMN_NAMES, LOSSES, identify_columns
 from toposcope.logs.console_lines import EPOCH, LABEL, RANK, STEP, kind_of, without_cut_end
 from toposcope.logs.console_rows import Reading, read_lines
 from toposcope.logs.formats import tables
 from toposcope.logs.raw import RawLog, join_names, one_line, plural
 from toposcope.logs.texts import decoded
+
+MIN_NUMBERS = 0.5  # share of the cells of a row of a table that are numbers
+MIN_LOSSES = 5  # rows with a loss; with fewer in sentences, there may be more in a table
+MAX_STRANGE = 0.1  # share of characters that cannot be printed, in a text; those of another encoding are among them
 
 _CELLS = (re.compile(r"\s*\|\s*"), re.compile(r"\s*\t\s*"), re.compile(r"\s{2,}"), re.compile(r"\s+"))
 """What stands between cells, the surest first."""
@@ -79,7 +82,7 @@ def _n_known(names: Sequence[str]) -> int:
 
 
 def _is_row(cells: Sequence[str]) -> bool:
-    return sum(_NUMBER.fullmatch(cell) is not None for cell in cells) > tuning.MIN_NUMBERS * len(cells)
+    return sum(_NUMBER.fullmatch(cell) is not None for cell in cells) > MIN_NUMBERS * len(cells)
 
 
 def _is_row_of_numbers(line: str) -> int:
@@ -124,7 +127,7 @@ def looks_like(head: bytes) -> bool:
     """Return whether a file could be a console log: text that begins neither as JSON nor as a table."""
     text = _decoded(head)[0].strip()
     strange = sum(not (c.isprintable() or c.isspace() or c in "\x1b\x08") or c == "\ufffd" for c in text)
-    return bool(text) and strange <= tuning.MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
+    return bool(text) and strange <= MAX_STRANGE * len(text) and not _is_json(text) and not _is_table(text)
 
 
 def _is_json(text: str, *, first: bool = True) -> bool:
@@ -218,7 +221,7 @@ def parse(content: bytes, source: Path) -> list[RawLog]:
         raise ToposcopeError(lost[-1])
     lines, cut = without_cut_end(lines) if text[-1] not in "\r\n" else (lines, ())
     found = read_lines(lines)
-    if _n_losses(found) < tuning.MIN_LOSSES:
+    if _n_losses(found) < MIN_LOSSES:
         table = read_tables(lines)
         if _n_losses(table) > _n_losses(found) or not found.columns:
             bar = _NOTEBOOK_BAR.search(text)  # above the table, it counts to the planned steps

@@ -11,13 +11,14 @@ import numpy as np
 import polars as pl
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import tuning
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.raw import MAX_COLUMNS, RawLog, join_names, one_line, parse_numbers, plural
 from toposcope.logs.run_labels import is_part, is_validation, part_of
 from toposcope.logs.steps import MIN_TIME
 from toposcope.logs.table import is_step
 from toposcope.logs.texts import decoded, parse_json
+
+MIN_ASCENDING_SHARE = 0.9  # of JSON's pairs without names: steps nearly all ascend
 
 ENDINGS = (".json", ".jsonl", ".ndjson")
 SURE = True
@@ -380,7 +381,7 @@ def _is_number(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
-def _ascends(values: list[Any], share: float = tuning.MIN_ASCENDING_SHARE) -> bool:
+def _ascends(values: list[Any], share: float = MIN_ASCENDING_SHARE) -> bool:
     steps = parse_numbers(pl.Series(values, strict=False)).values
     return bool(is_step(steps).all() and (len(steps) < 2 or (np.diff(steps) > 0).mean() >= share))
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from toposcope.checks import FALSE_ALARM_RATE
 from toposcope.logs.columns import identify_columns
 from toposcope.logs.table import sources
-from toposcope.logs.tuning import FALSE_ALARM_RATE
-from toposcope.monitor import tuning
-from toposcope.monitor.alerts.lasting import LossStep, RateDrift
+from toposcope.monitor.alerts.lasting import N_PAST, LossStep, RateDrift
 from toposcope.monitor.alerts.layers import Outliers, SlowGrowth, Stopped
 from toposcope.monitor.alerts.logged import (
     NotFinite,
@@ -23,6 +22,23 @@ from toposcope.monitor.alerts.logged import (
 from toposcope.monitor.alerts.looks import LookChecks
 from toposcope.monitor.events import DIVERGED, Alert, Event, Forecasted, Logged, Looked, Measured, Note
 from toposcope.probes.feature import NETWORK
+
+# Early warnings: windows as chosen by ``toposcope early-warnings`` on half of its kinds of trouble, at the pace of the
+# monitor; their rates, in ``checks.py``, are of 1, 3 and 10 in 100,000 the largest that raised no alarm in its 1.1
+# million quiet steps, and at most two where the log has every second to tenth step.
+RISE_STEPS = (16, 256)  # over which the mean of gradient norms is taken, and the median that it is compared with
+GROWTH_STEPS = (1, 64)  # the same of weight norms
+
+MIN_GRADIENT_SPIKE = 3.0  # least factor by which a layer's gradient norm must rise to be a spike
+MIN_RANK_COLLAPSE = 1.4  # least factor by which a layer's stable rank must fall to be a collapse
+MIN_NORM_RISE = 1.25  # least factor by which a layer's weight norm must rise for an alert
+MIN_DEAD_RISE = 0.1  # least rise of the share of dead units
+
+# Steps of the loss that last: chosen on ``benchmarks/false_alarms.py``, where nearly all that is left are losses that
+# jump at each epoch. Rows of a block, and the least rise in units of the scatter of blocks.
+LOSS_STEPS = ((16, 6.0), (32, 5.0))
+
+LOOK_BACK = 500  # steps after a spike in which no early warning is raised
 
 __all__ = ["FALSE_ALARM_RATE", "Alerts"]
 
@@ -75,15 +91,15 @@ class Alerts:
         self._drifts: dict[str, RateDrift] = {}
         self._ranks = RankDivergence()
         self._forecasts = WorseForecasts()
-        self._growth, self._weights = SlowGrowth(), Rises("growing weights", "weight norm", *tuning.GROWTH_STEPS)
-        self._gradients = Outliers("gradient spike", "training", "gradient_norm", tuning.MIN_GRADIENT_SPIKE)
-        self._stable_ranks = Outliers("rank collapse", "controls", "stable_rank", tuning.MIN_RANK_COLLAPSE, falls=True)
-        self._norms = Outliers("norm running away", "training", "weight_norm", tuning.MIN_NORM_RISE)
+        self._growth, self._weights = SlowGrowth(), Rises("growing weights", "weight norm", *GROWTH_STEPS)
+        self._gradients = Outliers("gradient spike", "training", "gradient_norm", MIN_GRADIENT_SPIKE)
+        self._stable_ranks = Outliers("rank collapse", "controls", "stable_rank", MIN_RANK_COLLAPSE, falls=True)
+        self._norms = Outliers("norm running away", "training", "weight_norm", MIN_NORM_RISE)
         # A layer that stops learning raises one alert, by the first of these that sees it.
         self._stopped: tuple[Stopped | Outliers, ...] = (
             Stopped("dead layer", ("gradient_norm",)),
             Stopped("frozen layer", ("update_ratio", "update_norm")),
-            Outliers("dead units", "training", "dead_units", tuning.MIN_DEAD_RISE, share=True),
+            Outliers("dead units", "training", "dead_units", MIN_DEAD_RISE, share=True),
         )
         self.looks = LookChecks()
         self._measured_at = 0
@@ -118,7 +134,7 @@ class Alerts:
                 alerts += [] if step is None else [step]
             if check == "gradient spike":
                 if name not in self._rises:
-                    self._rises[name] = Rises("rising gradients", name, *tuning.RISE_STEPS)
+                    self._rises[name] = Rises("rising gradients", name, *RISE_STEPS)
                 rise = self._rises[name].add(event.step, value)
             if spike is not None and not (check == "gradient spike" and event.step in self._gradients.alerted.values()):
                 alerts.append(spike)  # unless its layers already raised it
@@ -138,13 +154,13 @@ class Alerts:
     def _step_of_loss(self, step: int, name: str, value: float) -> Alert | None:
         """Return an alert on a step of the loss that lasts."""
         if name not in self._steps:
-            self._steps[name] = tuple(LossStep(name, *scale) for scale in tuning.LOSS_STEPS)
+            self._steps[name] = tuple(LossStep(name, *scale) for scale in LOSS_STEPS)
         alert = next(filter(None, [check.add(step, value) for check in self._steps[name]]), None)
         if alert is not None:
             for check in self._steps[name]:
-                check.resting = tuning.N_PAST
+                check.resting = N_PAST
         # a spike from which the loss has not come back is known
-        is_known = alert is not None and self._spiked_at.get("loss spike", -1) >= alert.since - tuning.LOOK_BACK
+        is_known = alert is not None and self._spiked_at.get("loss spike", -1) >= alert.since - LOOK_BACK
         return None if is_known else alert
 
     def looked(self, event: Looked) -> list[Alert]:
@@ -182,7 +198,7 @@ class Alerts:
     def _is_known(self, step: int) -> bool:
         """Return whether spikes showed lately what an early warning would warn of."""
         spiked = (*self._spiked_at.values(), *self._gradients.alerted.values())
-        return any(step - at <= tuning.LOOK_BACK for at in spiked)
+        return any(step - at <= LOOK_BACK for at in spiked)
 
     def _begin_anew(self, layers: Sequence[str]) -> None:
         """Forget layers that were frozen or thawed on purpose, and the level of the logged gradient norm."""

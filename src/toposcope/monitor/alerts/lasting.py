@@ -8,9 +8,16 @@ import numpy as np
 
 from toposcope.logs import Run
 from toposcope.logs.schedules.departures import MAX_VALLEY, departures
-from toposcope.monitor import tuning
 from toposcope.monitor.alerts.logged import PastLevels
 from toposcope.monitor.events import Alert, number
+
+# Steps of the loss that last: chosen on ``benchmarks/false_alarms.py``, where nearly all that is left are losses that
+# jump at each epoch. Rows of a block, and the least rise in units of the scatter of blocks.
+N_NEW, N_PAST, MIN_PAST = 4, 12, 8  # blocks after the step, blocks before it at most, and at least
+PAST_STEP_FRACTION = 2  # a step exceeds all levels since this fraction of the rows
+MIN_LOSS_STEP, MIN_NEW_SHARE = 0.02, 0.25  # least relative step, and the share of it above all levels before
+MIN_DRIFT_ROWS, MAX_DRIFT_ROWS, MIN_DRIFT_AFTER = 30, 512, 4  # rates before any is judged, in memory, after its rise
+DRIFT_CHECKS = 25  # times that a log is looked at while its rows double, about
 
 
 class LossStep:
@@ -23,7 +30,7 @@ class LossStep:
     def __init__(self, name: str, n_rows: int, min_units: float) -> None:
         self._name, self._n_rows, self._min_units = name, n_rows, min_units
         self._block: list[float] = []
-        self._blocks = deque[tuple[int, float]](maxlen=tuning.N_PAST + tuning.N_NEW)
+        self._blocks = deque[tuple[int, float]](maxlen=N_PAST + N_NEW)
         self._past, self._n, self._step = PastLevels(1), 0, -1
         self.resting = 0
         """Blocks for which a step stays one that was found."""
@@ -39,23 +46,23 @@ class LossStep:
         self._blocks.append((self._step, median(self._block)))
         self._block, self._n, self.resting = [], self._n + 1, max(0, self.resting - 1)
         blocks = list(self._blocks)
-        past, new = [b for _, b in blocks[: -tuning.N_NEW]], blocks[-tuning.N_NEW :]
-        if len(past) < tuning.N_NEW:
+        past, new = [b for _, b in blocks[:-N_NEW]], blocks[-N_NEW:]
+        if len(past) < N_NEW:
             return None
         # windows that share no block with the new one
-        self._past.add(self._n - tuning.N_NEW, median(past[-tuning.N_NEW :]))
-        highest = self._past.highest_since(self._n // tuning.PAST_STEP_FRACTION)
+        self._past.add(self._n - N_NEW, median(past[-N_NEW:]))
+        highest = self._past.highest_since(self._n // PAST_STEP_FRACTION)
         level, rise = median(past), median(b for _, b in new) - highest
         units = rise / max(_scatter(past), 1e-9)
-        is_over = len(past) >= tuning.MIN_PAST and min(b for _, b in new[-2:]) > highest
-        is_new = rise > max(tuning.MIN_LOSS_STEP, tuning.MIN_NEW_SHARE * (rise + highest - level))
+        is_over = len(past) >= MIN_PAST and min(b for _, b in new[-2:]) > highest
+        is_new = rise > max(MIN_LOSS_STEP, MIN_NEW_SHARE * (rise + highest - level))
         if self.resting or not (is_over and is_new and units > self._min_units):
             return None
         before, now = math.exp(level), math.exp(median(b for _, b in new))
         since = next(at for at, b in new if b > highest)
         message = (
             f"{self._name}: rose from about {number(before)} to {number(now)} near step {since:,}, and stays there: its"
-            f" last {tuning.N_NEW * self._n_rows} rows are above every level since half of the run. Have the"
+            f" last {N_NEW * self._n_rows} rows are above every level since half of the run. Have the"
             " data, the labels or the learning rate changed?"
         )
         evidence = {"value": now, "level": before, "units": units, "limit": self._min_units}
@@ -77,7 +84,7 @@ class RateDrift:
         self._rows: list[tuple[int, float]] = []
         self._every = 1  # steps of the log from one row that is remembered to the next
         self._n = self._known = 0
-        self._next = tuning.MIN_DRIFT_ROWS
+        self._next = MIN_DRIFT_ROWS
 
     def add(self, step: int, rate: float, *, is_known: bool) -> Alert | None:
         """Check the next finite rate; what lies before a jump that another alert showed is not looked at again."""
@@ -86,21 +93,21 @@ class RateDrift:
         if self._n % self._every or (self._rows and step <= self._rows[-1][0]):
             return None
         self._rows.append((step, rate))
-        if len(self._rows) > tuning.MAX_DRIFT_ROWS:
+        if len(self._rows) > MAX_DRIFT_ROWS:
             self._rows, self._every = self._rows[1::2], 2 * self._every
         if self._n < self._next:
             return None
-        self._next = self._n + max(8, self._n // tuning.DRIFT_CHECKS)
+        self._next = self._n + max(8, self._n // DRIFT_CHECKS)
         steps, rates = np.array([at for at, _ in self._rows]), np.array([value for _, value in self._rows])
         run = Run(self._name, steps, np.ones(len(steps)), rates, last_step=self._last_step)
-        settled = self._rows[-min(tuning.MIN_DRIFT_AFTER, len(self._rows))][0]
+        settled = self._rows[-min(MIN_DRIFT_AFTER, len(self._rows))][0]
         # a jump may be a stair or a restart, and a rise from the lowest rates the first of a cycle
         lowest = MAX_VALLEY * rates.max()
         found = [
             d for d in departures(run) if self._known < d.step <= settled and d.kind == "rise" and d.expected > lowest
         ]
         # stairs rise as well, and rest between
-        is_rising = bool((np.diff(rates[-tuning.MIN_DRIFT_AFTER :]) > 0).all())
+        is_rising = bool((np.diff(rates[-MIN_DRIFT_AFTER:]) > 0).all())
         if not found or not is_rising:
             return None
         self._known = step

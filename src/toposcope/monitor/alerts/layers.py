@@ -8,12 +8,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.integrity.finding import layers_text
-from toposcope.logs.tuning import MIN_LAYER_VALUES
-from toposcope.monitor import tuning
 from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
 from toposcope.monitor.events import Alert, Measured, factor, number
 from toposcope.probes.feature import NETWORK
 from toposcope.typing import Vector
+
+# Chosen on 21 families of synthetic noise, checked on 15 others (benchmarks/false_alarms.py, docs/methods/monitor.md).
+N_LEVEL = 3  # measurements whose median is the level of a layer; few, so that a trend does not count as noise
+N_LONG = 15  # measurements of the long median, so that the return from an excursion is not a deviation
+N_NOISE = 64  # differences between consecutive measurements whose median absolute value is the noise of a layer
+POOLED_WEIGHT = 8  # weight of the median noise of all layers, in differences, if it exceeds the layer's own
+MIN_UNITS = 8.0  # least deviation of a layer, in units of noise
+MIN_MEASUREMENTS = 4  # measurements whose largest deviation is known before any layer is judged
+MAX_FAULTY = 10  # consecutive faulty measurements of a layer after which they become its new level
+MAX_EXCLUDED_ALERTS = 2  # alerts whose deviations are excluded from the noise; those of further ones count as noise
+RISE_TAIL_INDEX = 2.0  # index of the heaviest tail of rises: that of Student's t with 2 degrees of freedom
+FALL_TAIL_INDEX = 1.0  # index of the tail of falls, for values with a density near 0
+DEAD_TAIL_INDEX = 3.0  # index of the tail of rises of the share of dead units, which is bounded
+MIN_LEVEL_NOISE = 0.005  # floor of the noise estimate of norms and ranks, relative to the level
+MIN_STOP_NOISE = 0.02  # the same for gradients and updates
+MIN_DEAD_NOISE = 0.005  # floor of the noise estimate of the share of dead units
+MIN_STOP_FALL = 30.0  # factor by which a gradient or an update must fall, relative to other layers
+MAX_TRANSIENTS = 2  # transient zeros after which zeros must last twice as long to raise an alert, and so on
+MAX_NORMAL_FALL = 6.0  # deepest transient fall, in units of noise, with which a single 0 is an alert
+MIN_NOISE_VALUES = 16  # values from which the noise of a layer is known well enough for that
+MIN_GROWTH = 5.0  # growth over the highest level of the first half; updates add up to 4 under a linear warm-up
+MIN_ACCELERATION = 1.5  # that growth relative to the range over the second quarter of the run, in logarithms
+MIN_GROWTH_NOISE = 0.001  # floor of the noise estimate of slowly growing norms, relative to the level
+MIN_GROWTH_UNITS = 8.0  # that growth in units of the noise
+MIN_GROWTH_MEASUREMENTS = 32  # measurements before growth is judged
+LEVEL_EVERY = 4  # measurements from one stored level to the next
+MIN_LAYER_VALUES = 8  # measurements of a layer before it is judged
 
 
 def of_layers(event: Measured, probe: str, statistic: str) -> dict[str, float]:
@@ -74,8 +99,8 @@ class LayerHistory:
     def __init__(self, min_noise: float) -> None:
         self._min_noise = min_noise
         self._columns: dict[str, int] = {}
-        self._values = np.empty((tuning.N_LONG, 0))
-        self._differences = np.empty((tuning.N_NOISE, 0))
+        self._values = np.empty((N_LONG, 0))
+        self._differences = np.empty((N_NOISE, 0))
         self._counts = np.empty(0, np.int64)
         self._last: tuple[NDArray[np.int64], Baseline] | None = None  # baseline that was returned last, if it holds
 
@@ -102,12 +127,12 @@ class LayerHistory:
         if self._last is not None and np.array_equal(self._last[0], columns):
             return self._last[1]
         counts = self._counts[columns]
-        last = self._values[(counts - 1 - np.arange(tuning.N_LEVEL)[:, None]) % tuning.N_LONG, columns]
-        level = _medians(last, np.minimum(counts, tuning.N_LEVEL))
-        long_level = _medians(self._values[:, columns], np.minimum(counts, tuning.N_LONG))
-        n = np.clip(counts - 1, 0, tuning.N_NOISE)
+        last = self._values[(counts - 1 - np.arange(N_LEVEL)[:, None]) % N_LONG, columns]
+        level = _medians(last, np.minimum(counts, N_LEVEL))
+        long_level = _medians(self._values[:, columns], np.minimum(counts, N_LONG))
+        n = np.clip(counts - 1, 0, N_NOISE)
         noise = np.fmax(_medians(self._differences[:, columns], n), self._min_noise)
-        pooled = noise * (np.median(noise) / noise) ** (tuning.POOLED_WEIGHT / (n + tuning.POOLED_WEIGHT))
+        pooled = noise * (np.median(noise) / noise) ** (POOLED_WEIGHT / (n + POOLED_WEIGHT))
         found = Baseline(level, long_level, np.maximum(noise, pooled), counts >= MIN_LAYER_VALUES)
         self._last = columns, found
         return found
@@ -116,10 +141,10 @@ class LayerHistory:
         """Add new values, which must be finite."""
         self._last = None
         counts = self._counts[columns]
-        last = self._values[(counts - 1) % tuning.N_LONG, columns]
-        self._values[counts % tuning.N_LONG, columns] = values
+        last = self._values[(counts - 1) % N_LONG, columns]
+        self._values[counts % N_LONG, columns] = values
         later = counts > 0
-        self._differences[(counts[later] - 1) % tuning.N_NOISE, columns[later]] = np.abs(values - last)[later]
+        self._differences[(counts[later] - 1) % N_NOISE, columns[later]] = np.abs(values - last)[later]
         self._counts[columns] += 1
 
 
@@ -169,10 +194,10 @@ class LayerCheck:
             return np.zeros(len(ready), np.bool_)
         units = np.where(ready, deviations / baseline.noise, 0.0)
         above = np.zeros(len(ready), np.bool_)
-        if self._tail.count >= tuning.MIN_MEASUREMENTS:
+        if self._tail.count >= MIN_MEASUREMENTS:
             rate = rate_of(self._name, "layers", gap)
-            self.limit = max(tuning.MIN_UNITS, self._tail.limit(rate))
-            above = ready & (units > tuning.MIN_UNITS) & ((units > self.limit) | (deviations > self._bound(rate)))
+            self.limit = max(MIN_UNITS, self._tail.limit(rate))
+            above = ready & (units > MIN_UNITS) & ((units > self.limit) | (deviations > self._bound(rate)))
         self._largest = max(self._largest, float(deviations[ready & ~above].max(initial=0.0)))
         self._tail.add(float(units[~above].max(initial=0.0)))
         return above & (deviations > self._min_change)
@@ -196,7 +221,7 @@ class LayerCheck:
                 self._latches[layer].normal()
                 self._streaks.pop(layer, None)
         self._n_alerts += bool(found)
-        if found and self._n_alerts > tuning.MAX_EXCLUDED_ALERTS and math.isfinite(self.limit):
+        if found and self._n_alerts > MAX_EXCLUDED_ALERTS and math.isfinite(self.limit):
             self._tail.add(self.limit)
         return found
 
@@ -204,7 +229,7 @@ class LayerCheck:
         self, columns: NDArray[np.int64], layers: Sequence[str], values: Vector, faulty: NDArray[np.bool_]
     ) -> None:
         """Update the levels with normal values, and with faulty ones that have lasted for so long that they are new."""
-        lasting = np.array([self._streaks.get(layer, 0) > tuning.MAX_FAULTY for layer in layers], np.bool_)
+        lasting = np.array([self._streaks.get(layer, 0) > MAX_FAULTY for layer in layers], np.bool_)
         learnt = ~faulty | lasting
         self.history.add(columns[learnt], values[learnt])
 
@@ -221,10 +246,10 @@ class Outliers:
     ) -> None:
         self._kind, self._probe, self._statistic, self._falls, self._is_share = kind, probe, statistic, falls, share
         if share:
-            self._check = LayerCheck(kind, least, tuning.DEAD_TAIL_INDEX, tuning.MIN_DEAD_NOISE, in_logs=False)
+            self._check = LayerCheck(kind, least, DEAD_TAIL_INDEX, MIN_DEAD_NOISE, in_logs=False)
         else:
-            tail_index = tuning.FALL_TAIL_INDEX if falls else tuning.RISE_TAIL_INDEX
-            self._check = LayerCheck(kind, math.log(least), tail_index, tuning.MIN_LEVEL_NOISE)
+            tail_index = FALL_TAIL_INDEX if falls else RISE_TAIL_INDEX
+            self._check = LayerCheck(kind, math.log(least), tail_index, MIN_LEVEL_NOISE)
         self.history = self._check.history
         self.faulty: set[str] = set()
         self.alerted: dict[str, int] = {}
@@ -269,7 +294,7 @@ class Stopped:
 
     def __init__(self, name: str, statistics: tuple[str, ...]) -> None:
         self._name, self._statistics = name, statistics
-        self._check = LayerCheck(name, math.log(tuning.MIN_STOP_FALL), tuning.FALL_TAIL_INDEX, tuning.MIN_STOP_NOISE)
+        self._check = LayerCheck(name, math.log(MIN_STOP_FALL), FALL_TAIL_INDEX, MIN_STOP_NOISE)
         self.history = self._check.history
         self._seen: dict[str, int] = {}
         self._zeros: dict[str, int] = {}
@@ -310,11 +335,7 @@ class Stopped:
         falls = np.where(baseline.ready, baseline.low - logs, 0.0)
         falls = falls - _of_others(falls, baseline.ready)
         faulty = self._check.faulty(gap, falls, baseline)
-        known = (
-            np.array([self._seen.get(layer, 0) >= tuning.MIN_NOISE_VALUES for layer in layers])
-            & baseline.ready
-            & ~faulty
-        )
+        known = np.array([self._seen.get(layer, 0) >= MIN_NOISE_VALUES for layer in layers]) & baseline.ready & ~faulty
         self._deepest = max(self._deepest, float((-np.expm1(-falls) / baseline.noise)[known].max(initial=0.0)))
         self._check.learn(columns, layers, logs, faulty)
         for layer in layers:
@@ -329,12 +350,12 @@ class Stopped:
         for layer in self._zeros.keys() - zero:
             if layer in values and self._zeros.pop(layer) >= self._min_duration:
                 self._n_transients += 1
-                self._min_duration *= 2 if self._n_transients >= tuning.MAX_TRANSIENTS else 1
+                self._min_duration *= 2 if self._n_transients >= MAX_TRANSIENTS else 1
         if 2 * len(zero & alive) > len(alive):
             return set()
         for layer in zero & alive:
             self._zeros[layer] = self._zeros.get(layer, 0) + 1
-        needed = max(self._min_duration, 2 if self._deepest > tuning.MAX_NORMAL_FALL else 1)
+        needed = max(self._min_duration, 2 if self._deepest > MAX_NORMAL_FALL else 1)
         return {layer for layer in zero & alive if self._zeros[layer] >= needed}
 
 
@@ -355,7 +376,7 @@ class SlowGrowth:
     """Detects layers whose norm grows exponentially, but too slowly for a jump at any one measurement."""
 
     def __init__(self) -> None:
-        self._history = LayerHistory(tuning.MIN_GROWTH_NOISE)
+        self._history = LayerHistory(MIN_GROWTH_NOISE)
         self._levels: list[tuple[int, Vector, Vector]] = []
         self._n_measurements = 0
         self._latches: dict[str, Latch] = {}
@@ -368,18 +389,18 @@ class SlowGrowth:
         columns = self._history.columns(layers)
         self._history.add(columns, logs)
         self._n_measurements += 1
-        if self._n_measurements % tuning.LEVEL_EVERY:
+        if self._n_measurements % LEVEL_EVERY:
             return []
         baseline = self._history.baseline(columns)
         whole = np.full(int(columns.max()) + 1, np.nan)
         whole[columns] = baseline.level
-        enough = self._n_measurements >= tuning.MIN_GROWTH_MEASUREMENTS
+        enough = self._n_measurements >= MIN_GROWTH_MEASUREMENTS
         grown = self._grown(event.step, whole) if enough else np.zeros(len(whole))
-        grown[columns] *= grown[columns] > tuning.MIN_GROWTH_UNITS * baseline.noise
+        grown[columns] *= grown[columns] > MIN_GROWTH_UNITS * baseline.noise
         self._store(event.step, whole)
         newly = []
         for layer, column in zip(layers, columns.tolist(), strict=True):
-            latch = self._latches.setdefault(layer, Latch(tuning.LEVEL_EVERY))
+            latch = self._latches.setdefault(layer, Latch(LEVEL_EVERY))
             if not grown[column]:
                 latch.normal()
             elif latch.faulty() and alerted.get(layer, 0) <= event.step / 2:
@@ -392,7 +413,7 @@ class SlowGrowth:
             f"its weight norm is {number(values[first])}, {factor(math.exp(growth))} times what it was"
             f" by step {event.step // 2:,}, and still growing as fast,"
         )
-        evidence = {"value": values[first], "level": values[first] / math.exp(growth), "limit": tuning.MIN_GROWTH}
+        evidence = {"value": values[first], "level": values[first] / math.exp(growth), "limit": MIN_GROWTH}
         names = [name for _, name in newly]
         return [alert_of_layers("norm running away", event, last, names, len(layers), what, evidence)]
 
@@ -406,7 +427,7 @@ class SlowGrowth:
         lowest = np.fmin.reduce([_fitted(low, n) for low, _ in quarter])
         highest = np.fmax.reduce([_fitted(high, n) for _, high in quarter])
         growth = levels - np.fmax.reduce([_fitted(high, n) for high in before])
-        enough = (growth > math.log(tuning.MIN_GROWTH)) & (growth > tuning.MIN_ACCELERATION * (highest - lowest))
+        enough = (growth > math.log(MIN_GROWTH)) & (growth > MIN_ACCELERATION * (highest - lowest))
         return np.where(enough, growth, 0.0)
 
     def _store(self, step: int, levels: Vector) -> None:

@@ -8,11 +8,41 @@ from statistics import median
 
 from toposcope.checks import CHECKS
 from toposcope.integrity.finding import layers_text
-from toposcope.logs.tuning import MIN_RATES, MIN_SPIKE_VALUES
-from toposcope.monitor import tuning
 from toposcope.monitor.alerts.noise import Latch, Tail, rate_of
 from toposcope.monitor.events import Alert, Forecasted, Logged, Measured, factor, number
 from toposcope.probes.feature import NETWORK
+
+# Chosen on 21 families of synthetic noise, checked on 15 others (benchmarks/false_alarms.py, docs/methods/monitor.md).
+MIN_SPIKE_UNITS = 8.0  # least height of a spike in units of noise, however regular the stream
+N_SPIKE_LEVEL = 7  # values whose median is the level; few, so that trends and slow waves do not count as noise
+N_SPIKE_NOISE = 64  # differences between consecutive values whose median absolute value is the unit of noise
+MIN_CHANGES = 10  # nonzero differences from which the rounding of a stream is estimated
+MIN_TYPICAL = 0.05  # least unit of noise as a share of the mean difference, for streams that rarely change
+MAX_EXCURSION = 16  # values above the level after which an excursion counts as another, so that a trend has a tail
+SPIKE_RECOVERY = 8  # normal values after the first alert before another
+RECOVERED = 0.5  # share of a spike's height below which a value has recovered
+MAX_RAISED = 100  # raised values after which they become the new level
+MAX_EXCLUDED_SPIKES = 2  # spikes that are excluded from the noise; further ones count as noise of the stream
+N_BLOCK = 16  # values per block, whose median is stored as a past level
+PAST_FRACTION = 4  # a spike exceeds all levels since this fraction of the steps: a return to them is no spike
+
+# Early warnings: windows as chosen by ``toposcope early-warnings`` on half of its kinds of trouble, at the pace of the
+# monitor; their rates, in ``checks.py``, are of 1, 3 and 10 in 100,000 the largest that raised no alarm in its 1.1
+# million quiet steps, and at most two where the log has every second to tenth step.
+MIN_RISE_MEAN, MIN_RISE_LEVEL = 2, 16  # values of these windows, unless one of a step
+MAX_GAP_GROWTH = 1.5  # factor on the interval between measurements above which the noise is another
+
+MIN_RATE_RISE = 3.2  # factor over the highest earlier rate; constant warm-ups end with a factor of 3
+MIN_RATE_FALL = 20.0  # factor below the previous rate; step schedules divide by 10 at most
+MIN_SPEED_RATIO = 10.0  # change per step relative to the fastest earlier change in the same direction
+MIN_RATE_SHARE = 0.1  # least fall as a share of the highest rate, so that the end of a decay is not a jump
+MAX_RATE_INTERVAL = 0.05  # longest interval between two rates as a share of the steps; longer ones hide any schedule
+RATE_RECOVERY = 8  # normal values after the first alert before another
+FINITE_RECOVERY = 8  # finite values before another alert, doubled each time: mixed precision overflows at times
+MIN_HALF_WIDTHS = 3.0  # least rise of a forecast, in upper half-widths of the earlier intervals
+
+MIN_SPIKE_VALUES = 50  # logged values before any is judged
+MIN_RATES = 10  # learning rates before any is judged
 
 MAX_ROUNDING = 2.0**-8  # relative rounding of a stream with few changes: that of bfloat16
 MAX_BLOCKS = 128  # past levels in memory
@@ -21,7 +51,7 @@ MAX_BLOCKS = 128  # past levels in memory
 class PastLevels:
     """Medians of blocks of values, in constant memory: neighbouring blocks are merged into the higher of the two."""
 
-    def __init__(self, n_block: int = tuning.N_BLOCK) -> None:
+    def __init__(self, n_block: int = N_BLOCK) -> None:
         self._n_block = n_block
         self._block: list[float] = []
         self._levels: list[tuple[int, float]] = []
@@ -77,13 +107,13 @@ class _Ordered:
 class SpikeDetector:
     """Detects spikes in one stream; or rises, of the mean of `n_mean` values above the median of `n_level`."""
 
-    def __init__(self, check: str, name: str, n_mean: int = 1, n_level: int = tuning.N_SPIKE_LEVEL) -> None:
+    def __init__(self, check: str, name: str, n_mean: int = 1, n_level: int = N_SPIKE_LEVEL) -> None:
         self.check, self._name, self._n_level = check, name, n_level
         self._last: deque[float] = deque(maxlen=n_mean)
-        self._latch = Latch(tuning.SPIKE_RECOVERY)
+        self._latch = Latch(SPIKE_RECOVERY)
         self._past = PastLevels()
         self._tail = Tail()
-        self._recent, self._differences = _Ordered(n_level), _Ordered(tuning.N_SPIKE_NOISE)
+        self._recent, self._differences = _Ordered(n_level), _Ordered(N_SPIKE_NOISE)
         self._mean_difference = 0.0
         self._smallest_change = float("inf")
         self._n_changes = 0
@@ -103,7 +133,7 @@ class SpikeDetector:
         if self._recovered_below is not None and value > self._recovered_below:
             self._latch.faulty()
             self._n_raised += 1
-            if self._n_raised >= tuning.MAX_RAISED:
+            if self._n_raised >= MAX_RAISED:
                 self._recovered_below = None
                 self._recent.clear()
             return None
@@ -115,22 +145,22 @@ class SpikeDetector:
             return None
         raised = self._latch.faulty()
         self._n_raised = 1
-        self._recovered_below = spike["level"] + tuning.RECOVERED * (value - spike["level"])
-        if self._latch.n_alerts > tuning.MAX_EXCLUDED_SPIKES:
+        self._recovered_below = spike["level"] + RECOVERED * (value - spike["level"])
+        if self._latch.n_alerts > MAX_EXCLUDED_SPIKES:
             self._tail.add(min(spike["units"], spike["limit"]))
             self._n_peaks += 1
         self._peak = 0.0
         return self._alert(step, spike) if raised else None
 
     def _alert(self, step: int, spike: Mapping[str, float]) -> Alert:
-        value, level, foretells = number(spike["value"]), number(spike["level"]), CHECKS[self.check].foretells
+        value, level, predicts = number(spike["value"]), number(spike["level"]), CHECKS[self.check].predicts
         limit = f"the limit is {factor(spike['limit'])} times."
-        if foretells and spike["level"] > 0:
+        if predicts and spike["level"] > 0:
             share = 100 * (spike["value"] / spike["level"] - 1)
             mean = f" in the mean of its last {len(self._last)} values" if len(self._last) > 1 else ""
             message = (
                 f"{self._name}: rose by {factor(share)}%, from its level of {level} to {value}{mean} at step {step:,},"
-                f" {factor(spike['units'])} times its noise; {limit} {foretells}"
+                f" {factor(spike['units'])} times its noise; {limit} {predicts}"
             )
         else:
             message = (
@@ -145,12 +175,12 @@ class SpikeDetector:
         if len(self._recent) < self._n_level or not noise:
             return None
         level = self._recent.median
-        if not value - level > tuning.MIN_SPIKE_UNITS * noise:
+        if not value - level > MIN_SPIKE_UNITS * noise:
             return None
-        level = max(level, self._past.highest_since(step // tuning.PAST_FRACTION))
+        level = max(level, self._past.highest_since(step // PAST_FRACTION))
         # The tail is that of the peaks of excursions, which are nearly independent, so the rate is per peak too.
         rate = rate_of(self.check, next(iter(CHECKS[self.check].monitor)), gap) * self._n_values / max(1, self._n_peaks)
-        limit = max(tuning.MIN_SPIKE_UNITS, self._tail.limit(rate))
+        limit = max(MIN_SPIKE_UNITS, self._tail.limit(rate))
         units = (value - level) / noise
         evidence = {"value": value, "level": level, "noise": noise, "units": units, "limit": limit}
         return evidence if units > limit else None
@@ -161,7 +191,7 @@ class SpikeDetector:
             units = (value - recent.median) / noise
             self._peak = max(self._peak, units)
             self._n_above = self._n_above + 1 if units > 0 else 0
-            if self._peak and self._n_above % tuning.MAX_EXCURSION == 0:
+            if self._peak and self._n_above % MAX_EXCURSION == 0:
                 self._tail.add(self._peak)
                 self._n_peaks += 1
                 self._peak = 0.0
@@ -175,7 +205,7 @@ class SpikeDetector:
         if difference:
             self._n_changes += 1
             self._smallest_change = min(self._smallest_change, difference)
-        n = min(self._n_values + 1, tuning.N_SPIKE_NOISE * tuning.N_BLOCK)
+        n = min(self._n_values + 1, N_SPIKE_NOISE * N_BLOCK)
         self._mean_difference += (difference - self._mean_difference) / n
         self._differences.add(difference)
 
@@ -183,8 +213,8 @@ class SpikeDetector:
         """Return the unit of noise; 0 before there are differences."""
         if not len(self._differences):
             return 0.0
-        noise = max(self._differences.median, tuning.MIN_TYPICAL * self._mean_difference)
-        if self._n_changes < tuning.MIN_CHANGES:
+        noise = max(self._differences.median, MIN_TYPICAL * self._mean_difference)
+        if self._n_changes < MIN_CHANGES:
             return max(noise, MAX_ROUNDING * abs(self._recent.last))
         return max(noise, self._smallest_change)
 
@@ -203,10 +233,10 @@ class Rises:
         self._last = step
         if first:
             return None
-        if self._detector is None or gap > tuning.MAX_GAP_GROWTH * self._gap:
+        if self._detector is None or gap > MAX_GAP_GROWTH * self._gap:
             n_mean, n_level = (-(-steps // max(gap, 1)) for steps in self._steps)
-            n_mean = max(n_mean, min(self._steps[0], tuning.MIN_RISE_MEAN))
-            self._detector = SpikeDetector(self._check, self._name, n_mean, max(n_level, tuning.MIN_RISE_LEVEL))
+            n_mean = max(n_mean, min(self._steps[0], MIN_RISE_MEAN))
+            self._detector = SpikeDetector(self._check, self._name, n_mean, max(n_level, MIN_RISE_LEVEL))
             self._gap = gap
         return self._detector.add(step, value)
 
@@ -216,7 +246,7 @@ class RateJumps:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._latch = Latch(tuning.RATE_RECOVERY)
+        self._latch = Latch(RATE_RECOVERY)
         self._n_values = 0
         self._step = 0
         self._rate = math.nan
@@ -229,8 +259,8 @@ class RateJumps:
         gap = max(1, step - last_step)
         speed = abs(rate - last) / gap
         rises = rate > last
-        limit = tuning.MIN_SPEED_RATIO * self._fastest[rises]
-        is_judged = self._n_values >= MIN_RATES and gap <= tuning.MAX_RATE_INTERVAL * step and speed > limit
+        limit = MIN_SPEED_RATIO * self._fastest[rises]
+        is_judged = self._n_values >= MIN_RATES and gap <= MAX_RATE_INTERVAL * step and speed > limit
         change = self._change(rate, last) if is_judged else None
         self._step, self._rate, self._n_values = step, rate, self._n_values + 1
         self._highest = max(highest, rate)
@@ -250,9 +280,9 @@ class RateJumps:
 
     def _change(self, rate: float, last: float) -> str | None:
         """Return by how much the rate rose or fell; None if schedules do that."""
-        if rate > tuning.MIN_RATE_RISE * self._highest > 0:
+        if rate > MIN_RATE_RISE * self._highest > 0:
             return f", {factor(rate / self._highest)} times its highest so far"
-        if last - rate > tuning.MIN_RATE_SHARE * self._highest and rate * tuning.MIN_RATE_FALL < last:
+        if last - rate > MIN_RATE_SHARE * self._highest and rate * MIN_RATE_FALL < last:
             return f", by a factor of {factor(last / rate)}" if rate > 0 else ""
         return None
 
@@ -271,7 +301,7 @@ class NotFinite:
             if math.isfinite(event.values[name]):
                 if name in self._logged:
                     self._logged[name].normal()
-            elif self._logged.setdefault(name, Latch(tuning.FINITE_RECOVERY)).faulty():
+            elif self._logged.setdefault(name, Latch(FINITE_RECOVERY)).faulty():
                 newly.append(name)
         if not newly:
             return []
@@ -379,7 +409,7 @@ class WorseForecasts:
         if not earlier:
             return []
         loss, high = median(e.loss for e in earlier), median(e.high for e in earlier)
-        limit = loss + tuning.MIN_HALF_WIDTHS * (high - loss)
+        limit = loss + MIN_HALF_WIDTHS * (high - loss)
         if not (event.loss > limit and event.low > high):
             return []
         self._earlier.clear()

@@ -4,8 +4,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import median
 
 from toposcope.integrity.finding import layers_text
-from toposcope.monitor import tuning
 from toposcope.monitor.events import Alert, Looked
+
+# Looks at the parameters: exact zeros and signs, which have no noise; chosen so that what passes by itself is learnt
+# first, of blocks dropped at random and experts without tokens (``tests/monitor/test_looks.py``).
+MIN_FAULTY_LOOKS, MIN_UPHILL_LOOKS = 2, 4  # looks in a row that show a fault
+MIN_LOOKS = 6  # looks from which on that many suffice, and of what was zero from the beginning
+PASSED_LOOKS = 3  # times as many looks as a fault lasted that passed by itself, and one more
+MIN_DEAD_JUMP, MIN_DEAD_RANGES = 0.25, 2.0  # rise of the share of dead units over its highest; in ranges of it so far
+MIN_MOVED = 0.5  # share of the weights of the median matrix that a step changes, where one that changes none is frozen
+MIN_UPHILL = 0.2  # least cosine between step and gradient of a step uphill: three deviations of random directions
 
 
 class Lasting:
@@ -15,7 +23,7 @@ class Lasting:
     or of a block that is dropped at random, is seen in the other places as well.
     """
 
-    def __init__(self, kind: str, what: str, least: int = tuning.MIN_FAULTY_LOOKS) -> None:
+    def __init__(self, kind: str, what: str, least: int = MIN_FAULTY_LOOKS) -> None:
         self._kind, self._what, self._least = kind, what, least
         self._sound: dict[str, int] = {}  # place -> last step at which it was sound
         self._streaks: dict[str, int] = {}
@@ -31,9 +39,9 @@ class Lasting:
         ended = [n for place, n in self._streaks.items() if place in self._sound and not faults.get(place, True)]
         self._longest, self._streaks = max([self._longest, *ended]), streaks
         self._sound |= {place: event.step for place, is_faulty in faults.items() if not is_faulty}
-        is_known = self._n_looks > tuning.MIN_LOOKS
-        needed = max(self._least + (not is_known), tuning.PASSED_LOOKS * self._longest + 1)
-        at_first = max(needed, tuning.MIN_LOOKS)  # what is zero in the beginning may become something else
+        is_known = self._n_looks > MIN_LOOKS
+        needed = max(self._least + (not is_known), PASSED_LOOKS * self._longest + 1)
+        at_first = max(needed, MIN_LOOKS)  # what is zero in the beginning may become something else
         down = {place for place, n in streaks.items() if n >= (needed if place in self._sound else at_first)}
         new = [place for place in faults if place in down - self.faulty - set(reported)]
         new.sort(key=lambda place: self._sound.get(place, 0))
@@ -55,7 +63,7 @@ class LookChecks:
         self._checks: dict[Lasting, Callable[[Looked], Mapping[str, bool]]] = {
             Lasting("dead layer", "its gradient is missing or 0"): _without_gradient,
             Lasting("frozen layer", "the optimizer does not change it, though it has a gradient"): _unchanged,
-            Lasting("wrong sign", "each step goes along its gradient, uphill", tuning.MIN_UPHILL_LOOKS): _uphill,
+            Lasting("wrong sign", "each step goes along its gradient, uphill", MIN_UPHILL_LOOKS): _uphill,
             Lasting("dead units", "many more of its units than before have no gradient"): self._more_dead_units,
         }
         self._shares: dict[str, tuple[int, float, float]] = {}  # values, lowest, highest share of dead units
@@ -87,8 +95,8 @@ class LookChecks:
         faults = {}
         for layer, share in event.dead_units.items():
             n, low, high = self._shares.get(layer, (0, share, share))
-            least = max(tuning.MIN_DEAD_JUMP, tuning.MIN_DEAD_RANGES * (high - low))
-            faults[layer] = n >= tuning.MIN_LOOKS and share > high + least
+            least = max(MIN_DEAD_JUMP, MIN_DEAD_RANGES * (high - low))
+            faults[layer] = n >= MIN_LOOKS and share > high + least
             if not faults[layer]:
                 self._shares[layer] = n + 1, min(low, share), max(high, share)
         return faults
@@ -101,10 +109,10 @@ def _without_gradient(event: Looked) -> Mapping[str, bool]:
 def _unchanged(event: Looked) -> Mapping[str, bool]:
     changed = {name: share for name, share in event.changed.items() if event.gradients[name]}
     # a rate of 0, or one too small for the weights' dtype, is no fault of a layer
-    return {n: not s for n, s in changed.items()} if changed and median(changed.values()) >= tuning.MIN_MOVED else {}
+    return {n: not s for n, s in changed.items()} if changed and median(changed.values()) >= MIN_MOVED else {}
 
 
 def _uphill(event: Looked) -> Mapping[str, bool]:
     if not event.cosines or median(event.cosines.values()) >= 0:
         return {}
-    return {name: cosine > tuning.MIN_UPHILL for name, cosine in event.cosines.items()}
+    return {name: cosine > MIN_UPHILL for name, cosine in event.cosines.items()}

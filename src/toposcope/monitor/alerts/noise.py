@@ -5,10 +5,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from toposcope.checks import CHECKS
-from toposcope.logs.tuning import FALSE_ALARM_RATE
-from toposcope.monitor import tuning
+from toposcope.checks import CHECKS, FALSE_ALARM_RATE
 from toposcope.typing import Vector
+
+# Alerts: chosen on 21 families of synthetic noise and checked on 15 others, by ``benchmarks/false_alarms.py``; the
+# rates of false alarms and the faults found are in ``docs/methods/monitor.md``.
+MAX_TAIL_COUNT = 4096  # values after which all weights of a tail are halved, so that it follows slow changes
+MIN_TAIL_WEIGHT = 0.3  # least weight of a bin; halved below it, the bin is emptied
+TAIL_SHARES = {0.4: 12, 0.15: 25}  # shares of the values to which a tail is fitted -> least number of values for each
+N_STANDARD_ERRORS = 1.0  # standard errors added to the fitted shape of a tail
+MIN_OVER_LARGEST = 1.3  # least limit relative to the largest value so far
+
 
 MAX_GAP = 1000  # longest gap between two values, in steps, over which a check's rate adds up
 
@@ -69,8 +76,8 @@ class Tail:
             self._fit_at = 0.0  # a new largest value
         self._counts[place] += 1
         self.count += 1
-        if self.count >= tuning.MAX_TAIL_COUNT:
-            self._counts = [c / 2 if c / 2 >= tuning.MIN_TAIL_WEIGHT else 0.0 for c in self._counts]
+        if self.count >= MAX_TAIL_COUNT:
+            self._counts = [c / 2 if c / 2 >= MIN_TAIL_WEIGHT else 0.0 for c in self._counts]
             self.count = sum(self._counts)
             self._fit_at = 0.0
 
@@ -97,14 +104,14 @@ class Tail:
         if fits:
             fitted = np.max([fit.n_above(values) / self.count for fit in fits], axis=0)
             record = np.where(positive > largest, np.minimum(record, fitted), fitted)
-        least = np.where(positive > tuning.MIN_OVER_LARGEST * largest, 0.0, 1 / self.count)
+        least = np.where(positive > MIN_OVER_LARGEST * largest, 0.0, 1 / self.count)
         return np.clip(record, least, 1.0)
 
     def _fitted(self, probability: float) -> float:
         largest, fits = self._fits()
         record = largest * math.sqrt(max(1.0, 1 / (self.count * probability)))
         limits = [fit.limit(probability * self.count) for fit in fits]
-        return max(tuning.MIN_OVER_LARGEST * largest, min(record, max(limits, default=math.inf)))
+        return max(MIN_OVER_LARGEST * largest, min(record, max(limits, default=math.inf)))
 
     def _fits(self) -> "tuple[float, list[_ParetoTail]]":
         """Return the largest value, and a fit to each share of the values that is large enough."""
@@ -113,7 +120,7 @@ class Tail:
         largest = float(_EDGES[np.flatnonzero(counts)[-1]] * BIN_RATIO)
         return largest, [
             _pareto_tail(counts, above, share * self.count)
-            for share, least in tuning.TAIL_SHARES.items()
+            for share, least in TAIL_SHARES.items()
             if share * self.count >= least
         ]
 
@@ -146,7 +153,7 @@ def _pareto_tail(counts: Vector, above: Vector, n_excesses: float) -> _ParetoTai
     shape, scale = _fit_pareto(_CENTRES[first:][used] - edge, weights)
     n = float(weights.sum())
     shape = (n * shape + PRIOR_WEIGHT * PRIOR_SHAPE) / (n + PRIOR_WEIGHT)
-    shape += tuning.N_STANDARD_ERRORS * (1 + max(shape, 0.0)) / math.sqrt(n + PRIOR_WEIGHT)
+    shape += N_STANDARD_ERRORS * (1 + max(shape, 0.0)) / math.sqrt(n + PRIOR_WEIGHT)
     return _ParetoTail(edge, max(shape, 1e-6), scale, n)
 
 

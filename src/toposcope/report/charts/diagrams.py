@@ -15,8 +15,9 @@ from toposcope.probes.feature import NETWORK
 from toposcope.report.charts.series import first_last, in_words, largest_run, short_names, spread
 from toposcope.report.headline import H0, clouds_of
 from toposcope.report.study_data import StudyData
-from toposcope.report.tuning import MIN_CHANGE
 from toposcope.typing import Vector
+
+MIN_CHANGE = 0.005  # relative change of a Betti curve's middle below which a title says: the same
 
 PROBE = "rips"
 

@@ -11,7 +11,9 @@ from starlette.concurrency import run_in_threadpool
 
 from toposcope.report.live.assets import last_line, maker_command
 from toposcope.report.live.feed import Feed
-from toposcope.report.tuning import MIN_ANALYSIS_SECONDS, MIN_GROWTH
+
+MIN_GROWTH = 1.2  # growth in measured steps after which a new analysis is due
+MIN_ANALYSIS_SECONDS = 180  # least time between the end of one analysis and the start of the next
 
 MIN_CHECKPOINTS = 8  # measured steps that a run needs to be analysed
 START_SECONDS = 2  # delay of an analysis, so that a page that was just opened can draw its charts first

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.analysis.health.check import DIVERGED, FINISHED, SILENT
-from toposcope.logs import tuning
+from toposcope.checks import FALSE_ALARM_RATE
 from toposcope.logs.watched import MONITORED
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
 from toposcope.report.live.status import LOGGED, Status
@@ -75,7 +75,7 @@ def words(
         "checks": only.health.checks if only else (),
         "skipped": _skipped(statuses),
         "to_measure": only.to_measure if only and only.is_training else ("", ""),
-        "false_alarms": round(1 / tuning.FALSE_ALARM_RATE),
+        "false_alarms": round(1 / FALSE_ALARM_RATE),
         "states_rate": only is not None and only.kind == MONITORED and only.step is not None,
         "columns": COLUMNS,
         "rows": [{"cells": _row(s, kind), "href": hrefs.get(s.name, ""), "tone": s.health.tone} for s in rows],

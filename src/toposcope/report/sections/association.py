@@ -41,10 +41,13 @@ from toposcope.report.tables import (
     table,
     text_of,
 )
-from toposcope.report.tuning import MAX_TABLE_ROWS, MIN_STRONG
 from toposcope.report.verdict import association_sentences, study_verdict
 from toposcope.study.kinds import PUBLISHED, feature_named
 from toposcope.wording import joined
+
+MAX_TABLE_ROWS = 5_000
+"""Rows of a table on a page; a longer one is only a file. Five sizes with all default probes have 2,000."""
+MIN_STRONG = 0.5  # |rho| from which a title counts a correlation
 
 MAX_PANELS = 4
 COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given covariates"}

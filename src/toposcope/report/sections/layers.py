@@ -21,9 +21,10 @@ from toposcope.report.not_made import needs_checkpoints, needs_probe
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Column, feature_of, headline_rows, interval_of, numbers, table, text_of
-from toposcope.report.tuning import MIN_UNUSUAL_Z
 from toposcope.typing import Vector
 from toposcope.wording import examples
+
+MIN_UNUSUAL_Z = 3.0  # standard deviations above which an ensemble of random matrices does not explain a layer
 
 MAX_COLUMNS, MAX_ROWS = 60, 100  # checkpoints and layers of a heat map; of more, as many evenly spread ones are drawn
 

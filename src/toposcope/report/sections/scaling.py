@@ -22,8 +22,9 @@ from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import feature_of, headline_rows, interval_of, number_of, numbers, table
 from toposcope.report.text_losses import NOT_COMPARABLE, TextLosses
-from toposcope.report.tuning import MIN_STEADY
 from toposcope.wording import counted
+
+MIN_STEADY = 0.9  # rank correlation with size below which a title names no direction
 
 MIN_SIZES = 3  # fewer have only two orders, so that no correlation with size means anything
 MAX_LEGEND_RUNS = 12  # with more runs than this there is no legend

@@ -20,7 +20,8 @@ from toposcope.report.not_made import needs_checkpoints, needs_probe
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import number_of, numbers, table, text_of
-from toposcope.report.tuning import MAX_MATCHED_POINTS
+
+MAX_MATCHED_POINTS = 5_000  # points of diagrams that a vineyard matches; larger ones take minutes
 
 MAX_VINES = 40  # drawn, those with the longest bars
 VINEYARD_SIZE = (330, 230)  # of each of the two panels, in pixels
