@@ -10,8 +10,12 @@ from toposcope_downstream.held_out import Mask, extrapolating_folds
 from toposcope_downstream.ladder import END_SHARE, WINDOW, Ladder, LadderModel, endpoints, score_error
 from toposcope_downstream.methods import LADDER_METHODS, ExponentialLink, LadderMethod, Link, Resampled
 from toposcope_downstream.olmo_ladder import OlmoLadderMethod
-from toposcope_downstream.refusals import leaves_chance
-from toposcope_downstream.tuning import CORRECTION_RIDGE, LEAST_ERROR, MIN_DISTANCE, MOVEMENT_ERROR
+from toposcope_downstream.refusals import LEAST_ERROR, leaves_chance
+from toposcope_downstream.score_link import MOVEMENT_ERROR
+
+# Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
+MIN_DISTANCE = float(np.log(2))  # of held-out runs: nearer errors are noise, and show no drift of the law
+CORRECTION_RIDGE = 1e-3  # residuals that together are no larger are no reason to correct others
 
 RESAMPLES, FOLD_RESAMPLES = 200, 40  # of the runs of a ladder, and of those of each fold
 ALL = -1  # in place of the number of a fold: all runs

@@ -7,7 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.extend import NORMAL_WIDTH, Fold, Vector
-from toposcope_downstream.tuning import MIN_FOLD_SHARE, MIN_GAIN, MIN_OWN_GAIN
+
+# Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
+MIN_GAIN, MIN_FOLD_SHARE = 0.1, 0.75  # by which, and in how many folds, a method must err less to replace the first
+MIN_OWN_GAIN = 0.5  # by which it must err less on one task, and in each of its folds, to replace it there
 
 Mask = NDArray[np.bool_]
 LEVEL = 0.9  # of all intervals of scores

@@ -28,8 +28,8 @@ from toposcope_downstream.refusals import (
     refusal_of_model,
     refusal_of_width,
 )
+from toposcope_downstream.score_link import MOVEMENT_ERROR
 from toposcope_downstream.selection import models_of
-from toposcope_downstream.tuning import MOVEMENT_ERROR
 
 if TYPE_CHECKING:
     from toposcope.extend import Chart

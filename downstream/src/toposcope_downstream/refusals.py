@@ -5,9 +5,16 @@ from dataclasses import replace
 import numpy as np
 
 from toposcope.extend import MIN_INDEPENDENT_SPREAD, Vector, counted
-from toposcope_downstream import tuning
 from toposcope_downstream.held_out import Mask
 from toposcope_downstream.ladder import Endpoints, Ladder, score_error
+
+# Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
+LEAST_ERROR = 0.003  # standard error of a score if nothing is known of its noise
+MIN_STANDARD_ERRORS, MIN_ABOVE_CHANCE = 3.0, 3  # by which a score must leave chance, and runs that must
+MAX_RESIDUAL, MAX_RESIDUAL_SHARE = 3.0, 0.1  # of a law, in noise and in the range of scores: the runs disagree
+MAX_REACH = 2.0  # how far beyond the ladder's compute: so many times what sizes and tokens span, in logarithms
+MAX_WIDTH = 0.5  # of an interval, in what is left above chance
+MIN_PLATEAU_RISE = 10.0  # deviations of a plateau by which the best score shows that it is chance
 
 MIN_MODELS, MIN_SIZES = 5, 3  # runs of a ladder, and sizes where the model is much larger than all
 REACH_OF_FEW_SIZES = 4.0  # how many times the largest size the model may have if there are fewer
@@ -27,9 +34,7 @@ def chance_of(ladder: Ladder) -> float | None:
     known = np.isfinite(score)
     compute, score = compute[known], score[known]
     least = score[np.argsort(compute, kind="stable")][: int(1 / 3 * len(score))]
-    if len(least) < 4 or score.max() < least.mean() + tuning.MIN_PLATEAU_RISE * max(
-        float(least.std()), tuning.LEAST_ERROR
-    ):
+    if len(least) < 4 or score.max() < least.mean() + MIN_PLATEAU_RISE * max(float(least.std()), LEAST_ERROR):
         return None
     slope, error = _slope(np.arange(len(least), dtype=np.float64), least)
     return None if abs(slope) > 2 * error else float(least.mean())
@@ -67,7 +72,7 @@ def refusal_of_model(points: Endpoints, N: float, D: float) -> str:
         )
     x, y = np.log(points.N), np.log(points.D)
     span, beyond = float(np.ptp(x) + np.ptp(y)), float(np.log(N * D / (points.N * points.D).max()))
-    if beyond > tuning.MAX_REACH * span:
+    if beyond > MAX_REACH * span:
         return (
             f"the model has {np.exp(beyond):.2g} times the compute of the largest run, and sizes and tokens of the "
             f"ladder span a factor of {np.exp(span):,.0f} together; nothing is predicted beyond the square of that: "
@@ -92,7 +97,7 @@ def refusal_of_fit(points: Endpoints, residuals: Vector, n: int | None) -> str:
     misfit = float(np.sqrt(np.mean(residuals**2)))
     of_scores = replace(points, scatter=0.0)  # which is what is judged here
     noise = _noise(float(points.score.mean()), of_scores, n)
-    if misfit <= tuning.MAX_RESIDUAL * noise or misfit <= tuning.MAX_RESIDUAL_SHARE * float(np.ptp(points.score)):
+    if misfit <= MAX_RESIDUAL * noise or misfit <= MAX_RESIDUAL_SHARE * float(np.ptp(points.score)):
         return ""
     worst = points.run[int(np.argmax(np.abs(residuals)))]
     return (
@@ -103,7 +108,7 @@ def refusal_of_fit(points: Endpoints, residuals: Vector, n: int | None) -> str:
 
 def refusal_of_width(low: float, high: float, chance: float) -> str:
     """Return why an interval says too little; empty if it does not."""
-    if high - low <= tuning.MAX_WIDTH * (1 - chance):
+    if high - low <= MAX_WIDTH * (1 - chance):
         return ""
     return (
         f"the 90% interval, {100 * low:.0f}% to {100 * high:.0f}%, is most of what is possible; runs nearer to the "
@@ -113,16 +118,16 @@ def refusal_of_width(low: float, high: float, chance: float) -> str:
 
 def above_chance(points: Endpoints, chance: float, n: int | None) -> Mask:
     """Return which runs have left chance."""
-    return np.asarray(points.score - chance >= tuning.MIN_STANDARD_ERRORS * _noise(chance, points, n))
+    return np.asarray(points.score - chance >= MIN_STANDARD_ERRORS * _noise(chance, points, n))
 
 
 def leaves_chance(points: Endpoints, trained: Mask, chance: float, n: int | None) -> bool:
     """Return whether enough of some runs have left chance: others show neither a law nor a link."""
-    return int(above_chance(points, chance, n)[trained].sum()) >= tuning.MIN_ABOVE_CHANCE
+    return int(above_chance(points, chance, n)[trained].sum()) >= MIN_ABOVE_CHANCE
 
 
 def _noise(score: float, points: Endpoints, n: int | None) -> float:
-    return max(score_error(score, points, n), tuning.LEAST_ERROR)
+    return max(score_error(score, points, n), LEAST_ERROR)
 
 
 def _at_chance(points: Endpoints, chance: float, n: int | None) -> str:
@@ -130,15 +135,15 @@ def _at_chance(points: Endpoints, chance: float, n: int | None) -> str:
     best = int(np.argmax(points.score))
     if not leaving:
         return (
-            f"the ladder never leaves chance ({100 * chance:.1f}%) by {tuning.MIN_STANDARD_ERRORS:.0f} standard errors "
+            f"the ladder never leaves chance ({100 * chance:.1f}%) by {MIN_STANDARD_ERRORS:.0f} standard errors "
             f"of {100 * error:.1f} points: its best score is {100 * points.score[best]:.1f}% ({points.run[best]}); "
             "larger runs or more questions would help"
         )
-    if leaving < tuning.MIN_ABOVE_CHANCE:
+    if leaving < MIN_ABOVE_CHANCE:
         return (
             f"only {counted(leaving, 'run')} leave{'s' if leaving == 1 else ''} chance ({100 * chance:.1f}%) by "
-            f"{tuning.MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least "
-            f"{tuning.MIN_ABOVE_CHANCE} are needed: larger runs or more questions would help"
+            f"{MIN_STANDARD_ERRORS:.0f} standard errors of {100 * error:.1f} points; at least "
+            f"{MIN_ABOVE_CHANCE} are needed: larger runs or more questions would help"
         )
     return ""
 
@@ -148,7 +153,7 @@ def _falling(points: Endpoints, n: int | None) -> str:
     slope, error = _slope(np.log(points.compute), points.score)
     fall = slope * float(np.ptp(np.log(points.compute)))
     noise = _noise(float(points.score.mean()), points, n)
-    if slope > -tuning.MIN_STANDARD_ERRORS * error or -fall < tuning.MIN_STANDARD_ERRORS * noise:
+    if slope > -MIN_STANDARD_ERRORS * error or -fall < MIN_STANDARD_ERRORS * noise:
         return ""
     return f"the score falls with scale, by {-100 * fall:.1f} points along the ladder; no law of rising scores holds"
 

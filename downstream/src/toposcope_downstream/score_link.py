@@ -15,7 +15,10 @@ from toposcope_downstream.ladder import Endpoints, Ladder, endpoints, score_erro
 from toposcope_downstream.methods import ExponentialLink, Link, Resampled, TwoStage, TwoStageExponential
 from toposcope_downstream.predicted import cannot_be_told, table_of, with_interval
 from toposcope_downstream.refusals import chance_of, leaves_chance, refusal_of_fit, refusal_of_ladder, refusal_of_width
-from toposcope_downstream.tuning import MAX_LOSS_REACH, MOVEMENT_ERROR
+
+# Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
+MOVEMENT_ERROR = 0.2  # what a law may miss of the change that it predicts from the nearest runs, as a deviation
+MAX_LOSS_REACH = 0.5  # how far a loss may lie outside the losses of the ladder, in units of their range
 
 METHODS: tuple[TwoStage, ...] = (TwoStage(), TwoStageExponential())
 RESAMPLES, FOLD_RESAMPLES = 200, 40  # links of resampled runs, and of those of a fold

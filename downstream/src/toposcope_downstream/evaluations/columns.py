@@ -16,7 +16,6 @@ from toposcope.extend import (
     parse_numbers,
     plural,
 )
-from toposcope_downstream import tuning
 from toposcope_downstream.evaluations.tasks import (
     ERROR_WORDS,
     is_average,
@@ -26,6 +25,8 @@ from toposcope_downstream.evaluations.tasks import (
     standard_task,
     task_words,
 )
+
+MIN_KNOWN = 0.5  # of the cells in a column of tasks without a name of one: names of standard tasks or averages
 
 FOLDERS = re.compile(
     r"task|task_loss|downstream\w*|loss|lm|eval|evals|evaluations?|results?|scores|val|validation|metrics"
@@ -225,7 +226,7 @@ def _are_tasks(column: pl.Series) -> bool:
     """Return whether most cells are names of standard tasks, each another."""
     names = column.drop_nulls().str.strip_chars().to_list()
     known = [name for name in names if name and (standard_task(name) or is_average(name))]
-    return len(set(known)) > 1 and len(known) >= tuning.MIN_KNOWN * len(names) and len(set(names)) == len(names)
+    return len(set(known)) > 1 and len(known) >= MIN_KNOWN * len(names) and len(set(names)) == len(names)
 
 
 def _is_of_values(name: str) -> bool:

@@ -32,7 +32,6 @@ from toposcope.extend import (
     refusing,
     search_folder,
 )
-from toposcope_downstream import tuning
 from toposcope_downstream.evaluations.file import (
     COLUMNS,
     MAX_SIZE,
@@ -54,6 +53,8 @@ from toposcope_downstream.evaluations.tasks import (
     with_mmlu,
     without_averages,
 )
+
+MIN_CHOICE = 0.05  # chance of a task that is a choice between answers: beyond 1% by far
 
 NAMED = tuple("run recipe N D step seed task shots metric value n standard_error chance score".split())
 """What the caller can say that a column is; ``score`` is the metric that counts."""
@@ -417,11 +418,11 @@ def _with_percentages(table: pl.DataFrame) -> pl.DataFrame:
     pairs = table.select("task", "metric").unique()
     usual = pl.Series("usual", [chance_of(*pair) for pair in pairs.rows()], dtype=pl.Float64)
     table = table.join(pairs.with_columns(usual), on=["task", "metric"], how="left", maintain_order="left")
-    is_choice = pl.coalesce("chance", "usual").fill_null(0) > tuning.MIN_CHOICE
+    is_choice = pl.coalesce("chance", "usual").fill_null(0) > MIN_CHOICE
     of_task = pl.col("value").filter(is_score)
     top, least = (value.over("source", "metric", "task") for value in (of_task.max(), of_task.min()))
     is_unknown = pl.coalesce("chance", "usual").is_null()
     of_choice = is_choice & pl.col("value").is_between(0, 1, "right")
-    share = of_choice | (is_unknown & (top <= 1) & (least >= tuning.MIN_CHOICE))
+    share = of_choice | (is_unknown & (top <= 1) & (least >= MIN_CHOICE))
     beyond, share = (is_score & (largest > 1)).fill_null(False), share.fill_null(False)
     return table.with_columns(percent=beyond & ~share, mixed=beyond & share, small=beyond & ~share & (top <= 1))

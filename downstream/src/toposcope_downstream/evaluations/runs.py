@@ -20,8 +20,9 @@ import msgspec
 import polars as pl
 
 from toposcope.extend import MIN_LARGEST, MULTIPLES, join_names, plural
-from toposcope_downstream import tuning
 from toposcope_downstream.evaluations.file import SCHEMA, RawEvaluations, short_number
+
+LATER_STAGES = 1.1  # steps until the end of training for each of its first stage: OLMo 2 and 3 have 1.01 to 1.06
 
 MIRRORS = ("unsloth", "nousresearch", "huggyllama", "huggingface")
 """Organisations that publish other people's weights as they are, under their names."""
@@ -70,7 +71,7 @@ class PublicModel:
     def has_step(self, step: int) -> bool:
         """Return whether a checkpoint of this step may be one of those published."""
         power_of_two = step < self.every and step & (step - 1) == 0
-        within = self.last_step is None or step <= self.last_step * (tuning.LATER_STAGES if self.later_stages else 1)
+        within = self.last_step is None or step <= self.last_step * (LATER_STAGES if self.later_stages else 1)
         return bool(self.checkpoints) and within and (step % self.every == 0 or power_of_two)
 
     def tokens_at(self, step: int | None) -> float | None:

@@ -13,7 +13,6 @@ import numpy as np
 import polars as pl
 
 from toposcope.extend import COLUMN_NAMES, MULTIPLES, ToposcopeError, join_names, one_line, parse_numbers, plural
-from toposcope_downstream import tuning
 from toposcope_downstream.evaluations.columns import (
     SPREAD,
     cells,
@@ -27,6 +26,8 @@ from toposcope_downstream.evaluations.columns import (
 )
 from toposcope_downstream.evaluations.file import EvaluationFile, RawEvaluations, as_number, as_raw, short_number
 from toposcope_downstream.evaluations.tasks import ERROR_WORDS, metric_of
+
+MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
 
 GENERAL = True
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -186,7 +187,7 @@ def _numbers(table: pl.DataFrame, found: Mapping[str, str], quantity: str, remar
     unit = _UNIT.fullmatch(found[quantity]) if quantity in ("N", "D") else None
     scale = MULTIPLES[unit[2][0].upper()] if unit else 1.0
     # a cell 7B states its unit itself
-    values = np.where(column.values < tuning.MIN_WRITTEN_OUT, column.values * scale, column.values)
+    values = np.where(column.values < MIN_WRITTEN_OUT, column.values * scale, column.values)
     return pl.Series(quantity, values).set(pl.Series(~column.logged), None)
 
 

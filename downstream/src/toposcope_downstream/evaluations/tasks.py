@@ -6,7 +6,9 @@ from typing import NamedTuple
 import polars as pl
 
 from toposcope.extend import join_names, plural
-from toposcope_downstream import tuning
+
+MIN_GROUP_PARTS = 3  # names that begin with a task's, from which on they are its parts: one is another way to ask
+MAX_ROUNDING = 1e-3  # of an average and the mean of its parts, relative to the average: both may be rounded
 
 SCORES = (
     *("primary_score", "primary_metric"),
@@ -281,7 +283,7 @@ def without_averages(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     names = sorted({renamed.get(task, task) for task in tasks if task not in dropped})
     for group in names:
         parts = [task for task in names if _is_part(task, group)]
-        if group in renamed.values() or ("_".join(own_words(group)) in GROUPS and len(parts) >= tuning.MIN_GROUP_PARTS):
+        if group in renamed.values() or ("_".join(own_words(group)) in GROUPS and len(parts) >= MIN_GROUP_PARTS):
             table = _without_parts(table, group, parts, remarks)
     return table
 
@@ -357,7 +359,7 @@ def _is_of_few_subjects(table: pl.DataFrame, average: str, parts: list[str]) -> 
     key = ["run", "step", "metric"]
     mean = table.filter(pl.col("task").is_in(subjects)).group_by(key).agg(mean=pl.col("value").mean())
     stated = table.filter(pl.col("task") == average).join(mean, on=key, nulls_equal=True)
-    return len(stated) > 0 and bool(((stated["value"] / stated["mean"] - 1).abs() < tuning.MAX_ROUNDING).all())
+    return len(stated) > 0 and bool(((stated["value"] / stated["mean"] - 1).abs() < MAX_ROUNDING).all())
 
 
 def _without_parts(table: pl.DataFrame, group: str, parts: list[str], remarks: list[str]) -> pl.DataFrame:
