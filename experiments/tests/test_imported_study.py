@@ -203,7 +203,7 @@ def test_cut_off_anywhere_the_same_command_goes_on(
 ) -> None:
     found = import_study(published)
     fill(found, tmp_path / "whole")
-    for after in range(1, 60, 4 if THOROUGH else 12):
+    for after in range(1, 400, 4 if THOROUGH else 24):
         directory = tmp_path / f"cut-{after}"
         try:
             with cut_off(monkeypatch, after):

@@ -205,7 +205,10 @@ def test_probes_and_their_options(series: Path) -> None:
     found = {(row["probe"], row["options"]) for row in json.loads(printed)}
     assert found == {
         ("neural_persistence", '{"essential":"drop","p":3.0,"scale":"network"}'),
-        ("rips", '{"max_dimension":0,"max_points":null,"pooled":true,"threshold":2.0}'),
+        (
+            "rips",
+            '{"draws":1,"max_dimension":0,"max_points":null,"pooled":true,"sample":"farthest","seed":42,"threshold":2.0}',
+        ),
     }
 
 

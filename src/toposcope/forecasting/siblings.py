@@ -11,7 +11,6 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
-from toposcope.integrity.histories import MIN_AGREEING
 from toposcope.least_squares import NORMAL
 from toposcope.logs import Logs, Run, read_logs
 from toposcope.logs.finding import find_sources
@@ -25,6 +24,7 @@ from toposcope.wording import counted, joined
 # Logs of one run: docs/forecast.md; 50 published runs and 6,000 pairs of different ones
 MAX_CHANCE = 1e-6  # probability that two runs agree by chance in as many rows as two logs of one do
 MIN_SEED_DIFFERENCE, MAX_SEED_DIFFERENCE = 2e-4, 2e-3  # share of the loss by which a seed alone changes it
+MIN_AGREEING = 0.95  # share of the rows in which logs of one run agree; a row may be written twice, or damaged
 SHARED_NOISE = 0.5  # share of its noise by which a run differs from one of the same batches in the same order
 
 MIN_TOLERANCE = 5e-5

@@ -20,8 +20,6 @@ NEARBY = 4  # checkpoints on either side that something is compared with
 MAX_CHANCE = 1e-3  # series in which chance alone makes a tensor seem off its path, or checkpoints swapped
 MAX_DIRECTIONS = 5  # main directions of a tensor's moves that are looked beyond
 MIN_AGREEING = 3  # tensors that agree where each of them shows less
-
-# The weights of another run from some step on
 MIN_BROKEN_SHARE = 0.2  # share of the matrices, and `MIN_AGREEING` at least, that lose their correlation
 EVIDENCE = 32  # intervals on either side whose directions are usual
 
