@@ -30,7 +30,7 @@ class Check:
     text : str
         What was seen, in words without a full stop; of a good one what would have been seen.
     word : str
-        The word of a run of which this is bad.
+        The word of a run of which this is bad; of one that is not, a name by which it is found.
     detail : str
         A further sentence on what is bad.
     power : float
