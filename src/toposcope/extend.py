@@ -159,7 +159,7 @@ if TYPE_CHECKING:
     from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, SIBLING_SHARE, Median
     from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
     from toposcope.forecasting.forecasters.stack import STACKED_LAWS, fit_ridge, stack_features
-    from toposcope.forecasting.held_out import COVERAGE, NORMAL_WIDTH, Fold, known_schedule
+    from toposcope.forecasting.held_out import NORMAL_WIDTH, Fold, known_schedule
     from toposcope.forecasting.scaling.points import MIN_LARGEST, Points
     from toposcope.forecasting.scaling.scaling_law import (
         EXPONENT_PRIOR,
@@ -269,7 +269,7 @@ if TYPE_CHECKING:
     from toposcope.study.publication import PublishedRun
     from toposcope.study.study import Study
     from toposcope.typing import Indices, Matrix, Steps, Vector
-    from toposcope.wording import counted, examples, joined, sentence, short
+    from toposcope.wording import COVERAGE, counted, examples, joined, sentence, short
 
 # So that a package that adds one small thing does not import torch, numba or altair for all others.
 __getattr__, __dir__ = lazy_imports(__name__, __file__)

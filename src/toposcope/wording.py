@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from math import isfinite
 
+COVERAGE = 0.9  # of the intervals of a predicted final loss; widths of this level: `forecasting/held_out.py`
+
 
 def joined(parts: Sequence[str]) -> str:
     """Join words as a sentence does: ``a, b and c``."""

@@ -7,6 +7,7 @@ import polars as pl
 
 from toposcope.charts.axes import with_field
 from toposcope.charts.chart import Chart
+from toposcope.wording import COVERAGE
 
 LOGGED, RAW, AVERAGE = "loss in the log", "checkpoint", "average of checkpoints"
 HOLDING, COOLED, REAL = "holding the rate", "after a cool-down", "the run's own cool-down"
@@ -15,7 +16,7 @@ LOOKS = {
     RAW: ("circle", "checkpoints as they are"),
     AVERAGE: ("diamond", "their averages, each at its last step"),
     REAL: ("cross", "what the run itself came to"),
-    COOLED: ("square", "the ends of cool-downs by their length, with 90% intervals"),
+    COOLED: ("square", f"the ends of cool-downs by their length, with {COVERAGE:.0%} intervals"),
     HOLDING: ("stroke", "dashed: the course at the rate of now, by the law of the run"),
 }  # in an order by which the colours next to each other on the chart can be distinguished
 MARGIN = 0.03  # of the steps shown, free at either side

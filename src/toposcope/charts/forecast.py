@@ -11,6 +11,7 @@ from toposcope.charts.chart import Chart
 from toposcope.charts.theme import MUTED
 from toposcope.charts.training import apart
 from toposcope.typing import Vector
+from toposcope.wording import COVERAGE
 
 HEIGHT, LOSS_HEIGHT, RATE_TOP = 390, 290, 322
 """Pixels from the top: of everything, to the end of the losses, to the peak of the learning rate."""
@@ -79,7 +80,9 @@ def forecast_chart(
     parts = ["Solid: the loss seen" + (", as medians over steps; faint: single rows" * (len(smooth) < len(seen)))]
     if curve is not None:
         begins = f"from the level of the last rows, {curve['loss'][0]:.4g}"
-        parts.append(f"dashed: the forecast {begins}, with its 90% band; at the right: where each forecaster ends")
+        parts.append(
+            f"dashed: the forecast {begins}, with its {COVERAGE:.0%} band; at the right: where each forecaster ends"
+        )
     if siblings is not None and len(siblings):
         parts.append(f"thin: {siblings.get_column('run').n_unique()} siblings, stretched to the same length")
     below = "" if rates is None else " Below: the learning rate as a share of its peak, dotted where it is planned."

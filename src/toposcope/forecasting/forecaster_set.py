@@ -9,12 +9,12 @@ from toposcope.errors import message_of
 from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, from_present_level
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
-from toposcope.forecasting.held_out import COVERAGE
 from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
 from toposcope.forecasting.stages import Stage, Stairs, check_course, check_plateau, new_stage
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule
+from toposcope.wording import COVERAGE
 
 MAX_RANGE = 1000.0  # ends of an interval over each other; a wider one is a refusal (benchmarks/forecast_odd_runs.py)
 

@@ -4,11 +4,10 @@ import numpy as np
 
 from toposcope.analysis.health import Health
 from toposcope.forecasting.forecaster import Forecast
-from toposcope.forecasting.held_out import COVERAGE
 from toposcope.logs import Run
 from toposcope.logs.run import FINAL_SHARE
 from toposcope.logs.schedules.schedule import Schedule
-from toposcope.wording import capitalised
+from toposcope.wording import COVERAGE, capitalised
 
 
 def headline(

@@ -13,10 +13,11 @@ from toposcope.logs import Run
 from toposcope.logs.caching import cached
 from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.typing import Indices, Vector
+from toposcope.wording import COVERAGE
 
 Mask = NDArray[np.bool_]
 
-COVERAGE = 0.9  # of all intervals of forecasts
+# Of the level `COVERAGE`, as are `UNSEEN` (intervals), `COOL_DOWN_ERROR` (cooldown) and the table errors.csv.
 NORMAL_WIDTH = 1.645
 """Half the width of a 90% interval of a normal distribution: no interval is narrower in its standard deviations."""
 

@@ -13,12 +13,13 @@ from toposcope.analysis.health.evaluations import is_past_best
 from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
-from toposcope.forecasting.held_out import COVERAGE, quantile
+from toposcope.forecasting.held_out import quantile
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.logs.caching import cached
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
+from toposcope.wording import COVERAGE
 
 # Intervals without siblings: docs/methods/forecasting.md
 CUTS = (0.3, 0.55, 0.75)  # shares of what was seen from which the run is forecast to the last step seen

@@ -1,23 +1,23 @@
-"""Scalars of one persistence diagram, defined in ``docs/methods/diagrams.md``."""
+"""Scalars of one persistence diagram, defined in ``docs/methods/point-clouds.md``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from toposcope.homology.arrays import MAX_NORMAL_EXPONENT
 from toposcope.homology.diagram import Diagram, as_diagram
-from toposcope.typing import Matrix
+from toposcope.typing import Matrix, Vector
 
 
 class Statistic(NamedTuple):
     """The power of the lengths of bars that a statistic of a diagram scales by, and how layers are combined."""
 
     degree: int = 0
-    over_layers: Literal["sum", "largest", "mean", "total / count", ""] = "sum"
+    over_layers: Literal["sum", "largest", "mean", "total / count", ""] = "sum"  # empty: no row of the network
 
 
-STATISTICS = {  # the first nine are of the lengths of the bars, in the order of `_length_statistics`
+STATISTICS = {  # a new one raises the `VERSION` of each probe that has diagrams; its words: `report/naming.py`
     "count": Statistic(),
     "total": Statistic(1),
     "total_p2": Statistic(2),
@@ -32,7 +32,6 @@ STATISTICS = {  # the first nine are of the lengths of the bars, in the order of
     "n_truncated": Statistic(),
     "cover_radius": Statistic(1, "largest"),
 }
-_LENGTH_STATISTICS = tuple(STATISTICS)[:9]
 
 
 def statistics(diagram: Diagram) -> dict[str, float]:
@@ -61,15 +60,15 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     lifetimes = diagram.lifetimes
     order = np.argsort(lifetimes, kind="stable")[np.count_nonzero(lifetimes == 0) :]
     if not len(order):
-        return _diagram_statistics(diagram, np.zeros(len(_LENGTH_STATISTICS)).tolist())
+        return _diagram_statistics(diagram, {})
     lifetimes = lifetimes[order]
     if np.isfinite(lifetimes[-1]):
-        return _diagram_statistics(diagram, _length_statistics(lifetimes[None])[:, 0].tolist())
+        return _diagram_statistics(diagram, {k: float(v[0]) for k, v in _length_statistics(lifetimes[None]).items()})
     halves = np.sort(np.abs(diagram.pairs[order, 1] / 2 - diagram.pairs[order, 0] / 2))
-    values = _length_statistics(halves[None], unit=1)[:, 0]
+    values = {name: float(of_one[0]) for name, of_one in _length_statistics(halves[None], unit=1).items()}
     if np.isfinite(lifetimes[len(order) // 2]):  # halves of the least numbers round
-        values[_LENGTH_STATISTICS.index("n_significant")] = _n_significant(lifetimes[None])[0]
-    return _diagram_statistics(diagram, values.tolist())
+        values["n_significant"] = float(_n_significant(lifetimes[None])[0])
+    return _diagram_statistics(diagram, values)
 
 
 def statistics_batch(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
@@ -78,12 +77,16 @@ def statistics_batch(diagrams: Sequence[Diagram]) -> list[dict[str, float]]:
     n_bars = {len(lengths) for lengths in lifetimes}
     rows = np.sort(lifetimes, axis=1) if len(n_bars) == 1 and n_bars != {0} else np.zeros((1, 1))
     if rows[:, 0].all() and np.isfinite(rows[:, -1]).all():
-        return [_diagram_statistics(*each) for each in zip(diagrams, _length_statistics(rows).T.tolist(), strict=True)]
+        columns = {name: values.tolist() for name, values in _length_statistics(rows).items()}
+        return [
+            _diagram_statistics(diagram, {name: values[i] for name, values in columns.items()})
+            for i, diagram in enumerate(diagrams)
+        ]
     return [statistics(diagram) for diagram in diagrams]
 
 
-def _length_statistics(lifetimes: Matrix, unit: int = 0) -> Matrix:
-    """Return the statistics of the positive lengths of bars, ascending in each row; one row for each statistic.
+def _length_statistics(lifetimes: Matrix, unit: int = 0) -> dict[str, Vector]:
+    """Return the statistics of the positive lengths of bars, ascending in each row, by name.
 
     They are of lengths times two to the power `unit`, and infinite beyond the range of float64.
     """
@@ -105,19 +108,17 @@ def _length_statistics(lifetimes: Matrix, unit: int = 0) -> Matrix:
     if count < 2:
         entropy = np.zeros(n)
     with np.errstate(over="ignore", under="ignore"):
-        return np.array(
-            [
-                np.full(n, count),
-                np.ldexp(total, exponent),
-                np.ldexp((lengths**2).sum(axis=1), 2 * exponent),
-                np.ldexp(total / count, exponent),
-                np.ldexp(longest, exponent),
-                np.ldexp((lengths / longest[:, None]).std(axis=1) * longest, exponent),
-                entropy,
-                entropy / np.log(count) if count > 1 else np.zeros(n),
-                _n_significant(lifetimes),
-            ]
-        )
+        return {
+            "count": np.full(n, float(count)),
+            "total": np.ldexp(total, exponent),
+            "total_p2": np.ldexp((lengths**2).sum(axis=1), 2 * exponent),
+            "mean": np.ldexp(total / count, exponent),
+            "max": np.ldexp(longest, exponent),
+            "std": np.ldexp((lengths / longest[:, None]).std(axis=1) * longest, exponent),
+            "entropy": entropy,
+            "entropy_normalized": entropy / np.log(count) if count > 1 else np.zeros(n),
+            "n_significant": _n_significant(lifetimes),
+        }
 
 
 def _n_significant(lifetimes: Matrix) -> Matrix:
@@ -127,9 +128,9 @@ def _n_significant(lifetimes: Matrix) -> Matrix:
     return np.asarray(((lifetimes > lower) & (lifetimes >= upper)).sum(axis=1), np.float64)
 
 
-def _diagram_statistics(diagram: Diagram, of_lengths: Sequence[float]) -> dict[str, float]:
-    """Return all statistics of a diagram; some are of the lengths of its bars."""
-    values = dict(zip(_LENGTH_STATISTICS, of_lengths, strict=True))
+def _diagram_statistics(diagram: Diagram, of_lengths: Mapping[str, float]) -> dict[str, float]:
+    """Return all statistics of a diagram; those of the lengths of its bars are 0 where it has none."""
+    values = dict.fromkeys(STATISTICS, 0.0) | dict(of_lengths)
     n_zero = float(len(diagram.pairs) - values["count"])
     if diagram.births is not None:
         values["count"] = float(len(diagram.births))

@@ -6,12 +6,11 @@ from pathlib import Path
 
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.cooldown_report import CoolDownReport
-from toposcope.forecasting.held_out import COVERAGE
 from toposcope.report.document import Block, Picture, Terms, linked, paragraph
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import Column, table, text_of
 from toposcope.report.writing import write_sections
-from toposcope.wording import sentence
+from toposcope.wording import COVERAGE, sentence
 
 
 def write_cool_down(folder: Path, report: CoolDownReport) -> Path:

@@ -9,13 +9,12 @@ import polars as pl
 from toposcope.charts.chart import Chart
 from toposcope.forecasting.forecast_report import ForecastReport
 from toposcope.forecasting.forecaster_set import DEFAULT
-from toposcope.forecasting.held_out import COVERAGE
 from toposcope.report.document import Block, Picture, Terms, details, linked
 from toposcope.report.formats import UNDEFINED, missing
 from toposcope.report.section import ReportData, ReportSection, remarks_section
 from toposcope.report.tables import Column, Spec, table, text_of
 from toposcope.report.writing import write_sections
-from toposcope.wording import counted
+from toposcope.wording import COVERAGE, counted
 
 
 def write_forecast(folder: Path, report: ForecastReport) -> Path:

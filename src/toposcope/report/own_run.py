@@ -16,7 +16,6 @@ from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import ForecastReport, forecast
 from toposcope.forecasting.headline import kind_of
-from toposcope.forecasting.held_out import COVERAGE
 from toposcope.logs import Run
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report import first_screen
@@ -26,7 +25,7 @@ from toposcope.report.document import Chip, FirstScreen, Opening, Picture, Terms
 from toposcope.report.headline import TARGETS, uncapitalised
 from toposcope.report.study_data import StudyData
 from toposcope.report.verdict import study_verdict
-from toposcope.wording import counted, loss_words, sentence
+from toposcope.wording import COVERAGE, counted, loss_words, sentence
 
 
 @dataclass(frozen=True, eq=False)

@@ -75,8 +75,8 @@ def lead(backtest: BacktestResult) -> list[str]:
     for row in backtest.scores.filter(forecaster=DEFAULT).sort("fraction").to_dicts():
         sentences.append(
             f"{seen(row['fraction'])} the default is off by {100 * row['relative_median']:.2f}% at the median, 9 of "
-            f"10 runs by less than {100 * row['relative_p90']:.2f}%; its 90% intervals hold {100 * row['coverage']:.0f}"
-            f"% and are {100 * row['width']:.1f}% wide.{_better(backtest, row)}"
+            f"10 runs by less than {100 * row['relative_p90']:.2f}%; its {COVERAGE:.0%} intervals hold "
+            f"{100 * row['coverage']:.0f}% and are {100 * row['width']:.1f}% wide.{_better(backtest, row)}"
         )
     for fraction in sorted(set(backtest.fractions) - set(backtest.scores["fraction"])):
         why = str(backtest.rows.filter(fraction=fraction).item(0, "refused"))
@@ -152,8 +152,14 @@ def backtest_charts(data: BacktestData) -> list[Chart]:
             scores, "relative_median", "Median error of the default", "median error (% of the final loss)", log=True
         ),
         _chart(scores, "relative_p90", "90th percentile of the default's error", "90th percentile (%)", log=True),
-        _chart(scores, "coverage", "Final losses within the default's 90% intervals", "share within (%)", aim=COVERAGE),
-        _chart(scores, "width", "Width of the default's 90% intervals", "width (% of the loss)"),
+        _chart(
+            scores,
+            "coverage",
+            f"Final losses within the default's {COVERAGE:.0%} intervals",
+            "share within (%)",
+            aim=COVERAGE,
+        ),
+        _chart(scores, "width", f"Width of the default's {COVERAGE:.0%} intervals", "width (% of the loss)"),
     ]
     return [chart for chart in charts if chart is not None]
 

@@ -8,9 +8,9 @@ from toposcope.checks import FALSE_ALARM_RATE
 from toposcope.logs.watched import MONITORED
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
 from toposcope.report.live.status import LOGGED, Status
-from toposcope.wording import counted, duration, loss_words, sentence
+from toposcope.wording import COVERAGE, counted, duration, loss_words, sentence
 
-COLUMNS = ("run", "step", "loss", "ends at (90%)", "alerts")
+COLUMNS = ("run", "step", "loss", f"ends at ({COVERAGE:.0%})", "alerts")
 MAX_ALERTS = 20  # alerts on the page; the database has all
 MAX_PATHS = 6  # forecasts that are drawn; that of a single run has its interval
 

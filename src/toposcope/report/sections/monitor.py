@@ -6,14 +6,13 @@ import polars as pl
 
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import training_lines
-from toposcope.forecasting.held_out import COVERAGE
 from toposcope.logs.anomalies import divergence
 from toposcope.logs.run import FINAL_SHARE
 from toposcope.report.document import Block, Picture, csv_link, folded, linked, paragraph
 from toposcope.report.section import ReportSection
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import numbers, table, text_of
-from toposcope.wording import counted, examples
+from toposcope.wording import COVERAGE, counted, examples
 
 MAX_ALERTS_SHOWN = 100
 
