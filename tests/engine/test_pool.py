@@ -110,3 +110,22 @@ def test_an_interrupt_is_raised_at_once_and_not_within_a_task() -> None:
     goes_on.set()
     signal.signal(signal.SIGINT, handler)
     assert seen == []
+
+
+SHOW_BLOCKED = """
+import os
+from toposcope.engine.pool import Workers
+if __name__ == "__main__":
+    with Workers(2) as pool:
+        pool.start(os.getpid)
+        for process in pool._processes.values():
+            line = next(line for line in open(f"/proc/{process.pid}/status") if line.startswith("SigBlk"))
+            print(bool(int(line.split()[1], 16) & 2))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+def test_ctrl_c_is_blocked_in_every_worker_from_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SHOW_BLOCKED)
+    shown = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["True", "True"]

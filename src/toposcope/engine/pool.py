@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -223,9 +224,11 @@ class Workers(AbstractContextManager["Workers"]):
     def _start_process(self) -> Connection:
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(target=_work, args=(theirs, self._shared), daemon=True)
-        with _interrupts_blocked(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that Python's resource tracker was killed too, and is started again
-            process.start()
+            resource_tracker.ensure_running()  # which unblocks Ctrl-C
+            with _interrupts_blocked():
+                process.start()
         theirs.close()
         self._processes[ours] = process
         return ours
