@@ -69,7 +69,8 @@ def test_a_loss_that_explodes(shape: dict[str, float], share: float, rise: float
     found = divergence(np.arange(len(losses)), losses, "training")
     if len(losses) - at >= max(11, 0.06 * len(losses)) and noise < 0.05:
         assert found is not None
-        assert found.step == at
+        # Of few rows before it, noise may lie above the first one too.
+        assert found.step == at if at >= 10 else int(losses[:at].argmin()) < found.step <= at
         assert f"ends at {losses[-1]:.4g}" in found.reason
 
 
