@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from toposcope.family.run import ModelSize, find_size
+from toposcope.family.run import MIN_HEAD_WIDTH, ModelSize, find_size
 from toposcope.seeds import derive_seed
 
-MIN_HEAD_WIDTH = 16  # width of an attention head below which the CPU kernel is slow, on ``benchmarks/training.py``
 INITIAL_STD = 0.02
 
 

@@ -10,6 +10,7 @@ from toposcope.errors import ToposcopeError, choices
 from toposcope.family.corpus import Corpus
 
 ScheduleName = Literal["cosine", "constant", "linear", "wsd"]
+MIN_HEAD_WIDTH = 16  # width of an attention head below which the CPU kernel is slow, on ``benchmarks/training.py``
 MIN_LOG_SPACED = 3  # step 0, step 1 and the last
 
 

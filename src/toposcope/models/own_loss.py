@@ -13,9 +13,8 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from toposcope.errors import ToposcopeError
+from toposcope.models.loss_planes.surface import ROUNDING
 from toposcope.models.summed_loss import SummedLoss, blocks_of, flat
-
-ROUNDING = 8  # relative error of a loss, in units of the precision of the dtype it is computed in
 
 
 class FunctionOfModule(nn.Module):

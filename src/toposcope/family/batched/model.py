@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from toposcope.family.model import GPT, MIN_HEAD_WIDTH
-from toposcope.family.run import ModelSize
+from toposcope.family.model import GPT
+from toposcope.family.run import MIN_HEAD_WIDTH, ModelSize
 
 
 class Layout:

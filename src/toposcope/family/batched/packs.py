@@ -12,8 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from toposcope.checkpoints.sources.packed import file_name
 from toposcope.family.corpus import Corpus
-from toposcope.family.model import MIN_HEAD_WIDTH
-from toposcope.family.run import FamilyRun
+from toposcope.family.run import MIN_HEAD_WIDTH, FamilyRun
 from toposcope.family.run_folder import described
 
 # Which runs train as one model: chosen on ``benchmarks/population.py``; ``docs/methods/training-together.md``.

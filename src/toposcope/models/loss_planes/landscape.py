@@ -11,8 +11,7 @@ import numpy as np
 
 from toposcope.models.loss_planes.directions import Axes, Sample
 from toposcope.models.loss_planes.shape import Graph, Shape, distances_between, shape_of
-from toposcope.models.loss_planes.surface import Surface, evaluate
-from toposcope.models.own_loss import ROUNDING
+from toposcope.models.loss_planes.surface import ROUNDING, Surface, evaluate
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from toposcope.errors import ToposcopeError
 from toposcope.models.loss_planes.directions import Sample
-from toposcope.models.own_loss import ROUNDING
 from toposcope.progress import Progress, silent
 from toposcope.typing import Matrix, Vector
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from toposcope.models.summed_loss import SummedLoss
     from toposcope.typing import Indices
 
+ROUNDING = 8  # relative error of a loss, in units of the precision of the dtype it is computed in
 # Fixed, never the free memory, so that every machine gives the same bytes.
 CHUNK_BYTES, GPU_CHUNK_BYTES = 1 << 29, 1 << 33  # of the activations of the points that go through the model at once
 WEIGHT_BYTES, GPU_WEIGHT_BYTES = 1 << 24, 1 << 32  # and of their weights
