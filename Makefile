@@ -22,7 +22,7 @@ EXAMPLES = $(shell grep -rlE '^ *>>> ' src docs $(OTHERS:%=%/src) $(OTHERS:%=%/d
 	| grep -v $(OTHERS:%=-e ^docs/%/))
 
 # Only files with slow tests, or with properties, are imported.
-SLOW = $(shell grep -rlE 'mark\.slow' tests $(OTHERS:%=%/tests) --include='test_*.py')
+SLOW = $(shell grep -rlE 'mark\.slow|from probe_conformance' tests $(OTHERS:%=%/tests) --include='test_*.py')
 PROPERTIES = $(shell grep -rlE '@given' tests $(OTHERS:%=%/tests) --include='test_*.py')
 
 # What docs/speed.md shows, and what the pages of methods cite.
