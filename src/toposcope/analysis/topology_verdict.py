@@ -53,7 +53,7 @@ def within_runs(rows: pl.DataFrame) -> WithinRuns:
 
 
 def topology_verdict(between: str, within: str) -> tuple[str, str]:
-    """Return the verdict on a study and the question that it answers: the stronger evidence that can be told."""
+    """Return the verdict on a study and the question that it answers: by the stronger evidence."""
     return (within, WITHIN) if between == UNDETERMINED else (between, BETWEEN)
 
 

@@ -28,7 +28,7 @@ MIN_WHOLE = 0.1  # shares from here on are written in whole percent
 
 
 def decide(rows: pl.DataFrame) -> tuple[str, str]:
-    """Return the verdict on a target by `RULE`, and what explains a gain or why nothing can be told."""
+    """Return the verdict on a target by `RULE`, and what explains a gain or why it is undetermined."""
     gains = _gains(rows)
     if not gains:
         if not topology_rows(rows).get_column("detectable").is_finite().any():
