@@ -203,6 +203,6 @@ def test_a_log_in_another_schema_is_refused_with_what_to_do(tmp_path: Path) -> N
     live.store.set_meta("schema_version", "7")
     live.store.close()
     with pytest.raises(
-        ToposcopeError, match=r"schema version 7; this one reads 8; read it with the one that wrote it$"
+        ToposcopeError, match=r"schema version 7; this one reads 8; read it with that version$"
     ):
         read_log(tmp_path / "run")

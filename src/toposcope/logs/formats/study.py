@@ -36,7 +36,7 @@ def runs(path: Path) -> list[RawLog]:
         try:
             refuse_schema(store)
         except sqlite3.DatabaseError as error:
-            raise ToposcopeError(f"{folder / 'study.db'}: {error}; read it with the one that wrote it") from error
+            raise ToposcopeError(f"{folder / 'study.db'}: {error}; read it with that version") from error
         sizes = store.execute("SELECT run, n_parameters FROM runs ORDER BY position").fetchall()
         return [
             RawLog(
