@@ -202,7 +202,5 @@ def test_a_log_in_another_schema_is_refused_with_what_to_do(tmp_path: Path) -> N
     live = died(tmp_path / "run")
     live.store.set_meta("schema_version", "7")
     live.store.close()
-    with pytest.raises(
-        ToposcopeError, match=r"schema version 7; this one reads 8; read it with that version$"
-    ):
+    with pytest.raises(ToposcopeError, match=r"schema version 7; this one reads 8; read it with that version$"):
         read_log(tmp_path / "run")
