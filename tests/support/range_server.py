@@ -167,26 +167,33 @@ class Handler(BaseHTTPRequestHandler):
         self.body(206, content[first : last + 1], {**headers, "Content-Range": told})
 
     def body(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-        conduct = self.server.conduct
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(content)))
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
+        conduct, length = self.server.conduct, len(content)
         content += conduct.extra
         cut = status == 206 and conduct.n_cuts > 0 and len(content) > conduct.cut_after
         if cut:
             conduct.n_cuts -= 1
             content = content[: conduct.cut_after]
-        for start in range(0, len(content), STEP):
-            with self.server.lock:
-                self.server.sent += len(content[start : start + STEP])
-            self.wfile.write(content[start : start + STEP])
+        parts = [content[start : start + STEP] for start in range(0, len(content), STEP)]
+        # The first is counted before the header goes out, since a client may go on once it has read that.
+        self.count(parts[0] if parts else b"")
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        for k, part in enumerate(parts):
+            if k:
+                self.count(part)
+            self.wfile.write(part)
             if conduct.slowly:
                 time.sleep(conduct.slowly)
         if cut:
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
+
+    def count(self, part: bytes) -> None:
+        with self.server.lock:
+            self.server.sent += len(part)
 
 
 @contextmanager
