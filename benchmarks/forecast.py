@@ -1,12 +1,15 @@
 """How far off forecasts of the final loss are, on collections of real curves, and how long they take.
 
-The table of errors that intervals are made of without siblings is made here: ``--ship`` writes it. It needs the curves
-of ``benchmarks/small_families.py`` beside the published ones.
+The table that widths without siblings are made of is made here: ``--ship`` writes it. It needs the curves of
+``benchmarks/small_families.py`` beside the published ones, and is better with ``--logs``: a folder of logs of complete
+runs, whose names begin with their family and two underscores.
 """
 
 import csv
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,41 +17,47 @@ import click
 import numpy as np
 import polars as pl
 from scipy.optimize import curve_fit
+from scipy.stats import beta
+from sklearn.linear_model import QuantileRegressor
 
 import toposcope.forecasting
 from bench import RESULTS, Column, milliseconds, ratio, show, write
 from result_files import Spread
-from small_families import POWER_LAWS, TRAINED
 from toposcope.engine.pool import TaskFailure, Workers
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecaster_set import run_forecasters
 from toposcope.forecasting.forecasters.baseline_laws import LATE_SHARE
+from toposcope.forecasting.held_out import NORMAL_WIDTH
 from toposcope.forecasting.intervals import (
-    LANGUAGE,
-    SLOPE,
+    COEFFICIENTS,
+    HIGH,
+    LOW,
+    MAX_LOG_WIDTH,
+    MIN_LOG_WIDTH,
     TABLE,
-    ErrorTable,
-    error_part,
-    error_unit,
-    share_past_warm_up,
-    width_of,
+    WidthTable,
+    evidence_of,
 )
 from toposcope.forecasting.siblings import complete_runs
-from toposcope.logs import Run, read_logs
+from toposcope.logs import Run, read_log, read_logs
 from toposcope.logs.schedules.schedule import planned
+from toposcope.typing import Vector
+from toposcope.wording import COVERAGE
 from toposcope_experiments.backtest.backtesting import DEFAULT_FRACTIONS, SPLITS, backtest, scores, skills
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+from odd_runs import HELD_OUT, LAWFUL
+from odd_runs import logs as odd_logs
+
 CURVES = Path(__file__).parents[1].parent / "shared" / "data" / "loss-curves" / "curves.parquet"
-SHIPPED_FRACTIONS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9)
-SHIPPED_SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-SHIPPED_LEVEL = 0.9
-NEAR, MIN_ROWS = 1.5, 20
-"""Shares within this factor of one of the table count for it, if there are so many forecasts."""
+SEED, N_FOLDS, N_MADE_UP = 4000, 15, 16  # of the families left out together, and runs of a made-up one
+MIN_ROWS, MIN_RUNS = 5, 20  # of a log, to be forecast; of a family, to be judged by itself
+LEAST_ERROR, MIN_SIDE = 1e-3, 0.1  # in ln(loss), added to errors before their logarithm; factor of a side, at least
 NAIVE = ("last", "power_law")
 LONG, SEEN = 100_000, 0.4
 """Steps of the long log, and which share of its run they are."""
-ALONE = "Without siblings, under the schedule that the beginning shows; intervals from the errors on other families"
-PACKAGES = ("numpy", "scipy", "polars")
+ALONE = "Without siblings: the pool, with the learning rates logged and without them; widths from families left out"
+PACKAGES = ("numpy", "scipy", "polars", "scikit-learn")
 
 Row = dict[str, object]
 ERRORS = [
@@ -83,14 +92,16 @@ ALONE_COLUMNS = [
     Column(title, key)
     for title, key in (
         ("family", "family"),
-        ("seen", "fraction"),
         ("runs", "n"),
-        ("default, median %", "default"),
+        ("forecasts", "forecasts"),
+        ("pool, median %", "pool"),
         ("last, %", "last"),
         ("power_law, %", "power_law"),
         ("over the better of the two", "ratio"),
         ("coverage of 90%", "coverage"),
+        ("its 95% interval", "interval"),
         ("half width, median %", "width"),
+        ("over the median error", "over"),
     )
 ]
 SPEED = [
@@ -111,11 +122,22 @@ SPEED = [
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--out", type=click.Path(path_type=Path), default=RESULTS, help="Folder of the result files.")
 @click.option("--small", type=click.Path(exists=True, path_type=Path), help="Curves of benchmarks/small_families.py.")
+@click.option("--logs", type=click.Path(exists=True, path_type=Path), help="Folder of logs named FAMILY__RUN.csv.")
+@click.option("--alone", "only_alone", is_flag=True, help="Only forecasts without siblings.")
 @click.option(
     "--every", type=click.IntRange(min=1), default=1, show_default=True, help="Only every n-th run of CURVES."
 )
-@click.option("--ship", is_flag=True, help="Write the shipped table of errors; do nothing else but what it needs.")
-def main(curves: Path, workers: int, out: Path, small: Path | None, every: int, ship: bool) -> None:
+@click.option("--ship", is_flag=True, help="Write the shipped table of widths; do nothing else but what it needs.")
+def main(
+    curves: Path,
+    workers: int,
+    out: Path,
+    small: Path | None,
+    logs: Path | None,
+    only_alone: bool,
+    every: int,
+    ship: bool,
+) -> None:
     """Backtest every forecaster, leaving sizes, kinds of schedule and families out.
 
     With --small also without any siblings, on language models and others.
@@ -123,12 +145,13 @@ def main(curves: Path, workers: int, out: Path, small: Path | None, every: int, 
     runs = complete_runs(read_logs(curves).logs[::every])
     found_alone = None
     if small is not None:
-        found_alone = alone((*runs.runs, *complete_runs(read_logs(small).logs).runs), workers)
+        found_alone = alone(runs_alone(runs.runs, small, logs, N_MADE_UP), workers)
         show(list(alone_errors(found_alone)), ALONE_COLUMNS, ALONE)
     if ship:
         if found_alone is None:
             raise click.UsageError("--ship needs --small: the table is also of runs that are no language models")
-        write_table(calibrated(found_alone))
+        made = found_alone.filter(pl.col("pool").is_not_null() & (pl.col("chosen") == "pool"))
+        write_table(calibrated(made.with_columns(error=(pl.col("final") / pl.col("pool")).log())))
         return
     facts: dict[str, object] = {
         "runs": len(runs.runs),
@@ -136,7 +159,7 @@ def main(curves: Path, workers: int, out: Path, small: Path | None, every: int, 
         "workers": workers,
     }
     tables = {}
-    for split in SPLITS:
+    for split in () if only_alone else SPLITS:
         began = time.perf_counter()
         found = backtest(runs.runs, split=split, fractions=DEFAULT_FRACTIONS, workers=workers)
         facts[f"seconds of the backtest that leaves each {split} out"] = round(time.perf_counter() - began)
@@ -218,141 +241,161 @@ def speed() -> Row:
     }
 
 
+def runs_alone(published: Sequence[LoggedRun], small: Path, logs: Path | None, n: int) -> list[LoggedRun]:
+    """Return complete runs of many families: published, trained here, made up, and of a folder of logs."""
+    made = [log for kind in (*LAWFUL, *HELD_OUT) for log in odd_logs(kind, n, SEED)]
+    named = [replace(log, name=f"{log.name} {i}", family=f"made up: {log.name}") for i, log in enumerate(made)]
+    found = [read_log(path) for path in sorted(logs.glob("*__*.csv"))] if logs is not None else []
+    named += [replace(log, family=log.name.split("__")[0]) for log in found]
+    runs = [*published, *complete_runs(read_logs(small).logs).runs]
+    return [*runs, *(LoggedRun(log, planned(log, last_step=log.last_step or int(log.steps[-1]))) for log in named)]
+
+
 def forecast_alone(run: LoggedRun) -> list[Row]:
-    """Forecast a run without siblings, under the schedule that its beginning shows, from each fraction."""
+    """Forecast a run without siblings from each fraction, with its learning rates and without them."""
     rows: list[Row] = []
-    for fraction in SHIPPED_FRACTIONS:
-        seen = run.seen(fraction)
-        if seen is None:
-            continue
-        schedule = planned(seen, last_step=run.schedule.last_step)
-        part, share = error_part(seen, schedule), share_past_warm_up(seen, schedule)
-        try:
-            results = run_forecasters(seen, schedule, ())
-        except RefusedError:
-            continue
-        for name, made in results.forecasts.items():
-            unit = error_unit(seen, schedule) / made.loss if part.startswith(SLOPE) and share > 0 else 1.0
+    end = run.schedule.last_step
+    whole = replace(run.log, table=None, finished=False, watched=None)
+    blind = replace(whole, learning_rate=np.full(len(whole.steps), np.nan))
+    for log in (whole, blind) if np.isfinite(whole.learning_rate).any() else (blind,):
+        for fraction in DEFAULT_FRACTIONS:
+            seen = log.until(fraction * end)
+            if seen is None or len(seen.steps) < MIN_ROWS:
+                continue
+            schedule = planned(seen, last_step=end)
+            try:
+                results = run_forecasters(seen, schedule, ())
+            except RefusedError as error:
+                refused: Row = {"family": run.log.family, "run": run.log.name, "fraction": fraction}
+                rows.append({**refused, "rate": log is whole, "refused": str(error), "final": whole.final_loss()[0]})
+                continue
+            found = results.forecasts
+            known = evidence_of(seen, schedule)
             rows.append({
-                "family": run.log.family, "run": run.log.name, "fraction": fraction, "forecaster": name,
-                "row": results.chosen if name == "default" else name,
-                "predicted": made.loss, "low": made.low, "high": made.high, "final": run.final(), "part": part,
-                "share": share, "unit": unit,
+                "family": run.log.family, "run": run.log.name, "fraction": fraction, "rate": log is whole,
+                "final": whole.final_loss()[0], "predicted": found["default"].loss, "chosen": results.chosen,
+                **{name: found[name].loss for name in (*NAIVE, "pool") if name in found},
+                "low": found["default"].low, "high": found["default"].high, "part": known.part,
+                "noise": known.noise, **{f"x_{name}": value for name, value in known.values.items()},
             })  # fmt: skip
     return rows
 
 
 def alone(runs: Sequence[LoggedRun], workers: int) -> pl.DataFrame:
-    """Forecast every run without siblings; the column ``error`` is |log(predicted / final)| over the unit."""
+    """Forecast every run without siblings."""
     parts: dict[LoggedRun, list[Row]] = {}
     with Workers(workers) as engine:
         for run, rows in engine.run(forecast_alone, runs):
             if isinstance(rows, TaskFailure):
                 raise click.ClickException(rows.message)
             parts[run] = rows
-    found = pl.DataFrame([row for run in runs for row in parts[run]])
-    return found.with_columns(error=(pl.col("predicted") / pl.col("final")).log().abs() / pl.col("unit"))
+    return pl.DataFrame([row for run in runs for row in parts[run]], infer_schema_length=None)
+
+
+def held_out_widths(found: pl.DataFrame) -> pl.DataFrame:
+    """Return the forecasts of the pool with ``down`` and ``up``, widths by the runs of other folds of families."""
+    made = found.filter(pl.col("pool").is_not_null() & (pl.col("chosen") == "pool"))
+    families = sorted(made["family"].unique())
+    order = np.random.default_rng(SEED).permutation(len(families))
+    fold_of = {families[j]: int(i) % N_FOLDS for i, j in enumerate(order)}
+    made = made.with_columns(
+        fold=pl.col("family").replace_strict(fold_of), error=(pl.col("final") / pl.col("pool")).log()
+    )
+    parts = []
+    for (fold,), part in sorted(made.group_by("fold")):
+        parts.append(with_widths(part, calibrated(made.filter(pl.col("fold") != fold))))
+    return pl.concat(parts)
+
+
+def with_widths(made: pl.DataFrame, table: WidthTable) -> pl.DataFrame:
+    """Return forecasts with ``down`` and ``up`` by a table, as `toposcope.forecasting.intervals` makes them."""
+    parts = []
+    for (part,), rows in sorted(made.group_by("part")):
+        width, noise = np.exp(logarithms(rows, table, str(part))), NORMAL_WIDTH * rows["noise"].to_numpy()
+        down, up = (np.hypot(width * table[str(part)][side], noise) for side in (LOW, HIGH))
+        parts.append(rows.with_columns(down=pl.Series(down), up=pl.Series(up)))
+    return pl.concat(parts)
+
+
+def logarithms(rows: pl.DataFrame, table: WidthTable, part: str) -> Vector:
+    """Return the logarithm of the width of rows of one part."""
+    log_width = sum(table[part][name] * rows[f"x_{name}"].to_numpy() for name in COEFFICIENTS[part])
+    return np.clip(np.asarray(log_width, dtype=np.float64), MIN_LOG_WIDTH, MAX_LOG_WIDTH)
+
+
+def calibrated(made: pl.DataFrame) -> WidthTable:
+    """Return the table: a quantile regression of the logarithm of the errors on the evidence, for either part.
+
+    A family of n forecasts counts as the root of n; made-up ones a third of that. The factors of the two sides leave 5%
+    of the errors beyond each.
+    """
+    weight = (pl.when(pl.col("family").str.contains("^(made up|power law)")).then(1 / 3).otherwise(1.0)) / (
+        pl.len().over("family").sqrt()
+    )
+    table: WidthTable = {}
+    for (part,), rows in sorted(made.with_columns(weight=weight).group_by("part")):
+        names = COEFFICIENTS[str(part)]
+        errors, weights = rows["error"].to_numpy(), rows["weight"].to_numpy()
+        fit = QuantileRegressor(quantile=COVERAGE, alpha=0, fit_intercept=False)
+        fit.fit(
+            rows.select(f"x_{name}" for name in names).to_numpy(), np.log(np.abs(errors) + LEAST_ERROR),
+            sample_weight=weights / weights.mean(),
+        )  # fmt: skip
+        table[str(part)] = {name: float(value) for name, value in zip(names, fit.coef_, strict=True)}
+        ratio = errors / np.exp(logarithms(rows, table, str(part)))
+        order = np.argsort(ratio)
+        shares = np.cumsum(weights[order]) / weights.sum()
+        ends = [
+            float(ratio[order][np.searchsorted(shares, share)]) for share in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
+        ]
+        table[str(part)] |= {LOW: max(-ends[0], MIN_SIDE), HIGH: max(ends[1], MIN_SIDE)}
+    return table
 
 
 def alone_errors(found: pl.DataFrame) -> Iterator[Row]:
-    """Return the median errors of each family, and how often its intervals hold, made from the other families."""
-    judged = found.filter(pl.col("fraction").is_in(DEFAULT_FRACTIONS), pl.col("forecaster").is_in(("default", *NAIVE)))
-    judged = judged.join(judged.filter(forecaster="power_law"), on=["family", "run", "fraction"], how="semi")
-    relative = (pl.col("predicted") / pl.col("final") - 1).abs() * 100
-    for (family, fraction), part in sorted(judged.group_by("family", "fraction")):
-        rows = part.filter(forecaster="default")
-        table = calibrated(found.filter(pl.col("family") != family))
-        width = np.array([half_width(table, row) for row in rows.iter_rows(named=True)])
-        off = rows.select((pl.col("predicted") / pl.col("final")).log().abs()).to_series().to_numpy()
-        median = {
-            str(name): float(each.select(relative.median()).item()) for (name,), each in part.group_by("forecaster")
+    """Return errors, coverage and widths of each family, by the others; those of few runs also pooled."""
+    made = held_out_widths(found)
+    made = made.with_columns(
+        held=(pl.col("error") >= -pl.col("down")) & (pl.col("error") <= pl.col("up")),
+        width=(pl.col("down") + pl.col("up")) / 2,
+        few=pl.col("run").n_unique().over("family") < MIN_RUNS,
+    )
+    groups = [("all", made), ("all but made up", made.filter(~pl.col("family").str.contains("^(made up|power law)")))]
+    groups += [(f"all, at {fraction:.0%}", part) for (fraction,), part in sorted(made.group_by("fraction"))]
+    groups += [(f"of families of under {MIN_RUNS} runs", made.filter("few"))]
+    groups += [(str(family), part) for (family,), part in sorted(made.filter(~pl.col("few")).group_by("family"))]
+    refused = found.filter(pl.col("pool").is_null()) if "refused" in found.columns else found.clear()
+    yield {"family": "refused", "forecasts": len(refused), "n": refused["run"].n_unique()}
+    for name, part in groups:
+        off = {
+            each: float(part.select((pl.col("final") / pl.col(each)).log().abs().median()).item())
+            for each in ("pool", *NAIVE)
         }
-        naive = min(median.get(name, np.inf) for name in NAIVE)
+        n, held = part["run"].n_unique(), float(part.select(pl.col("held").mean()).item())
+        low, high = binomial(held, n)
+        width = float(part.select(pl.col("width").median()).item())
         yield {
-            "family": family, "fraction": fraction, "n": len(rows),
-            **{name: f"{median[name]:.2f}" if name in median else "" for name in ("default", *NAIVE)},
-            "ratio": f"{median['default'] / naive:.2f}", "coverage": f"{(off <= width).mean():.2f}",
-            "width": f"{100 * np.median(width):.1f}",
+            "family": name, "n": n, "forecasts": len(part),
+            **{each: f"{100 * value:.2f}" for each, value in off.items()},
+            "ratio": f"{off['pool'] / min(off[each] for each in NAIVE):.2f}", "coverage": f"{held:.2f}",
+            "interval": f"{low:.2f} to {high:.2f}", "width": f"{100 * width:.1f}", "over": f"{width / off['pool']:.1f}",
         }  # fmt: skip
 
 
-def half_width(table: ErrorTable, row: Row) -> float:
-    """Return the half width of an interval as `toposcope.forecasting.intervals.shipped_width` does."""
-    key = str(row["row"]), str(row["part"])
-    width = float(row["unit"]) * width_of(table, *key, float(row["share"]))  # type: ignore[arg-type]
-    return width if key[1].startswith(LANGUAGE) else min(width, width_of(table, *key, 0.0))
+def binomial(held: float, n: int) -> tuple[float, float]:
+    """Return the 95% interval of a share by Clopper and Pearson, each run counting as one."""
+    k = held * n
+    return float(beta.ppf(0.025, max(k, 1e-9), n - k + 1)), float(beta.ppf(0.975, k + 1, max(n - k, 1e-9)))
 
 
-def calibrated(found: pl.DataFrame) -> ErrorTable:
-    """Return `quantiles`, each part and forecaster widened by what a family errs beyond the quantiles of the others.
-
-    The factor is the 90% quantile, each family counting the same, of the errors over the width that the other families
-    give: families differ by more than runs of one family do.
-    """
-    known = calibrating(found)
-    table = quantiles(known)
-    ratios = []
-    for (family,), rows in sorted(known.filter(pl.col("share") > 0).group_by("family")):
-        others = quantiles(known.filter(pl.col("family") != family))
-        width = pl.Series([
-            width_of(others, *key) if (key[1], key[0]) in others else np.nan
-            for key in rows.select("forecaster", "part", "share").iter_rows()
-        ])  # fmt: skip
-        ratios.append(rows.with_columns(error=pl.col("error") / width).filter(pl.col("error").is_not_nan()))
-    for key, rows in pl.concat(ratios).group_by("part", "forecaster"):
-        factor = quantile_of(rows)
-        cells = table[str(key[0]), str(key[1])]
-        cells.update({share: width * factor for share, width in cells.items() if share > 0})
-    return table
-
-
-def calibrating(found: pl.DataFrame) -> pl.DataFrame:
-    """Return the forecasts whose errors make the table.
-
-    Errors of runs that fall as language models do are of the published ones, all others of the small networks; early,
-    either may fall like the other. Made-up runs follow the laws, and teach nothing.
-    """
-    small, language = pl.col("family").is_in(list(TRAINED)), pl.col("part").str.starts_with(LANGUAGE)
-    made_up = pl.col("family").is_in(list(POWER_LAWS))
-    return found.filter(small != language, ~made_up, pl.col("forecaster") != "default")
-
-
-def quantiles(known: pl.DataFrame) -> ErrorTable:
-    """Return the 90% quantile of the errors by part, forecaster and share past the warm-up."""
-    within = {name: errors for (name,), errors in known.filter(share=0).group_by("forecaster")}
-    table: ErrorTable = {}
-    for (part, forecaster), errors in sorted(known.group_by("part", "forecaster")):
-        cells: dict[float, float] = {}
-        widest = 0.0
-        for share in reversed(SHIPPED_SHARES):
-            there = errors.filter(pl.col("share").is_between(share / NEAR, share * NEAR))
-            if len(there) >= MIN_ROWS:
-                # less that is seen never makes an error smaller; over its unit it may
-                widest = max(widest if str(part).startswith(LANGUAGE) else 0.0, quantile_of(there))
-            if widest:
-                cells[share] = widest
-        there = errors.filter(share=0)
-        cells[0.0] = quantile_of(there if len(there) >= MIN_ROWS else within[forecaster])
-        if len(cells) > 1:
-            table[str(part), str(forecaster)] = cells
-    return table
-
-
-def quantile_of(known: pl.DataFrame) -> float:
-    """Return the 90% quantile of errors, each family counting the same."""
-    ordered = known.with_columns(weight=1 / pl.len().over("family")).sort("error")
-    share = ordered["weight"].cum_sum() / ordered["weight"].sum()
-    return float(ordered["error"][min(int((share < SHIPPED_LEVEL).sum()), len(ordered) - 1)])
-
-
-def write_table(table: ErrorTable) -> None:
+def write_table(table: WidthTable) -> None:
     """Write the shipped table."""
     path = Path(next(iter(toposcope.forecasting.__path__))) / TABLE
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["part", "forecaster", "share", "quantile"])
-        for (part, forecaster), cells in table.items():
-            writer.writerows([part, forecaster, share, f"{cells[share]:.4g}"] for share in sorted(cells))
+        writer.writerow(["part", "name", "value"])
+        for part, cells in table.items():
+            writer.writerows([part, name, f"{value:.4g}"] for name, value in cells.items())
     print(path)
 
 

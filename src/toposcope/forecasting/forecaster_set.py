@@ -9,7 +9,7 @@ from toposcope.errors import message_of
 from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, from_present_level
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
-from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, own_errors, with_interval
+from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
 from toposcope.forecasting.stages import Stage, Stairs, check_course, check_plateau, new_stage
 from toposcope.logs import Run
@@ -19,7 +19,7 @@ from toposcope.wording import COVERAGE
 MAX_RANGE = 1000.0  # ends of an interval over each other; a wider one is a refusal (benchmarks/forecast_odd_runs.py)
 
 DEFAULT = "default"
-PREFERRED, LAST = ("median", "template"), "last"
+PREFERRED, LAST = ("pool", "template"), "last"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,6 @@ def run_forecasters(
             refused[forecaster.name] = f"it failed: {type(error).__name__}: {message_of(error)}"
     if not made:
         raise RefusedError(next(iter(refused.values())))
-    losses = np.log([each.loss for _, each in made])
 
     def bounded(forecaster: Forecaster, each: Forecast) -> Forecast:
         if isinstance(forecaster, MeasuredLaw):
@@ -103,8 +102,6 @@ def run_forecasters(
             from_present_level(each, log),
             log,
             schedule,
-            own_errors=own_errors(forecaster, log, schedule) if each.relatives.sum() < MIN_ERRORS else (),
-            spread=float(np.abs(losses - np.log(each.loss)).max()),
             jump=0.0 if stage is None else abs(stage.jump),
         )
 
@@ -116,13 +113,10 @@ def run_forecasters(
     if only_default and (first or not learns):
         made = [pair for pair in made if pair[0].name == (first if learns else LAST)] or made
     forecasts = {forecaster.name: bounded(forecaster, each) for forecaster, each in made}
-    # Without a preferred one the law of the narrowest interval; without any law, and of a run whose loss rises or is
-    # constant, for which no law holds, the last value.
-    laws = sorted(set(forecasts) - {LAST}, key=lambda name: (forecasts[name].high / forecasts[name].low, name))
-    order = (*([first] if first else ()), *laws, LAST) if learns else (LAST, *laws)
-    chosen = next(name for name in order if name in forecasts)
+    # Of a run whose loss rises or is constant no law holds: the last value.
+    chosen = next(name for name in (first if learns else LAST, *forecasts) if name in forecasts)
     low, high = forecasts[chosen].low, forecasts[chosen].high
-    if learns and len(losses) > 1 and high > MAX_RANGE * low:
+    if learns and len(made) > 1 and high > MAX_RANGE * low:
         stairs = f"; {found}" if isinstance(found, Stairs) else ""
         raise RefusedError(
             f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a "

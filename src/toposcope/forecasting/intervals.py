@@ -1,34 +1,31 @@
-"""Intervals of forecasts: conformal over sibling runs, or from a shipped table of errors."""
+"""Intervals of forecasts: conformal over sibling runs, or by what is known of the run alone."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
 
 from toposcope.analysis.health.evaluations import is_past_best
-from toposcope.forecasting.forecaster import Forecast, Forecaster, RefusedError
-from toposcope.forecasting.forecasters.baseline_laws import present_slope, residual
-from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, SLOPE_SHARE
-from toposcope.forecasting.held_out import quantile
+from toposcope.forecasting.forecaster import Forecast, RefusedError
+from toposcope.forecasting.forecasters.baseline_laws import residual
+from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
+from toposcope.forecasting.forecasters.pool import fit_pool, horizon_of, scatter
+from toposcope.forecasting.held_out import NORMAL_WIDTH, quantile
 from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
-from toposcope.logs.caching import cached
+from toposcope.logs.run import FINAL_SHARE
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
 from toposcope.wording import COVERAGE
 
 # Intervals without siblings: docs/methods/forecasting.md
-CUTS = (0.3, 0.55, 0.75)  # shares of what was seen from which the run is forecast to the last step seen
-UNSEEN = 0.25
-"""Half width over ln(T / t) for what nothing before shows: the 90% quantile of what errors were beyond all else, at the
-worst fraction, over seven synthetic families and six kinds of small trainings, each counting the same."""
 MIN_LANGUAGE_SIZE, MIN_FIRST_LOSS, MAX_FIRST_STEP = 1e7, 6.0, 100
-"""Parameters of the language models of the table; the least first loss, in nats per token, of one that learns from
-scratch, where its log begins by this step."""
+"""Parameters of a language model that learns from scratch; the least first loss of one, in nats per token, where its
+log begins by this step."""
 MAX_RISE, NOISE_RANGE = 1.1, 4.0  # the last level over the lowest, and its noise, beyond which a loss has risen
 MAX_SPEED_UP = 2  # of a validation loss that rises
 FEW_ROWS_NOISE = 0.1  # share of the loss that the noise of fewer than five rows is taken to be
@@ -37,55 +34,68 @@ MIN_ERRORS = 8  # of siblings, for a conformal interval
 MAX_PARTS, MIN_PART_ROWS, MIN_LEVEL_ROWS = 20, 5, 20
 """Parts of a log whose medians are its levels, their rows, and the rows of a log that has levels."""
 MIN_CHANGE = 1e-6  # range of the losses over the first; a loss that changes by less is constant
-TABLE = "errors.csv"
-FALLBACK = "last"  # the forecaster of the widest intervals; used for those that the table lacks
-LANGUAGE, SLOPE, HELD = "language", "slope", ", held"
-"""Parts of the table: runs that fall as language models do, and all others; those whose rate is held to the end."""
+TABLE = "widths.csv"
+LANGUAGE, OTHER = "language", "other"
+"""Parts of the table: language models that learn from scratch, and all other runs."""
+LOW, HIGH = "below", "above"  # rows of the table: factors on the width, to either side
+LEAST = 0.003  # in ln(loss): evidence is not told apart below
+MIN_LOG_WIDTH, MAX_LOG_WIDTH = -7.0, 2.5
 
-END_SHARE, MIN_END_ROWS = 0.05, 3  # late share of the rows whose median these forecasts are compared with
 NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25, "bits per character": 0.36}
 """Units of a loss in a nat per token; a token is taken to have four bytes."""
 NOISE_OF_MEDIAN = 1.25  # standard deviation of a median over that of a mean, of normal numbers
 
-ErrorTable = dict[tuple[str, str], dict[float, float]]
-"""Part and forecaster -> share of the run seen past its warm-up -> 90% quantile of the errors."""
+WidthTable = dict[str, dict[str, float]]
+"""Part -> kind of evidence, or side -> coefficient, or factor."""
 
 
-class OwnError(NamedTuple):
-    """Of a forecast from an earlier step to the last one seen: |ln(predicted / seen)|, ln(t / cut), `shipped_width`."""
+class Evidence(NamedTuple):
+    """What is known of how well one run can be forecast.
 
-    error: float
-    horizon: float
-    shipped: float
+    Attributes
+    ----------
+    part : str
+        Of the table.
+    values : dict of float
+        By the name that the table has for it; sizes of errors are logarithms of shares of the loss.
+    own : float
+        Root mean square of the errors, in ln(loss), that the pool made from earlier steps; NaN if there are none.
+    loss : float
+        What the pool forecasts; NaN if it refuses.
+    noise : float
+        Standard deviation of what is forecast, in ln(loss): of one evaluation, or of the mean of the last rows.
+    """
+
+    part: str
+    values: Mapping[str, float]
+    own: float
+    loss: float
+    noise: float
 
 
-def with_interval(
-    forecast: Forecast,
-    log: Run,
-    schedule: Schedule,
-    *,
-    own_errors: Sequence[OwnError] = (),
-    spread: float = 0.0,
-    jump: float = 0.0,
-) -> Forecast:
-    """Return a forecast with its 90% interval, symmetric in the logarithm of the loss, and a remark on its source.
+def with_interval(forecast: Forecast, log: Run, schedule: Schedule, *, jump: float = 0.0) -> Forecast:
+    """Return a forecast with its 90% interval, and a remark on its source.
 
-    Conformal (Vovk et al. 2005), with siblings held out by size: the ceil((n + 1) 0.9)-th smallest of the absolute
-    errors of n siblings of the family, at least 8, each predicted at the same fraction without the runs of its size.
+    With at least 8 siblings of the family it is conformal (Vovk et al. 2005), with siblings held out by size: the
+    ceil((n + 1) 0.9)-th smallest of the absolute errors of n siblings, each predicted at the same fraction without the
+    runs of its size. Else its widths are those of `widths_alone`; `jump` is that of ln(loss) where a new stage began.
     """
     relatives, strangers = np.abs(forecast.errors[forecast.relatives]), np.abs(forecast.errors[~forecast.relatives])
     if len(relatives) >= MIN_ERRORS:
-        width, source = quantile(relatives), f"interval: errors on {len(relatives)} runs of the family"
+        down = up = quantile(relatives)
+        source = f"interval: errors on {len(relatives)} runs of the family"
         if np.ceil((len(relatives) + 1) * COVERAGE) > len(relatives):
             source += f", too few for {COVERAGE:.0%}: the largest of them"
     else:
-        width, source = width_alone(forecast, log, schedule, own_errors, spread, jump)
-        if len(strangers) >= MIN_ERRORS:
-            width = max(width, quantile(strangers))
+        known = evidence_of(log, schedule)
+        down, up = (float(np.hypot(width, jump)) for width in widths_alone(forecast, known))
+        source = _source(known)
+        counted = [quantile(strangers)] if len(strangers) >= MIN_ERRORS else []
         if len(relatives):
-            width = max(width, float(relatives.max()))
+            counted.append(float(relatives.max()))
             source += f", of which {len(relatives)} count where they are wider"
-    low, high = float(forecast.loss * np.exp(-width)), float(forecast.loss * np.exp(width))
+        down, up = max([down, *counted]), max([up, *counted])
+    low, high = float(forecast.loss * np.exp(-down)), float(forecast.loss * np.exp(up))
     remarks = (*forecast.remarks, source)
     if (rise := risen(log)) is not None:
         steps, levels = log.steps, log.loss
@@ -104,55 +114,79 @@ def with_interval(
     return replace(forecast, low=low, high=high, remarks=remarks)
 
 
-def width_alone(
-    forecast: Forecast, log: Run, schedule: Schedule, own_errors: Sequence[OwnError], spread: float, jump: float
-) -> tuple[float, str]:
-    """Return the half width without siblings, and its source; parameters as of `with_interval`."""
-    shipped, share = shipped_width(forecast, log, schedule), share_past_warm_up(log, schedule)
-    when = f"at {share:.0%} past their warm-up" if share > 0 else "within their warm-up"
-    if not jump and is_like_table(log, schedule):
-        ratio = max((1.0, *(own.error / own.shipped for own in own_errors)))
-        times = f"{ratio:.2g} times the " if ratio > 1 else ""
-        return shipped * ratio, f"interval: {times}errors of other families' runs {when}; siblings would narrow it"
-    horizon = _horizon(log, schedule)
-    own_error = max((own.error * horizon / own.horizon for own in own_errors), default=0.0)
-    source = "interval: errors earlier in this run and between laws, and of few runs like it; siblings would narrow it"
-    return float(np.linalg.norm([shipped, spread, own_error, jump, UNSEEN * horizon])), source
+def widths_alone(forecast: Forecast, known: Evidence) -> tuple[float, float]:
+    """Return how far an interval without siblings reaches down and up, in ln(loss).
+
+    w = exp(b_0 + sum of b_k x_k over the evidence x), times the factor of either side. To it are added, as independent,
+    the noise of what is forecast and how far the forecaster is from the pool, whose errors the table is of.
+    """
+    table = _shipped()[known.part]
+    log_width = sum(table[name] * value for name, value in known.values.items())
+    width = float(np.exp(np.clip(log_width, MIN_LOG_WIDTH, MAX_LOG_WIDTH)))
+    apart = 0.0 if np.isnan(known.loss) else float(np.log(forecast.loss / known.loss))
+    noise = NORMAL_WIDTH * known.noise
+    down, up = (float(np.linalg.norm([width * table[side], noise, apart])) for side in (LOW, HIGH))
+    return down, up
 
 
-def own_errors(forecaster: Forecaster, log: Run, schedule: Schedule) -> list[OwnError]:
-    """Return how far a forecaster was off from earlier steps of a run to the last one seen, where it did not refuse."""
-    last = int(log.steps[-1])
-    if not schedule.rates[: last + 1].any():
-        return []
-    short = cached(log, schedule, "until now", lambda: Schedule(schedule.rates[: last + 1]))
-    end = float(np.median(log.loss[-max(MIN_END_ROWS, round(END_SHARE * len(log.loss))) :]))
-    errors = []
-    for cut in CUTS:
-        seen = cached(log, schedule, ("until", cut), partial(log.until, cut * last))
-        if seen is None or not 0 < seen.steps[-1] < last:
-            continue
-        try:
-            forecast = forecaster.fit(seen, short, ())
-        except RefusedError:
-            continue
-        error, width = abs(float(np.log(forecast.loss / end))), shipped_width(forecast, seen, short)
-        errors.append(OwnError(error, _horizon(seen, short), width))
-    return errors
+def evidence_of(log: Run, schedule: Schedule) -> Evidence:
+    """Return what is known of how well a run can be forecast without siblings."""
+    horizon = horizon_of(log, schedule)
+    noise = scatter(log) if len(log.loss) >= MIN_PART_ROWS else FEW_ROWS_NOISE
+    try:
+        pool = fit_pool(log, schedule, ())
+        own, spread, loss = pool.own, pool.spread, pool.final
+        misfit = residual(log, schedule) / float(log.loss[-1])
+    except RefusedError:
+        own, spread, loss, misfit = np.nan, 0.0, np.nan, noise
+    sizes = {
+        "own": own if np.isfinite(own) else horizon,
+        "spread": spread,
+        "residual": misfit,
+        "horizon": horizon,
+    }
+    values = {
+        "one": 1.0,
+        **{name: float(np.log(size + LEAST)) for name, size in sizes.items()},
+        "rows": float(np.log(len(log.steps))),
+        "validation": float(log.is_validation),
+        "held": float(schedule.is_held and schedule.origin != "unknown"),
+        "unknown": float(schedule.origin == "unknown"),
+    }
+    rows_at_end = max(FINAL_SHARE * schedule.last_step * len(log.steps) / max(int(log.steps[-1]), 1), 1.0)
+    of_end = noise if log.is_validation else noise / np.sqrt(rows_at_end)
+    part = LANGUAGE if is_language_model(log, schedule) else OTHER
+    names = COEFFICIENTS[part]
+    return Evidence(part, {name: values[name] for name in names}, own, loss, float(of_end))
 
 
-def _horizon(log: Run, schedule: Schedule) -> float:
-    """Return ln(T / t), of the last step planned and the last one with a loss."""
-    return float(np.log(max(schedule.last_step / max(int(log.steps[-1]), 1), 1.0)))
+COEFFICIENTS = {
+    LANGUAGE: ("one", "own", "residual", "horizon", "held", "unknown"),
+    OTHER: ("one", "spread", "residual", "horizon", "rows", "validation"),
+}
+"""The evidence that widths of either part depend on; others were tried and told families that were left out no more."""
 
 
-def is_like_table(log: Run, schedule: Schedule) -> bool:
-    """Return whether a run is like the language models of the table: it falls as they do, and begins or is as large."""
-    if not error_part(log, schedule).startswith(LANGUAGE):
-        return False
+def _source(known: Evidence) -> str:
+    """Return where the width of an interval without siblings comes from."""
+    kind = "other language models" if known.part == LANGUAGE else "runs of other kinds"
+    own = "" if np.isnan(known.own) else f"from earlier steps its own end was missed by {known.own:.1%}; "
+    return f"interval: {own}as wide as {kind} that could be told as well needed; siblings would narrow it"
+
+
+def is_language_model(log: Run, schedule: Schedule) -> bool:
+    """Return whether a run is a language model that learns from scratch: it falls as they do, from as high or as large.
+
+    Where no law can be fitted yet, from as high or as large.
+    """
+    try:
+        if S1_ANNEAL.prior(log, schedule, ()).by_slope:
+            return False
+    except RefusedError:
+        pass  # fewer rows than a law needs say nothing of how it falls
     if log.steps[0] > MAX_FIRST_STEP:
         return bool(log.parameters >= MIN_LANGUAGE_SIZE)
-    return float(log.loss[:MIN_END_ROWS].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
+    return float(log.loss[:3].max()) >= MIN_FIRST_LOSS * NATS[log.unit]
 
 
 def risen(log: Run) -> tuple[float, float] | None:
@@ -220,66 +254,11 @@ def band(forecast: Forecast) -> tuple[Vector, Vector]:
     return forecast.curve * np.exp(low * growth), forecast.curve * np.exp(high * growth)
 
 
-def shipped_width(forecast: Forecast, log: Run, schedule: Schedule) -> float:
-    """Return the half width of a 90% interval without siblings, in the logarithm of the loss."""
-    part, share = error_part(log, schedule), share_past_warm_up(log, schedule)
-    width = width_of(_shipped(), forecast.forecaster, part, share)
-    if part.startswith(LANGUAGE) or share <= 0:
-        return width
-    widest = width_of(_shipped(), forecast.forecaster, part, 0.0)
-    return min(width * error_unit(log, schedule) / forecast.loss, widest)
-
-
-def error_part(log: Run, schedule: Schedule) -> str:
-    """Return the part of the table for a run: by its prior, and by whether its rate is held at the peak to the end.
-
-    A rate that is held may be one whose cool-down is not known; errors are then larger.
-    """
-    try:
-        part = SLOPE if S1_ANNEAL.prior(log, schedule, ()).by_slope else LANGUAGE
-    except RefusedError:
-        part = LANGUAGE  # with too few points for any law the errors of the last value are wide for all
-    return part + (HELD if schedule.is_held else "")
-
-
-def share_past_warm_up(log: Run, schedule: Schedule) -> float:
-    """Return the share of the steps after the warm-up that was seen; 0 within the warm-up.
-
-    Until twice the steps of the warm-up it counts for less, in proportion: what was seen is then mostly the warm-up.
-    """
-    past = float(log.steps[-1]) - schedule.warm_up
-    if past <= 0:
-        return 0.0
-    return min(past / max(schedule.last_step - schedule.warm_up, 1), 1.0) * min(past / max(schedule.warm_up, 1), 1.0)
-
-
-def error_unit(log: Run, schedule: Schedule) -> float:
-    """Return the scale of the errors of a run whose prior is from its slope, in the unit of the loss.
-
-    sqrt((s (ln S1(T)/S1(t) + 0.5 [eta_t - eta_T] / eta_pk))^2 + r^2): the fall that is to come by its present slope s,
-    with a whole cool-down where the rate is held, and the residual r of the law of ``s1``.
-    """
-    ends = np.array([log.steps[-1], schedule.last_step])
-    (begun, whole), (cooled, cold) = schedule.progress(ends), schedule.cooled(ends)
-    to_cool = 1.0 if schedule.is_held else max(cold - cooled, 0.0)
-    to_come = np.log(whole / begun) + SLOPE_SHARE * to_cool
-    return float(np.hypot(present_slope(log, schedule) * to_come, residual(log, schedule)))
-
-
-def width_of(table: ErrorTable, forecaster: str, part: str, share: float) -> float:
-    """Return a quantile of a table of errors, interpolated in its logarithm; beyond its shares the nearest counts."""
-    known = table.get((part, forecaster)) or table[part, FALLBACK]
-    if share <= 0:
-        return known[0.0]
-    shares, widths = (np.log(column) for column in zip(*sorted(known.items())[1:], strict=True))
-    return float(np.exp(np.interp(np.log(share), shares, widths)))
-
-
 @lru_cache(maxsize=1)
-def _shipped() -> ErrorTable:
+def _shipped() -> WidthTable:
     """Read the shipped table. ``benchmarks/forecast.py`` makes it."""
-    table: ErrorTable = {}
+    table: WidthTable = {}
     text = (files("toposcope.forecasting") / TABLE).read_text(encoding="utf-8")
     for row in csv.DictReader(text.splitlines()):
-        table.setdefault((row["part"], row["forecaster"]), {})[float(row["share"])] = float(row["quantile"])
+        table.setdefault(row["part"], {})[row["name"]] = float(row["value"])
     return table

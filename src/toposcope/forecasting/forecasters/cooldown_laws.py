@@ -1,4 +1,4 @@
-"""``s1_anneal``, ``annealing``, ``cooldown`` and their ``median``: laws with a gain from a falling learning rate.
+"""``s1_anneal``, ``annealing`` and ``cooldown``: laws with a gain from a falling learning rate.
 
 L0 + A S1^-a - c G(t), where G is what the falling rate has gained by step t. The coefficient c hardly shows
 until the learning rate has fallen, and is then confused with the exponent. So it is that of sibling runs, or a prior,
@@ -19,7 +19,6 @@ from toposcope.forecasting.forecasters.baseline_laws import (
     LATE_SHARE,
     FittedLossCurve,
     LawForecaster,
-    StepPowerLaw,
     present_slope,
 )
 from toposcope.forecasting.forecasters.power_law_fit import (
@@ -71,7 +70,7 @@ class AnnealedLaw(LawForecaster):
 
     def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit L0, A and a, and c where enough of the run was seen."""
-        # `median` and `stack` ask for those of the laws again.
+        # `pool` and `stack` ask for those of the laws again.
         key = (self, "law", tuple(siblings))
         return cached(log, schedule, key, lambda: self._law(log, schedule, siblings))
 
@@ -195,27 +194,4 @@ COOLDOWN = AnnealedLaw("cooldown", delayed_decay)
 """G = K: the gain follows with a delay that grows with the run."""
 
 
-class Median(LawForecaster):
-    """The median of ``s1_anneal``, ``annealing`` and ``cooldown``, step by step.
-
-    Where the prior is from the slope ``power_law`` is a fourth: in steps instead of progress, it has a gain of its own.
-    """
-
-    name = "median"
-    laws: tuple[LawForecaster, ...] = (S1_ANNEAL, ANNEALING, COOLDOWN)
-
-    def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
-        """Fit each."""
-        by_slope = S1_ANNEAL.prior(log, schedule, siblings).by_slope
-        laws = (*self.laws, StepPowerLaw()) if by_slope else self.laws
-        curves = {law.name: law.law(log, schedule, siblings) for law in laws}
-
-        def loss(steps: Steps) -> Vector:
-            return np.asarray(np.median([curve.loss(steps) for curve in curves.values()], axis=0), dtype=np.float64)
-
-        finals = {name: curve.final() for name, curve in curves.items()}
-        # the remarks of all are about their coefficient, and alike
-        return FittedLossCurve(loss, schedule, finals, curves[S1_ANNEAL.name].remarks)
-
-
-FORECASTERS = (S1_ANNEAL, ANNEALING, COOLDOWN, Median())
+FORECASTERS = (S1_ANNEAL, ANNEALING, COOLDOWN)

@@ -11,16 +11,17 @@ from toposcope.logs.caching import cached
 from toposcope.logs.run import Run
 from toposcope.logs.schedules.declared import MAX_DIFFERENCE, plan_of, read_declared
 from toposcope.logs.schedules.logged import LoggedRates, logged_rates
-from toposcope.logs.schedules.recognised import CONSTANT, WARMED_UP, Plan, Recognised, estimated_end, recognise
+from toposcope.logs.schedules.recognised import CONSTANT, WARMED_UP, Plan, Recognised, estimated_end, falling, recognise
 from toposcope.logs.schedules.siblings import continued_by_siblings
 from toposcope.typing import Steps, Vector
 
 N_SHAPE_STEPS = 64
 MAX_SOLVED = 2**20  # steps whose momentum is solved for at once, in about 100 bytes each
 MAX_STEPS = 2 * 10**7  # of a run: a schedule holds the rate of every step
+DECAY_SHARE = 0.2  # of a run, over which a rate that was constant is taken to fall where nothing is known of it
 ESTIMATED = "an end that is estimated"
 
-Origin = Literal["logged", "declared", "siblings", "recognised", "held"]
+Origin = Literal["logged", "declared", "siblings", "recognised", "held", "unknown"]
 End = Literal["declared", "log", "siblings", "learning rate"]
 
 
@@ -60,7 +61,8 @@ class Schedule:
         Assumptions about it, a sentence each.
     origin : str
         What follows the log is ``logged`` (there is nothing, or the line of its last rows), ``declared``, as in
-        ``siblings``, ``recognised`` by the shape of the rates so far, or ``held`` at the last one.
+        ``siblings``, ``recognised`` by the shape of the rates so far, ``held`` at the last one, or ``unknown``: no rate
+        was logged, and a constant one stands for it.
     end : str
         What says how many steps are planned: ``declared``, the ``log``, ``siblings``, or the shape of the ``learning
         rate``, by which it is estimated.
@@ -170,8 +172,11 @@ class Schedule:
                 raise _no_end(run)
             shape = shape._replace(words=f"{shape.words}, {ESTIMATED}: declare the steps planned if you know them")
         if logged is None:
-            none = "no learning rate was logged: a constant one is assumed, without a decay; declare the schedule"
-            return cls(np.ones(last + 1), [*remarks, none], origin="held", end=end, axis=run.axis)
+            none = (
+                "no learning rate was logged: a constant one, a cosine, a line and a decay over the last fifth are "
+                "weighed alike; declare the schedule"
+            )
+            return cls(np.ones(last + 1), [*remarks, none], origin="unknown", end=end, axis=run.axis)
         if shape is None:
             return cls._joined(run, logged, last, None, [*remarks, _held(logged)], "held", end)
         beyond = last - shape.last_step > MAX_DIFFERENCE * last
@@ -285,6 +290,16 @@ class Schedule:
         decays = np.maximum(-np.diff(self.rates), 0)
         whole = float(decays.sum())
         return float(decays[:step].sum()) / whole if whole > 0 else 1.0
+
+
+def usual_schedules(last_step: int) -> tuple[Schedule, ...]:
+    """Return what a learning rate that nobody logged may follow: none of them is more likely than another.
+
+    A constant rate; a cosine to a tenth; a line to 0; a constant one with a line to 0 over the last fifth.
+    """
+    left = 1 - np.arange(last_step + 1) / max(last_step, 1)
+    cosine = 0.1 + 0.9 * falling("cosine", 1 - left)
+    return tuple(Schedule(rates) for rates in (np.ones(len(left)), cosine, left, np.minimum(1, left / DECAY_SHARE)))
 
 
 class UnknownEndError(ToposcopeError):
