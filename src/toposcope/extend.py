@@ -43,7 +43,7 @@ __all__ += ["NORMAL_WIDTH", "ForecastReport"]
 # a forecaster, and what compares forecasters
 __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "LoggedRun", "RefusedError", "Schedule"]
 __all__ += ["window", "usable_siblings", "cached", "complete_runs", "CompleteRuns", "run_forecasters", "planned"]
-__all__ += ["known_schedule", "fit_ridge", "Median", "COOLDOWN", "STACKED_LAWS", "stack_features"]
+__all__ += ["known_schedule", "fit_ridge", "Pool", "COOLDOWN", "STACKED_LAWS", "stack_features"]
 __all__ += ["fit_power_law", "MIN_POINTS", "LATE_SHARE", "SIBLING_SHARE", "least_squares", "huber_weights"]
 __all__ += ["HUBER", "NORMAL", "forecasters", "DEFAULT", "COVERAGE", "remarks_on_runs"]
 # a sink, and the noise model of the alerts
@@ -156,7 +156,8 @@ if TYPE_CHECKING:
     from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
     from toposcope.forecasting.forecasters import forecasters
     from toposcope.forecasting.forecasters.baseline_laws import LATE_SHARE, FittedLossCurve, LawForecaster
-    from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, SIBLING_SHARE, Median
+    from toposcope.forecasting.forecasters.cooldown_laws import COOLDOWN, SIBLING_SHARE
+    from toposcope.forecasting.forecasters.pool import Pool
     from toposcope.forecasting.forecasters.power_law_fit import MIN_POINTS, fit_power_law, window
     from toposcope.forecasting.forecasters.stack import STACKED_LAWS, fit_ridge, stack_features
     from toposcope.forecasting.held_out import NORMAL_WIDTH, Fold, known_schedule

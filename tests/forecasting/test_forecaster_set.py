@@ -8,7 +8,7 @@ from toposcope.forecasting.forecaster import Forecast, RefusedError
 from toposcope.forecasting.forecaster_set import DEFAULT, PREFERRED, ForecastSet, run_forecasters
 from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.forecasters.baseline_laws import Last, StepPowerLaw
-from toposcope.forecasting.forecasters.cooldown_laws import Median
+from toposcope.forecasting.forecasters.pool import Pool
 from toposcope.forecasting.forecasters.sibling_template import Template
 
 RUN = made_up_run("run", noise=0.003, size=1e10)
@@ -45,11 +45,11 @@ def test_the_default_is_the_stack_where_the_family_has_siblings() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 5])
-def test_else_the_default_is_the_median(n: int) -> None:
+def test_else_the_default_is_the_pool(n: int) -> None:
     found = at(0.3, made_up_family()[:n])
     assert "stack" in found.refused
-    assert found.chosen == "median"
-    assert equal(found.forecasts[DEFAULT], found.forecasts["median"])
+    assert found.chosen == "pool"
+    assert equal(found.forecasts[DEFAULT], found.forecasts["pool"])
 
 
 @pytest.mark.parametrize(("fraction", "n"), [(0.3, 0), (0.3, 12), (0.7, 0), (0.7, 5)])
@@ -69,7 +69,7 @@ def test_with_too_few_points_for_a_law_the_last_value_is_left() -> None:
 def test_none_is_a_refusal() -> None:
     log = seen(RUN, 0.001)
     with pytest.raises(RefusedError, match="a law needs at least 5"):
-        run_forecasters(log, RUN.schedule, (), [StepPowerLaw(), Median(), Template()])
+        run_forecasters(log, RUN.schedule, (), [StepPowerLaw(), Pool(), Template()])
     assert list(run_forecasters(log, RUN.schedule, (), [Last(), StepPowerLaw()]).refused) == ["power_law"]
 
 
@@ -77,7 +77,7 @@ def test_a_spike_at_the_end_is_no_divergence() -> None:
     log = seen(RUN, 0.3)
     spiked = log.loss.copy()
     spiked[-2:] *= 2
-    assert run_forecasters(replace(log, loss=spiked), RUN.schedule, ()).chosen == "median"
+    assert run_forecasters(replace(log, loss=spiked), RUN.schedule, ()).chosen == "pool"
     risen = log.loss + np.maximum(log.steps - log.steps[-1] / 2, 0) * 0.01
     assert run_forecasters(replace(log, loss=risen), RUN.schedule, ()).chosen == "last"
     assert run_forecasters(replace(log, loss=np.full(len(log.loss), 3.0)), RUN.schedule, ()).chosen == "last"

@@ -11,29 +11,18 @@ from numpy.typing import NDArray
 from property_examples import examples
 
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
-from toposcope.forecasting.forecasters import forecasters
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
+from toposcope.forecasting.forecasters.pool import fit_pool, horizon_of
 from toposcope.forecasting.held_out import known_schedule, quantile
-from toposcope.forecasting.intervals import (
-    FALLBACK,
-    HELD,
-    LANGUAGE,
-    SLOPE,
-    band,
-    error_part,
-    error_unit,
-    share_past_warm_up,
-    shipped_width,
-    with_interval,
-)
-from toposcope.logs.schedules.schedule import Schedule
+from toposcope.forecasting.intervals import LANGUAGE, OTHER, band, evidence_of, widths_alone, with_interval
+from toposcope.logs.schedules.schedule import Schedule, planned
 
 Vector = NDArray[np.float64]
 RUN = made_up_run()
 LOG = seen(RUN, 0.3)
 
 
-def forecast(errors: Vector, relatives: bool | NDArray[np.bool_] = True, name: str = "median") -> Forecast:
+def forecast(errors: Vector, relatives: bool | NDArray[np.bool_] = True, name: str = "pool") -> Forecast:
     steps = np.array([600, 1000, 2000])
     mask = np.broadcast_to(np.asarray(relatives), errors.shape).copy()
     return Forecast(name, 3.0, steps=steps, curve=np.array([3.5, 3.2, 3.0]), errors=errors, relatives=mask)
@@ -83,16 +72,16 @@ def test_fewer_than_nine_errors_cannot_give_nine_tenths(n: int, few: bool) -> No
     assert ("too few for 90%" in found.remarks[-1]) == few
 
 
-def test_strangers_do_not_narrow_the_shipped_interval() -> None:
-    table = shipped_width(forecast(np.empty(0)), LOG, RUN.schedule)
+def test_strangers_do_not_narrow_the_interval_of_a_run_alone() -> None:
+    down, up = widths_alone(forecast(np.empty(0)), evidence_of(LOG, RUN.schedule))
     for errors, expected in (
-        (np.full(7, 1e-3), table),
-        (np.full(20, table / 10), table),
-        (np.full(20, 3 * table), 3 * table),
+        (np.full(7, 1e-3), up),
+        (np.full(20, up / 10), up),
+        (np.full(20, 3 * max(down, up)), 3 * max(down, up)),
     ):
         found = with_interval(forecast(errors, False), LOG, RUN.schedule)
         assert width(found) == pytest.approx(expected)
-        assert "of other families' runs" in found.remarks[-1]
+        assert "siblings would narrow it" in found.remarks[-1]
     mixed = np.concatenate([np.full(9, 0.02), np.full(20, 0.5)])
     found = with_interval(forecast(mixed, np.arange(29) < 9), LOG, RUN.schedule)
     assert width(found) == pytest.approx(0.02)
@@ -104,60 +93,85 @@ def test_signs_of_errors_do_not_matter() -> None:
     assert len({each.low for each in found}) == 1
 
 
-NAMES = [*(forecaster.name for forecaster in forecasters()), "unheard of"]
+def widths(run: LoggedRun, fraction: float) -> tuple[float, float]:
+    log = seen(run, fraction)
+    known = evidence_of(log, run.schedule)
+    return widths_alone(Forecast("pool", known.loss), known)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("held", [False, True])
-def test_the_shipped_width_narrows_as_more_is_seen(name: str, held: bool) -> None:
-    run = made_up_run(kind="constant" if held else "cosine", every=5)
-    widths = [
-        shipped_width(forecast(np.empty(0), name=name), seen(run, fraction), run.schedule)
-        for fraction in np.linspace(0.06, 1, 30)
-    ]
-    assert error_part(seen(run, 0.3), run.schedule) == LANGUAGE + (HELD if held else "")
-    assert np.isfinite(widths).all()
-    assert (np.diff(widths) <= 0).all()
-    assert 0 < widths[-1] < 0.5
+@pytest.mark.parametrize("kind", ["cosine", "constant"])
+def test_widths_narrow_as_more_is_seen(kind: str) -> None:
+    run = made_up_run(kind=kind, every=5, noise=0.005)
+    found = np.array([widths(run, fraction) for fraction in (0.1, 0.3, 0.6, 0.95)])
+    assert (np.diff(found, axis=0) < 0).all()
+    assert (found > 0).all()
+    assert (found[-1] < 0.1).all()
 
 
-def test_a_forecaster_that_the_table_does_not_know_is_as_wide_as_the_last_value() -> None:
-    known, unknown = (shipped_width(forecast(np.empty(0), name=name), LOG, RUN.schedule) for name in (FALLBACK, "new"))
-    assert unknown == known
+def test_a_run_whose_end_was_missed_from_earlier_steps_has_a_wider_interval() -> None:
+    """Both have the noise, the rows and the schedule of the other; one falls again where laws have levelled out."""
+    run = made_up_run(every=5, noise=0.002)
+    steps = run.log.steps
+    bent = copied(run, loss=run.log.loss * np.exp(-0.3 / (1 + np.exp((450 - steps) / 30.0))))
+    for (down, up), (wider_down, wider_up) in zip([widths(run, 0.3)], [widths(bent, 0.3)], strict=True):
+        assert wider_down > 1.5 * down
+        assert wider_up > 1.5 * up
 
 
-def long_warm_up() -> LoggedRun:
-    """A run whose warm-up is 30% of its steps."""
-    schedule = Schedule(rates("cosine", 2000, warm_up=600))
-    return LoggedRun(replace(RUN.log, learning_rate=schedule.rates[RUN.log.steps]), schedule)
+def test_a_forecaster_is_as_much_wider_as_it_is_apart_from_the_pool() -> None:
+    known = evidence_of(LOG, RUN.schedule)
+    down, up = widths_alone(Forecast("pool", known.loss), known)
+    for apart in (-0.3, 0.02, 0.5):
+        found = widths_alone(Forecast("new", known.loss * np.exp(apart)), known)
+        assert found == pytest.approx((np.hypot(down, apart), np.hypot(up, apart)))
+
+
+def test_a_rate_that_nobody_logged_is_not_taken_to_be_constant() -> None:
+    """The usual schedules are weighed, and the interval is wider than that of a rate known to be constant."""
+    run = made_up_run(kind="cosine", every=5, noise=0.002)
+    log = seen(run, 0.3)
+    blind = replace(log, learning_rate=np.full(len(log.steps), np.nan), table=None)
+    unknown = planned(blind, last_step=run.schedule.last_step)
+    constant = Schedule(np.ones(run.schedule.last_step + 1))
+    assert unknown.origin == "unknown"
+    assert any("are weighed alike" in remark for remark in unknown.remarks)
+    found = fit_pool(blind, unknown, ())
+    assert len(found.plans) == 4
+    assert found.plans.min() < found.final < found.plans.max()
+    assert found.spread > fit_pool(blind, constant, ()).spread
 
 
 def test_a_warm_up_is_not_progress() -> None:
-    """With 30% seen of a run whose warm-up is as long, nothing is known yet; with 40% little."""
-    run = long_warm_up()
-    shares = [share_past_warm_up(seen(run, fraction), run.schedule) for fraction in (0.1, 0.3, 0.4, 0.6, 1.0)]
-    assert shares[:2] == [0, 0]
-    assert shares[2] == pytest.approx(1 / 7 / 3, rel=0.01)
-    assert shares[3:] == pytest.approx([3 / 7, 1], rel=0.01)
-    within, usual = (
-        with_interval(forecast(np.empty(0)), seen(each, 0.29), each.schedule) for each in (long_warm_up(), RUN)
-    )
-    assert width(within) > 5 * width(usual)
-    assert "runs within their warm-up" in within.remarks[-1]
+    """With 30% seen of a run whose warm-up is as long, next to nothing is known."""
+    schedule = Schedule(rates("cosine", 2000, warm_up=600))
+    long = LoggedRun(replace(RUN.log, learning_rate=schedule.rates[RUN.log.steps]), schedule)
+    horizons = [horizon_of(seen(long, fraction), schedule) for fraction in (0.1, 0.3, 0.4, 0.6, 1.0)]
+    assert horizons[:2] == [pytest.approx(np.log(100))] * 2
+    assert horizons[2:] == pytest.approx([np.log(7), np.log(7 / 3), 0], abs=0.01)
+    assert widths(long, 0.29) > widths(RUN, 0.29)
 
 
-def test_widths_of_other_losses_follow_their_own_scale() -> None:
-    """A loss of another scale, offset and noise has a slope and a residual of its own, whatever its value in nats."""
+@pytest.mark.parametrize("scale", [0.01, 10.0])
+def test_widths_do_not_depend_on_the_unit_of_a_loss(scale: float) -> None:
     run = made_up_run(truth=Truth(L0=0.02, A=0.004, c=0.001), noise=0.002)
-    found = forecast(np.empty(0))
-    widths = []
-    for scale, offset in ((1.0, 0.0), (10.0, 0.0), (1.0, 1.0)):
-        log = seen(copied(run, loss=offset + scale * run.log.loss), 0.3)
-        assert error_part(log, run.schedule) == SLOPE
-        widths.append(shipped_width(replace(found, loss=float(log.loss[-1])), log, run.schedule) * log.loss[-1] / scale)
-        assert error_unit(log, run.schedule) > 0
-    assert widths[1] == pytest.approx(widths[0], rel=1e-3)
-    assert widths[2] == pytest.approx(widths[0], rel=0.05)
+    assert evidence_of(seen(run, 0.3), run.schedule).part == OTHER
+    assert widths(copied(run, loss=scale * run.log.loss), 0.3) == pytest.approx(widths(run, 0.3), rel=0.02)
+
+
+def test_a_language_model_is_known_by_its_beginning_and_its_fall() -> None:
+    run = made_up_run(every=5, begin=5, truth=Truth(A=2.0, a=0.4))
+    high = copied(run, loss=run.log.loss + 8 * np.exp(-run.log.steps / 20.0))
+    assert evidence_of(seen(high, 0.5), run.schedule).part == LANGUAGE
+    assert evidence_of(seen(copied(run, loss=run.log.loss / 10), 0.5), run.schedule).part == OTHER
+
+
+def test_the_noise_of_one_evaluation_is_part_of_the_interval() -> None:
+    """Shortly before the end nothing else is left."""
+    run = made_up_run(every=20, noise=0.03)
+    log = replace(seen(run, 0.97), target="val_loss")
+    known = evidence_of(log, run.schedule)
+    assert known.noise == pytest.approx(0.03, rel=0.5)
+    assert min(widths_alone(Forecast("pool", known.loss), known)) >= 1.6 * known.noise
 
 
 @examples(100)

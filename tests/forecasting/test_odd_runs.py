@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 
 from toposcope.analysis.health.evaluations import evaluations as evaluations_of
 from toposcope.cli import toposcope
-from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import ForecastReport, forecast
-from toposcope.forecasting.forecaster import Forecast, RefusedError
-from toposcope.forecasting.forecaster_set import run_forecasters
-from toposcope.forecasting.forecasters.cooldown_laws import Median
-from toposcope.forecasting.intervals import UNSEEN, OwnError, own_errors, shipped_width, with_interval
+from toposcope.forecasting.forecaster import RefusedError
+from toposcope.forecasting.forecasters.pool import own_record
 from toposcope.forecasting.stages import Stage, Stairs, new_stage
 from toposcope.logs import Run
-from toposcope.logs.schedules.schedule import Schedule, planned
+from toposcope.logs.schedules.schedule import planned
 
 Vector = NDArray[np.float64]
 Kind = Callable[[np.random.Generator], Run]
@@ -180,7 +177,7 @@ def test_epochs_are_no_stages(first: int) -> None:
         noise = np.random.default_rng(seed).normal(size=750)
         loss = 2 * steps**-0.05 * 0.8 ** np.maximum((steps - 1) // 150 + 1 - first, 0) * np.exp(0.01 * noise)
         log = Run("epochs", steps, loss, np.full(750, 1e-4), 900)
-        assert new_stage(log, planned(log)) == Stairs((151, 301, 451, 601)[first - 1 :])
+        assert new_stage(log, planned(log)) == Stairs((151, 301, 451, 601)[first - 1 :], 150.0)
 
 
 def test_the_command_says_the_stage_and_the_reason_of_a_refusal(tmp_path: Path) -> None:
@@ -253,65 +250,59 @@ def test_noise_is_no_rise(n: int) -> None:
     assert said <= 1
 
 
-def test_where_the_median_refuses_the_default_is_a_law_and_closer_than_the_last_value() -> None:
-    closer = []
-    for log in odd_runs.logs(odd_runs.stretched, 23, seed=3):
-        for fraction in (0.1, 0.2, 0.3):
-            seen = part(log, fraction)
-            try:
-                found = run_forecasters(seen, planned(seen), ())
-            except ToposcopeError:
-                continue
-            if "median" not in found.refused or len(found.forecasts) < 3:
-                continue
-            assert found.chosen not in ("last", "median")
-            ratios = {name: each.high / each.low for name, each in found.forecasts.items()}
-            assert ratios["default"] == min(ratio for name, ratio in ratios.items() if name != "last")
-            errors = [abs(np.log(found.forecasts[name].loss / log.final_loss()[0])) for name in ("default", "last")]
-            closer.append(errors[0] < errors[1])
-    assert len(closer) >= 5
-    assert np.mean(closer) >= 0.8
-
-
-def width(found: Forecast) -> float:
-    return float(np.log(found.high / found.loss))
-
-
-def test_own_errors_widen_the_interval_of_a_language_model_by_how_far_they_exceed_the_table() -> None:
-    run = made_up_run()
-    log = part(run.log, 0.3)
-    made = Forecast("median", 3.0)
-    shipped = shipped_width(made, log, run.schedule)
-    for ratio in (0.5, 1.0, 3.0):
-        own = [OwnError(0.02 * ratio, 1.0, 0.02), OwnError(0.001, 0.5, 0.02)]
-        found = with_interval(made, log, run.schedule, own_errors=own, spread=9.0)
-        assert width(found) == pytest.approx(shipped * max(ratio, 1))
-
-
-def test_widths_of_other_runs_add_up_as_independent_errors_do() -> None:
-    steps = np.arange(200, 4001, 20)
-    log = Run("tune", steps, 1 + (steps / 50.0) ** -0.5, np.full(len(steps), 1e-4), 8000)
-    schedule, made = Schedule(np.full(8001, 1e-4)), Forecast("median", 1.0)
-    own = [OwnError(0.1, 0.5, 0.01), OwnError(0.02, 0.05, 0.01)]
-    shipped, horizon = shipped_width(made, log, schedule), np.log(2)
-    found = with_interval(made, log, schedule, own_errors=own, spread=0.3, jump=0.2)
-    expected = np.sqrt(shipped**2 + 0.3**2 + 0.2**2 + (0.4 * horizon) ** 2 + (UNSEEN * horizon) ** 2)
-    assert width(found) == pytest.approx(expected)
-    assert found.remarks[-1].startswith("interval: errors earlier in this run and between laws")
-
-
-def test_own_errors_are_of_forecasts_that_see_nothing_later() -> None:
+def test_the_own_record_is_of_forecasts_that_see_nothing_later() -> None:
     run = made_up_run(noise=0.01)
     log = part(run.log, 0.5)
     changed = log.loss.copy()
-    changed[int(0.8 * len(changed)) : -10] *= 1.05
-    one, two = (
-        own_errors(Median(), each, Schedule(run.schedule.rates)) for each in (replace(log), replace(log, loss=changed))
-    )
-    assert one == two
-    assert [each.horizon for each in one] == sorted((each.horizon for each in one), reverse=True)
-    exact = made_up_run(noise=0.0)
-    assert max(each.error for each in own_errors(Median(), part(exact.log, 0.5), exact.schedule)) < 0.05
+    changed[int(0.92 * len(changed)) : -10] *= 1.05
+    one, two = (own_record(each, run.schedule) for each in (replace(log), replace(log, loss=changed)))
+    for name, errors in one.errors.items():
+        np.testing.assert_array_equal(errors, two.errors[name])
+    assert (np.diff(one.horizons) < 0).all()
+    exact = own_record(part(made_up_run(noise=0.0).log, 0.5), run.schedule)
+    assert np.nanmax(np.abs(exact.errors["annealed"])) < 0.06
+
+
+def epochs(fraction: float, drop: float, n_epochs: int = 3, seed: int = 0, *, stated: bool = True) -> Run:
+    """A fine-tune of epochs of 300 steps, whose loss falls where each begins."""
+    whole = 300 * n_epochs
+    steps = np.arange(5, round(fraction * whole) + 1, 5)
+    noise = 0.03 * np.random.default_rng(seed).normal(size=len(steps))
+    loss = 2 * (1 + steps / 20) ** -0.1 * (1 - drop) ** ((steps - 1) // 300) * np.exp(noise)
+    return Run(
+        "tune", steps, loss, 1e-4 * (1 - steps / whole), whole, steps_per_epoch=300.0 if stated else np.nan
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fraction", "words"),
+    [
+        (0.2, "60% of the first of 3 epochs was seen"),
+        (0.5, "it falls by stairs as epochs begin, at step 305; the model learns its data by heart"),
+        (0.6, "it falls by stairs as epochs begin, at step 305; the model learns its data by heart"),
+    ],
+)
+def test_a_training_loss_is_refused_beyond_the_present_epoch_where_data_are_learned_by_heart(
+    fraction: float, words: str
+) -> None:
+    with pytest.raises(RefusedError, match=words):
+        forecast(epochs(fraction, 0.3))
+    validation = replace(epochs(fraction, 0.3), target="val_loss")
+    assert forecast(validation).results is not None
+
+
+def test_in_the_last_epoch_the_forecast_is_made_from_where_it_began() -> None:
+    report = forecast(epochs(0.85, 0.3))
+    assert report.results is not None
+    assert report.results.stage == Stage(605, 0.0, is_epoch=True)
+    assert report.remarks[0].startswith("last epoch since step 605: the loss falls by stairs as epochs begin")
+    assert report.interval[0] <= epochs(1.0, 0.3).final_loss()[0] <= report.interval[1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_epochs_without_stairs_are_forecast(seed: int) -> None:
+    for fraction in (0.45, 0.8):
+        assert forecast(epochs(fraction, 0.0, 5, seed)).stage is None
 
 
 def test_a_forecast_that_spans_three_decades_is_refused() -> None:

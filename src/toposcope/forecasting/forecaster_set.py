@@ -9,9 +9,9 @@ from toposcope.errors import message_of
 from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, RefusedError, from_present_level
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
-from toposcope.forecasting.intervals import MIN_ERRORS, is_learning, with_interval
+from toposcope.forecasting.intervals import MIN_ERRORS, is_language_model, is_learning, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
-from toposcope.forecasting.stages import Stage, Stairs, check_course, check_plateau, new_stage
+from toposcope.forecasting.stages import Stage, Stairs, check_course, check_epochs, check_plateau, new_stage
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.wording import COVERAGE
@@ -69,6 +69,10 @@ def run_forecasters(
     if sum(run.log.family == log.family for run in siblings) < MIN_ERRORS:
         check_plateau(log)
         found = new_stage(log, schedule)
+        stairs = found if isinstance(found, Stairs) else None
+        check_epochs(log, schedule, stairs, is_from_scratch=is_language_model(log, schedule))
+        if stairs is not None:  # within the last epoch
+            found = Stage(stairs.steps[-1], 0.0, is_epoch=True)
         check_course(log, schedule, found)
     stage = found if isinstance(found, Stage) else None
     if stage is not None:
@@ -117,10 +121,9 @@ def run_forecasters(
     chosen = next(name for name in (first if learns else LAST, *forecasts) if name in forecasts)
     low, high = forecasts[chosen].low, forecasts[chosen].high
     if learns and len(made) > 1 and high > MAX_RANGE * low:
-        stairs = f"; {found}" if isinstance(found, Stairs) else ""
         raise RefusedError(
             f"{log.name}: laws missed by so much from earlier steps of this run, or differ so much now, that a "
-            f"{COVERAGE:.0%} interval would go from {low:.2g} to {high:.2g}{stairs}: the final loss "
+            f"{COVERAGE:.0%} interval would go from {low:.2g} to {high:.2g}: the final loss "
             "is not identifiable from this log"
         )
     default = replace(forecasts[chosen], forecaster=DEFAULT)

@@ -3,11 +3,14 @@
 import numpy as np
 
 from toposcope.analysis.health import Health
+from toposcope.analysis.health.evaluations import evaluation_noise
 from toposcope.forecasting.forecaster import Forecast
 from toposcope.logs import Run
 from toposcope.logs.run import FINAL_SHARE
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.wording import COVERAGE, capitalised
+
+MIN_EVALUATIONS = 6  # from which on their noise is told; it is that of one
 
 
 def headline(
@@ -62,7 +65,9 @@ def _ended(run: Run, digits: int) -> str:
     if run.validation is None:
         return training
     steps, losses = run.validation
-    last = f"{losses[-1]:.{digits}f}{_unit(run)}, that of the last evaluation, at step {steps[-1]:,}"
+    noise = evaluation_noise(losses) if len(losses) >= MIN_EVALUATIONS else 0.0
+    spread = f" ± {noise:.{digits}f}" if noise else ""
+    last = f"{losses[-1]:.{digits}f}{spread}{_unit(run)}, that of the last evaluation, at step {steps[-1]:,}"
     return f"validation loss ended at {last}" + ("" if run.is_validation else f"; {training}")
 
 

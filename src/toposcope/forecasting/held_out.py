@@ -17,7 +17,7 @@ from toposcope.wording import COVERAGE
 
 Mask = NDArray[np.bool_]
 
-# Of the level `COVERAGE`, as are `UNSEEN` (intervals), `COOL_DOWN_ERROR` (cooldown) and the table errors.csv.
+# Of the level `COVERAGE`, as are `COOL_DOWN_ERROR` (cooldown) and the table widths.csv.
 NORMAL_WIDTH = 1.645
 """Half the width of a 90% interval of a normal distribution: no interval is narrower in its standard deviations."""
 

@@ -1,5 +1,6 @@
 """What the course of a loss says before any law is fitted: a new stage of training, or that no law describes it."""
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from toposcope.logs import Run
 from toposcope.logs.anomalies import row_noise
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
+from toposcope.wording import joined
 
 # Stages and courses that no law describes: docs/methods/forecasting.md; all on benchmarks/forecast_odd_runs.py
 STAGE_WINDOW = 0.08  # share of the rows on either side of a jump to which lines are fitted
@@ -18,12 +20,18 @@ MIN_JUMP, JUMP_NOISE = 0.04, 8.0  # of ln(loss), and standard errors of its nois
 MIN_SUDDEN = 0.5  # share of a jump that three rows on either side show; of a slope less
 MIN_JUMP_LEFT = 0.3  # share of a jump that is left at the end; of a spike less
 MAX_RATE_JUMP = 0.05  # share of the peak; a larger change of the learning rate explains a jump
+MAX_CLIMBED = 0.5  # between epochs, share of the fall from the first of them on
 MAX_EPOCH_DIFFERENCE = 0.15  # relative, of the distances between the beginnings of epochs
 MIN_RISE, RISE_NOISE, MIN_RISES = 0.1, 8.0, 2  # of ln(loss), its noise, and their number: losses that go up and down
 MIN_SHARE_ABOVE = 0.3  # share of the blocks in which such a loss lies above its first value
 PLATEAU_SHARE, MAX_PLATEAU_CHANGE = 0.3, 0.15  # blocks of a plateau, and its change over the fall after it
 MIN_SUDDEN_FALL, MAX_FALL_SHARE = 0.5, 0.3  # that fall in ln(loss), and the share of blocks that it takes
 
+FEW_EPOCHS = 10  # of a plan: in more of them data are learned by heart little by little, in so few by stairs
+STAIR_ROWS = 4  # on either side of where an epoch begins, whose medians are compared
+EARLY = 0.05  # of an epoch: rows that stand for several steps, and epochs that are rounded
+NOISE_OF_MEDIANS = 0.9  # standard deviation of the difference of two medians of four rows over that of a row
+STAIR_NOISE = 3.0  # standard errors of the difference of these medians that are no stair
 MIN_ROWS, MIN_FEW_ROWS = 24, 12  # of a log that is searched for jumps and plateaus, and for rises
 MIN_WINDOW = 6  # rows on either side of a jump to which lines are fitted, at least
 MAX_FITTED = 20_000  # points that a law is fitted to; of more rows they are medians of equally many
@@ -34,13 +42,16 @@ class Stage(NamedTuple):
 
     step: int
     jump: float
+    is_epoch: bool = False  # the last epoch, of a loss that falls by stairs as epochs begin
 
     @property
     def brief(self) -> str:
         """The first step in words."""
-        return f"new stage since step {self.step:,}"
+        return f"{'last epoch' if self.is_epoch else 'new stage'} since step {self.step:,}"
 
     def __str__(self) -> str:
+        if self.is_epoch:
+            return f"{self.brief}: the loss falls by stairs as epochs begin; forecast from that step on"
         verb = "rose" if self.jump > 0 else "fell"
         return (
             f"{self.brief}: the loss {verb} by {abs(np.expm1(self.jump)):.0%} there, which no "
@@ -49,13 +60,14 @@ class Stage(NamedTuple):
 
 
 class Stairs(NamedTuple):
-    """Falls of the loss at even distances, as epochs begin, between which it hardly falls."""
+    """Falls of the loss where epochs begin, as the model learns its data by heart."""
 
     steps: tuple[int, ...]
+    epoch: float  # steps of one
 
     def __str__(self) -> str:
-        *before, last = (f"{step:,}" for step in self.steps)
-        return f"it falls by stairs, as with epochs, at steps {', '.join(before)} and {last}"
+        plural = "s" if len(self.steps) > 1 else ""
+        return f"it falls by stairs as epochs begin, at step{plural} {joined([f'{step:,}' for step in self.steps])}"
 
 
 def new_stage(log: Run, schedule: Schedule) -> Stage | Stairs | None:
@@ -65,6 +77,8 @@ def new_stage(log: Run, schedule: Schedule) -> Stage | Stairs | None:
     jump where the lines differ by more than 8 standard errors of the noise and by 4%, without a change of the learning
     rate. Jumps at even distances are epochs, one that is undone is a spike.
     """
+    if not log.is_validation and (stairs := _known_stairs(log)) is not None:
+        return stairs
     n = len(log.steps)
     width = max(MIN_WINDOW, round(STAGE_WINDOW * n))
     if n < max(MIN_ROWS, 3 * width) or log.is_validation:
@@ -86,7 +100,8 @@ def new_stage(log: Run, schedule: Schedule) -> Stage | Stairs | None:
             places.append(place)
     falls = sorted(place for place in places if jumps[place - width] < 0)
     if _are_epochs(log, falls):
-        return Stairs(tuple(log.steps[falls].tolist()))
+        begins = log.steps[falls]
+        return Stairs(tuple(begins.tolist()), float(begins[-1] - begins[0]) / (len(falls) - 1))
     if not places:
         return None
     last = max(places)
@@ -136,7 +151,65 @@ def _are_epochs(log: Run, places: list[int]) -> bool:
     # two falls are at even distances by chance too often, unless the first of them ends the first epoch
     before = falls[0] / max(1, round(falls[0] / epoch) if len(falls) > 2 else 1)
     distances = np.array([before, *np.diff(falls)])
-    return bool(np.ptp(distances) <= MAX_EPOCH_DIFFERENCE * distances.max())
+    if np.ptp(distances) > MAX_EPOCH_DIFFERENCE * distances.max():
+        return False
+    # a loss that goes up and down regularly climbs back what it fell
+    ends = [np.log(log.loss[first + 1 : last]) for first, last in pairwise(places)]
+    climbed = sum(float(np.median(rows[-MIN_WINDOW:]) - np.median(rows[:MIN_WINDOW])) for rows in ends)
+    fallen = np.median(np.log(log.loss[: places[0]][-MIN_WINDOW:])) - np.median(np.log(log.loss[-MIN_WINDOW:]))
+    return bool(climbed < MAX_CLIMBED * fallen)
+
+
+def _known_stairs(log: Run) -> Stairs | None:
+    """Return the falls where epochs begin that the log states, the last among them; None where it did not fall there.
+
+    Medians of a few rows on either side are compared, less what the rows before lead to expect.
+    """
+    if not np.isfinite(log.steps_per_epoch):
+        return None
+    values, noise = np.log(log.loss), row_noise(np.log(log.loss))
+    falls: list[int] = []
+    begun = int(log.steps[-1] / log.steps_per_epoch + EARLY)
+    for k in range(1, begun + 1):
+        at = int(np.searchsorted(log.steps, k * log.steps_per_epoch, side="right"))
+        if min(at, len(values) - at) < STAIR_ROWS:
+            continue
+        before, after = values[max(at - 2 * STAIR_ROWS, 0) : at], values[at : at + STAIR_ROWS]
+        course = float(np.median(before[:-STAIR_ROWS]) - np.median(before[-STAIR_ROWS:])) if at >= 8 else 0.0
+        fall = float(np.median(before[-STAIR_ROWS:]) - np.median(after)) - max(course, 0.0)
+        if fall > max(MIN_JUMP, STAIR_NOISE * noise * NOISE_OF_MEDIANS):
+            falls.append(int(log.steps[at]))
+        elif falls:
+            falls.clear()  # the data are learned by heart, or it was something else
+    return Stairs(tuple(falls), log.steps_per_epoch) if falls else None
+
+
+def check_epochs(log: Run, schedule: Schedule, stairs: Stairs | None, *, is_from_scratch: bool) -> None:
+    """Refuse (`RefusedError`) a training loss beyond the present epoch where the same data make it fall by stairs.
+
+    In its first epoch nothing shows how it will: of a plan of few epochs it is refused too, but for a language model
+    that learns from scratch.
+    """
+    epoch = log.steps_per_epoch if stairs is None else stairs.epoch
+    if log.is_validation or not np.isfinite(epoch):
+        return
+    last, whole = int(log.steps[-1]), schedule.last_step / epoch
+    begun = last / epoch if stairs is None else stairs.steps[-1] / epoch
+    to_begin = whole - np.floor(begun + EARLY) - 1 - EARLY
+    if to_begin <= 0:
+        return
+    remedy = "forecast a validation loss (--column loss=NAME), or give siblings"
+    if stairs is not None:
+        raise RefusedError(
+            f"{log.name}: {log.target!r} does not fall evenly: {stairs}; the model learns its data by heart, and no "
+            f"law describes how far its loss falls in the epochs to come, to step {schedule.last_step:,}: {remedy}"
+        )
+    if last < epoch and 1 + EARLY < whole <= FEW_EPOCHS and not is_from_scratch:
+        raise RefusedError(
+            f"{log.name}: {last / epoch:.0%} of the first of {whole:.2g} epochs was seen: how far a training loss "
+            f"falls where data are repeated, no law describes before they are; {remedy}, or ask again from step "
+            f"{round(epoch * (1 + EARLY)):,}"
+        )
 
 
 def _blocks(log: Run) -> tuple[Vector, Steps, float]:
@@ -182,10 +255,10 @@ def check_course(log: Run, schedule: Schedule, found: Stage | Stairs | None) -> 
     rates = schedule.rates[: int(log.steps[-1]) + 1]
     cycles = (rates - np.minimum.accumulate(rates)).max(initial=0.0) > MAX_RATE_JUMP * schedule.peak
     if rises >= MIN_RISES and not cycles:
-        course = f"rose and fell again {rises} times by more than its noise, which no learning rate explains"
-        if isinstance(found, Stairs):
-            course = f"does not fall evenly: {found}"
-        raise RefusedError(f"{log.name}: {log.target!r} {course}: no law describes where it ends")
+        raise RefusedError(
+            f"{log.name}: {log.target!r} rose and fell again {rises} times by more than its noise, which no learning "
+            "rate explains: no law describes where it ends"
+        )
 
 
 def _rises(blocks: Vector, limit: float) -> int:

@@ -104,6 +104,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         last_step=_last_step(facts, of_plan, axis, curve.steps, remarks, evidence),
         parameters=size_of(facts.get("parameters")),
         tokens_per_step=_tokens_per_step(facts.get("tokens_per_step"), series.get("tokens")),
+        steps_per_epoch=_steps_per_epoch(raw, named, row) if axis in ("step", "row") else np.nan,
         family=one_line(facts.get("family") or ""),
         schedule=one_line(facts.get("schedule") or ""),
         unit=unit,
@@ -370,6 +371,22 @@ def _last_step(
     if beyond:  # the row that a tool writes at the end
         evidence["last_step"] = f"{source}, says {last:,.0f}, and the last row is the one after it"
     return max(int(last), int(steps[-1]))
+
+
+def _steps_per_epoch(raw: RawLog, named: Mapping[str, list[str]], row: Vector) -> float:
+    """Return the steps of one pass over the data, by the epochs that rows state; NaN where these do not tell."""
+    if not named.get("epoch"):
+        return np.nan
+    epochs = raw.numbers[named["epoch"][0]].values
+    known = np.isfinite(epochs) & is_step(row)
+    steps, epochs = row[known], epochs[known]
+    if (epochs == np.floor(epochs)).all():  # they are counted: one begins where the number changes
+        begins = np.append(0, np.flatnonzero(np.diff(epochs) > 0) + 1) if len(epochs) else np.empty(0, np.int64)
+        begins = begins if len(begins) < 3 else begins[1:]  # the first row may lie within an epoch
+        steps, epochs = steps[begins], epochs[begins]
+    if len(steps) < 2 or not epochs[-1] > epochs[0] or not steps[-1] > steps[0]:
+        return np.nan
+    return float((steps[-1] - steps[0]) / (epochs[-1] - epochs[0]))
 
 
 def _tokens_per_step(fact: object, tokens: ByStep | None) -> float:

@@ -38,8 +38,8 @@ class Run:
         NaN where it was not logged.
     last_step : int or None
         Of the planned training; None if unknown.
-    parameters, tokens_per_step : float
-        NaN if unknown.
+    parameters, tokens_per_step, steps_per_epoch : float
+        NaN if unknown; the last is of one pass over the data.
     family : str
         Which runs belong together: same data, same tokenizer, same unit. Empty if unknown.
     schedule : str
@@ -97,6 +97,7 @@ class Run:
     evidence: Mapping[str, str] = field(default_factory=dict)
     watched: Watched | None = None
     need_not_fall: str = ""
+    steps_per_epoch: float = np.nan
 
     def __post_init__(self) -> None:
         if not len(self.steps):

@@ -54,7 +54,7 @@ def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
 
 def _gain(directory: Path) -> Gain | None:
     """Forecast with a law that knows the schedule; None where nothing was logged."""
-    from toposcope.extend import Median, ToposcopeError
+    from toposcope.extend import Pool, ToposcopeError
     from toposcope.logs import read_logs
     from toposcope_experiments.early_stopping.early_stopping import gain_by
 
@@ -62,7 +62,7 @@ def _gain(directory: Path) -> Gain | None:
         logs = read_logs(directory).logs
     except ToposcopeError:  # losses on a text can be known all the same
         return None
-    return gain_by(Median(), logs)
+    return gain_by(Pool(), logs)
 
 
 def _write(found: EarlyStopping, folder: Path) -> list[Path]:

@@ -30,6 +30,7 @@ PRIOR_WEIGHTS = {ANNEALED: 0.6, "power_law": 0.25, "s1": 0.1, "last": 0.05}
 POWER = 4.0  # of 1 / error in a weight: about the independent forecasts among those of the own record
 CUTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # shares of what was seen from which the run is forecast to now
 LEVEL_SHARE, MIN_LEVEL_ROWS = 0.05, 3  # late share of the rows whose median these forecasts are compared with
+MIN_HORIZON = 0.01  # of ln(step)
 MIN_ERROR = 0.002  # in ln(loss): errors are not told apart below
 
 
@@ -56,7 +57,7 @@ class OwnRecord:
         known = np.isfinite(errors)
         if not known.any():
             return np.nan
-        ratio = horizon / self.horizons[known]
+        ratio = max(horizon, MIN_HORIZON) / self.horizons[known]
         weight = np.minimum(ratio, 1 / ratio)
         return float(np.sqrt(np.average((errors[known] * np.minimum(ratio, 1)) ** 2, weights=weight)))
 
