@@ -326,12 +326,10 @@ def logarithms(rows: pl.DataFrame, table: WidthTable, part: str) -> Vector:
 def calibrated(made: pl.DataFrame) -> WidthTable:
     """Return the table: a quantile regression of the logarithm of the errors on the evidence, for either part.
 
-    A family of n forecasts counts as the root of n; made-up ones a third of that. The factors of the two sides leave 5%
+    A family of n forecasts counts as the root of n. The factors of the two sides leave 5%
     of the errors beyond each.
     """
-    weight = (pl.when(pl.col("family").str.contains("^(made up|power law)")).then(1 / 3).otherwise(1.0)) / (
-        pl.len().over("family").sqrt()
-    )
+    weight = 1 / pl.len().over("family").sqrt()
     table: WidthTable = {}
     for (part,), rows in sorted(made.with_columns(weight=weight).group_by("part")):
         names = COEFFICIENTS[str(part)]
@@ -362,7 +360,8 @@ def alone_errors(found: pl.DataFrame) -> Iterator[Row]:
     )
     groups = [("all", made), ("all but made up", made.filter(~pl.col("family").str.contains("^(made up|power law)")))]
     groups += [(f"all, at {fraction:.0%}", part) for (fraction,), part in sorted(made.group_by("fraction"))]
-    groups += [(f"of families of under {MIN_RUNS} runs", made.filter("few"))]
+    few = made.filter("few").with_columns(kind=pl.col("family").str.extract(r"^(made up|[a-z]+)"))
+    groups += [(f"{kind}: families of under {MIN_RUNS} runs", part) for (kind,), part in sorted(few.group_by("kind"))]
     groups += [(str(family), part) for (family,), part in sorted(made.filter(~pl.col("few")).group_by("family"))]
     refused = found.filter(pl.col("pool").is_null()) if "refused" in found.columns else found.clear()
     yield {"family": "refused", "forecasts": len(refused), "n": refused["run"].n_unique()}

@@ -148,7 +148,7 @@ def evidence_of(log: Run, schedule: Schedule) -> Evidence:
     values = {
         "one": 1.0,
         **{name: float(np.log(size + LEAST)) for name, size in sizes.items()},
-        "rows": float(np.log(len(log.steps))),
+        "rows": float(np.log(max(len(log.steps), MIN_LEVEL_ROWS))),
         "validation": float(log.is_validation),
         "held": float(schedule.is_held and schedule.origin != "unknown"),
         "unknown": float(schedule.origin == "unknown"),
@@ -170,8 +170,8 @@ COEFFICIENTS = {
 def _source(known: Evidence) -> str:
     """Return where the width of an interval without siblings comes from."""
     kind = "other language models" if known.part == LANGUAGE else "runs of other kinds"
-    own = "" if np.isnan(known.own) else f"from earlier steps its own end was missed by {known.own:.1%}; "
-    return f"interval: {own}as wide as {kind} that could be told as well needed; siblings would narrow it"
+    own = "" if np.isnan(known.own) else f", which missed its own later rows by {known.own:.1%} from earlier ones"
+    return f"interval: from errors on {kind} as predictable as this one{own}; siblings would narrow it"
 
 
 def is_language_model(log: Run, schedule: Schedule) -> bool:
