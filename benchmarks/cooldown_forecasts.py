@@ -19,7 +19,8 @@ from cooldowns import KEPT, QUICK, course_of
 from toposcope.forecasting.cooldown import GAIN_GROWTH, CoolDown, Course, Merged, cool_down_forecast, windows
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import LawForecaster
-from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, Median
+from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
+from toposcope.forecasting.forecasters.pool import Pool
 from toposcope.forecasting.measured_gain import MeasuredLaw
 from toposcope.logs import Run
 from toposcope.logs.schedules.recognised import falling
@@ -68,7 +69,7 @@ def errors_of(run: Mapping[str, Any], part: float) -> Iterator[tuple[float, floa
             log = Run("run", seen, np.array(run["training"])[:now], rates[seen], end)
             growth = GAIN_GROWTH[cooled["decay"]]
             planned, asked = 1 + growth * cooled["length"] / now, 1 + growth * found.length / now
-            laws: Sequence[LawForecaster] = (MeasuredLaw(found, found.beyond * planned / asked), Median(), S1_ANNEAL)
+            laws: Sequence[LawForecaster] = (MeasuredLaw(found, found.beyond * planned / asked), Pool(), S1_ANNEAL)
             truth = cooled["loss"] - course.held(0)
             yield tuple(1000 * (change(law, log, Schedule(rates)) - truth) for law in laws)
 
