@@ -135,8 +135,7 @@ def test_two_processes_read_one_file_at_once(server: RangeServer, tmp_path: Path
     with SPAWN.Pool(2) as pool:
         jobs = [pool.apply_async(read_ranges, (f"{server.url}/a.bin", tmp_path, keep, ranges)) for _ in range(2)]
         while not all(job.ready() for job in jobs):
-            # Each of the two may save one block that the other has not counted yet, and blocks leave while they are added
-            # up.
+            # Each of the two may save a block that the other has not counted, and blocks leave while they are summed.
             assert keep is None or total(tmp_path) <= keep + 2 * (BLOCK + CHECKSUM_BYTES)
             time.sleep(0.01)
         assert [job.get() for job in jobs] == [expected, expected]
