@@ -2,13 +2,13 @@
 
     python benchmarks/downstream.py [--quick]
 
-The OLMo ladder is read from beside the repository; without it, only made ladders are predicted. Its targets are shown
-last, and nothing is chosen by them.
+The OLMo ladder and the sweep of Brandfonbrener et al. are read from beside the repository; without them, only made
+ladders are predicted. Targets of the ladder are shown last, and nothing is chosen by them.
 """
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from time import process_time
@@ -17,14 +17,16 @@ import numpy as np
 import polars as pl
 
 from bench import Column, command, show, write
-from toposcope_downstream import read_evaluations
+from toposcope_downstream import Evaluations, read_evaluations
+from toposcope_downstream.ladder import ladder_of
 from toposcope_downstream.predicted import HeldOutScore, Model, TaskPrediction
-from toposcope_downstream.prediction import METHODS, DownstreamReport, downstream
+from toposcope_downstream.prediction import DEFAULT, METHODS, DownstreamReport, downstream
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "downstream" / "tests" / "support"))
 from made_ladders import Truth, made_evaluations, sigmoid_of_loss
 
-LADDER = Path(__file__).parents[2] / "shared" / "data" / "olmo-ladder" / "tasks.parquet"
+DATA = Path(__file__).parents[2] / "shared" / "data"
+LADDER, SWEEP = DATA / "olmo-ladder" / "tasks.parquet", DATA / "loss-to-loss" / "sweep.parquet"
 TARGETS = (
     Model("7B-4T", 6_887_575_552, 3_945_065_873_408),
     Model("13B-5T", 13_202_396_160, 5_000_088_518_656),
@@ -36,7 +38,7 @@ TASKS_MADE, LADDERS_MADE = 6, 3
 SCORES = (
     Column("task", "task"),
     Column("true", "true"),
-    Column("default", "default"),
+    Column("pooled", "pooled"),
     Column("90%", "interval"),
     Column("holds", "holds"),
     *(Column(name, name) for name in METHODS),
@@ -52,6 +54,11 @@ METHOD_ERRORS = (
     Column("method", "method"),
     Column("held-out models", "left"),
     *(Column(m.name, m.name) for m in TARGETS),
+)
+PARTS = (
+    *(Column("ladder", "ladder"), Column("predicted", "models"), Column("scores", "n")),
+    *(Column("within 90%", "held"), Column("half width", "width")),
+    *(Column(name, name) for name in (DEFAULT, *METHODS)),
 )
 MADE = (
     Column("truth", "truth"),
@@ -114,6 +121,8 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         tables["Methods"] = (by_method(report, truth), METHOD_ERRORS)
         for model in TARGETS:
             tables[model.name] = ([compared(each, truth) for each in report.predictions if each.model == model], SCORES)
+        if SWEEP.exists() and not quick:
+            tables["Parts of ladders"] = ([part_row(*part) for part in parts_of_ladders()], PARTS)
     else:
         facts["OLMo ladder"] = "absent"
     tables["Made ladders"] = ([made(name, 1 if quick else LADDERS_MADE) for name in TRUTHS], MADE)
@@ -134,6 +143,45 @@ def olmo() -> tuple[DownstreamReport, dict[tuple[str, str], float], float]:
     seconds = process_time() - begun
     ends = table.sort("D").group_by("run", "task").agg(pl.col("accuracy").tail(5).mean())
     return report, {(run, task): score for run, task, score in ends.rows()}, seconds
+
+
+def parts_of_ladders() -> Iterator[tuple[str, str, Evaluations, list[Model], dict[tuple[str, str], float]]]:
+    """Yield parts of ladders by name, with models beyond them and their scores."""
+    olmo, sweep = read_evaluations(LADDER), read_evaluations(SWEEP)
+    N, length = pl.col("N"), pl.col("run").str.extract(r"-([0-9.]+)xC").cast(pl.Float64)
+    ends = olmo.table.group_by("run").agg(N.max(), pl.col("D").max()).filter(N < 2e9)
+    cuts = [("OLMo, to 370M", "760M, 1.3B", N < 5e8), ("OLMo, to 760M", "1.3B", N < 1e9)]
+    cuts.append(("OLMo, to 2 Chinchilla", "5, 10 Chinchilla", length < 5))
+    parts = [(name, models, olmo, ends.filter(rule), ends.filter(~rule)) for name, models, rule in cuts]
+    for recipe, rows in sorted(sweep.table.group_by("recipe"), key=lambda item: item[0]):
+        one = Evaluations(rows, sweep.targets)
+        compute = pl.col("N") * pl.col("D")
+        ends = rows.group_by("run").agg(N.max(), pl.col("D").max()).sort(compute)
+        for share in (64, 16):
+            small, far = compute <= compute.max() / share, compute > compute.max() * 2 / share
+            beyond = ends.filter(far).gather_every(5)
+            parts.append((f"{recipe[0]}, to 1/{share}", "more compute", one, ends.filter(small), beyond))
+    for name, models, evaluations, ladder, beyond in parts:
+        part = Evaluations(evaluations.table.filter(pl.col("run").is_in(ladder["run"].implode())), evaluations.targets)
+        tasks = [task for task in part.tasks if task in evaluations.targets]
+        ladders = {task: ladder_of(evaluations, task) for task in tasks}
+        truth = {(run.run, task): run.final_score for task, ladder in ladders.items() for run in ladder.models}
+        yield name, models, part, [Model(*row) for row in beyond.select("run", "N", "D").rows()], truth
+
+
+def part_row(
+    name: str, models: str, part: Evaluations, beyond: list[Model], truth: dict[tuple[str, str], float]
+) -> dict[str, object]:
+    """Return how a part of a ladder predicts models beyond it."""
+    found = [each for each in downstream(part, beyond).predictions if not each.refusal]
+    true = [truth[each.model.name, each.task] for each in found]
+    row: dict[str, object] = {"ladder": name, "models": models, "n": len(found)}
+    row["held"] = f"{np.mean([each.low <= score <= each.high for each, score in zip(found, true, strict=True)]):.0%}"
+    row["width"] = percent(np.mean([(each.high - each.low) / 2 for each in found]))
+    for method in (DEFAULT, *METHODS):
+        scores = [each.score if method == DEFAULT else each.methods.get(method, np.nan) for each in found]
+        row[method] = percent(np.nanmean(np.abs(np.array(scores) - true)))
+    return row
 
 
 def by_fold(report: DownstreamReport) -> list[dict[str, object]]:
@@ -164,14 +212,14 @@ def fold_row(name: str, rungs: list[HeldOutScore]) -> dict[str, object]:
 def by_method(report: DownstreamReport, truth: dict[tuple[str, str], float]) -> list[dict[str, object]]:
     """Return the mean absolute error of each method on held-out models and on the targets."""
     rows: list[dict[str, object]] = []
-    for name in ("default", *METHODS):
+    for name in (DEFAULT, *METHODS):
         row: dict[str, object] = {"method": name}
         for model in TARGETS:
             found = [each for each in report.predictions if each.model == model]
-            scores = [each.score if name == "default" else each.methods[name] for each in found]
+            scores = [each.score if name == DEFAULT else each.methods[name] for each in found]
             off = [abs(score - truth[model.name, each.task]) for score, each in zip(scores, found, strict=True)]
             row[model.name] = percent(np.mean(off))
-            left = [each.errors[each.method if name == "default" else name] for each in found]
+            left = [each.errors[name] for each in found]
             row["left"] = percent(np.mean(left))
         rows.append(row)
     return rows
@@ -183,7 +231,7 @@ def compared(found: TaskPrediction, truth: dict[tuple[str, str], float]) -> dict
     return {
         "task": found.task,
         "true": percent(true),
-        "default": percent(found.score),
+        "pooled": percent(found.score),
         "interval": f"{percent(found.low)} to {percent(found.high)}",
         "holds": "yes" if found.low <= true <= found.high else "no",
         **{name: percent(score) for name, score in found.methods.items()},

@@ -212,7 +212,7 @@ def test_the_least_ladders(count: int) -> None:
     found = predicted(STEADY, model, runs=runs, along=(1.0,))
     assert found.refusal == ""
     assert found.low <= true_score(STEADY, model) <= found.high
-    assert found.method == "log_accuracy"
+    assert found.shares == {name: float(name == "log_accuracy") for name in found.methods}
 
 
 @pytest.mark.slow
@@ -280,7 +280,7 @@ def test_a_loss_that_is_none_is_not_used(scale: float) -> None:
     is_loss = pl.col("role") == "loss"
     scaled = evaluations.table.with_columns(value=pl.when(is_loss).then(scale * pl.col("value")).otherwise("value"))
     report = downstream(Evaluations(scaled, evaluations.targets), [MODEL])
-    assert set(report.predictions[0].methods) == {"log_accuracy"}
+    assert set(report.predictions[0].methods) == {"line", "log_accuracy"}
     assert any("missing or not positive at the end of" in each for each in report.remarks)
 
 
@@ -289,7 +289,7 @@ def test_a_loss_that_some_runs_lack_is_not_used_and_remarked() -> None:
     run = evaluations.table["run"][0]
     lacks = (pl.col("run") == run) & (pl.col("role") == "loss")
     report = downstream(Evaluations(evaluations.table.filter(~lacks), evaluations.targets), [MODEL])
-    assert set(report.predictions[0].methods) == {"log_accuracy"}
+    assert set(report.predictions[0].methods) == {"line", "log_accuracy"}
     assert any(f"missing or not positive at the end of 1 run, such as {run}" in each for each in report.remarks)
 
 
@@ -328,7 +328,7 @@ def test_a_ladder_without_losses_is_predicted_directly() -> None:
     evaluations = made_evaluations({"made": STEADY}, along=ENDS)
     scores = Evaluations(evaluations.table.filter(pl.col("role") == "score"), evaluations.targets)
     found = downstream(scores, [MODEL]).predictions[0]
-    assert set(found.methods) == {"log_accuracy"}
+    assert set(found.methods) == {"line", "log_accuracy"}
     assert found.link is None
     assert np.isnan(found.loss)
     refused = downstream(scores, [MODEL], method="two_stage").predictions[0]

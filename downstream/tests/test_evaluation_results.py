@@ -2,11 +2,16 @@
 
 import json
 import math
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from evaluation_files import TOOLS, made_files
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
 from score_files import written
 
 import lm_eval_results
@@ -282,3 +287,38 @@ def test_chance_by_the_definition_of_a_task(tmp_path: Path) -> None:
     document = {"results": results, "configs": configs, "model_name": "m"}
     targets = read_evaluations(written(tmp_path / "results_1.json", document)).targets
     assert {name: target.chance for name, target in targets.items()} == {"judged": 1 / 3, "written": 0.0, "open": None}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@given(seed=st.integers(0, 10**6))
+@examples(8)
+def test_the_files_of_any_tool(tool: str, seed: int) -> None:
+    made = made_files(seed, tool)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in made.files.items():
+            written(Path(folder) / name, content)
+        evaluations = read_evaluations(folder)
+    rows = evaluations.table.filter(role="score").sort("step").unique(["run", "task"], keep="last")
+    read = {(run.rpartition("/")[2], task): value for run, task, value in rows.select("run", "task", "value").rows()}
+    assert read == pytest.approx({(run, task): v for run, of in made.scores.items() for task, v in of.items()})
+    assert {target.name for target in evaluations.targets.values()} == {task for _, task in read}
+    if tool.startswith("inspect"):
+        assert set(rows["n"]) <= {100, *(target.n for target in evaluations.targets.values())}
+
+
+def test_prompts_that_only_some_evaluations_have(tmp_path: Path) -> None:
+    table = "model,task,prompt,acc\nm-1B,boolq,exam,0.4\nm-1B,boolq,style,0.6\nm-2B,boolq,exam,0.5\n"
+    part = read_evaluations(written(tmp_path / "some.csv", table))
+    assert scores(part) == [("m-1B", None, "boolq", "acc", 0.4), ("m-2B", None, "boolq", "acc", 0.5)]
+    assert any("mean over 1 prompt: exam; not those of some runs alone: style" in remark for remark in part.remarks)
+    apart = read_evaluations(written(tmp_path / "none.csv", table.replace("m-2B,boolq,exam", "m-2B,boolq,other")))
+    assert apart.tasks == ("boolq, exam", "boolq, other", "boolq, style")
+
+
+@pytest.mark.parametrize("status", ["error", "started", "cancelled", None])
+def test_an_unfinished_log_of_inspect_is_refused(status: str | None, tmp_path: Path) -> None:
+    log = TOOLS["inspect"].write("m-1B", {"piqa": {"": 0.6}}) | {"status": status}
+    with pytest.raises(ToposcopeError, match="only finished ones have a result"):
+        read_evaluations(written(tmp_path / "log.json", log))
+    with pytest.raises(ToposcopeError, match="no header can be read; write it as JSON: inspect log convert"):
+        read_evaluations(written(tmp_path / "log.eval", "PK"))

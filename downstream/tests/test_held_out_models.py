@@ -1,6 +1,7 @@
-"""Held-out evaluation: folds, the choice of a method, widths of intervals, scores of probabilities."""
+"""Held-out evaluation: folds, shares of methods, widths of intervals, scores of probabilities."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
@@ -8,11 +9,13 @@ from property_examples import examples
 from toposcope_downstream.held_out import (
     COMPUTE_GAP,
     MIN_TRAINED,
+    Evidence,
     Miss,
-    choose,
     extrapolating_folds,
     half_width,
     interval,
+    of_all_tasks,
+    shares_at,
 )
 
 
@@ -35,28 +38,20 @@ def test_five_models_of_two_sizes_are_enough_to_predict_others() -> None:
     assert not extrapolating_folds(N[1:], D[1:])
 
 
-def test_the_method_of_all_tasks_and_of_one() -> None:
-    first, second = np.full(5, 0.02), np.full(5, 0.01)
-    assert choose({"a": {"x": first, "y": second}, "b": {"x": first, "y": second}}, "x") == {"a": "y", "b": "y"}
-    # by a twentieth only
-    assert choose({"a": {"x": first, "y": 0.95 * first}}, "x") == {"a": "x"}
-    # on average, but in two folds of five
-    assert choose({"a": {"x": first, "y": np.array([0.001, 0.001, 0.021, 0.021, 0.021])}}, "x") == {"a": "x"}
-    # on one task only, but in each of its folds and by half
-    other = {"a": {"x": 0.2 * second, "y": second}, "b": {"x": first, "y": 0.3 * first}}
-    assert choose(other, "y") == {"a": "x", "b": "y"}
-    worse_once = np.array([0.001, 0.001, 0.001, 0.001, 0.02])
-    assert choose({"a": {"x": worse_once, "y": second}, "b": {"x": 3 * first, "y": first}}, "y")["a"] == "y"
-    # of those better in each fold, though another has the lower mean
-    uneven, worse = np.array([1e-4, 1e-4, 1e-4, 1e-4, 0.021]), np.full(5, 0.05)
-    tasks = {"a": {"x": first, "y": uneven, "z": 0.25 * first}, "b": {"x": first, "y": worse, "z": worse}}
-    assert choose(tasks, "x") == {"a": "z", "b": "x"}
-    # nothing was held out, or too little
-    assert choose({"a": {"x": np.full(3, np.nan), "y": np.full(3, np.nan)}}, "x") == {"a": "x"}
-    assert choose({"a": {"x": first[:3], "y": second[:3]}}, "x") == {"a": "x"}
-    # the other was not fitted in every fold
-    assert choose({"a": {"x": first, "y": np.array([np.nan, *second[1:]])}}, "x") == {"a": "x"}
-    assert choose({}, "x") == {}
+def test_methods_are_believed_by_their_errors_at_the_distance_asked_for() -> None:
+    fold, distance = np.repeat(np.arange(5), 2), np.tile([0.5, 4.0], 5)
+    near, far = np.where(distance < 1, 0.01, 0.04), np.where(distance < 1, 0.04, 0.01)
+    evidence = Evidence(fold, distance, {"x": near, "y": far})
+    shares = shares_at(evidence, ["x", "y"], np.array([0.5, 2.25, 4.0, 100.0]))
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert shares[0, 0] > 0.9 > shares[1, 0] > shares[2, 0]
+    assert shares[1, 0] == pytest.approx(0.5)
+    np.testing.assert_allclose(shares[3], shares[2])  # no held-out model is farther
+    # of another task's runs count those that all methods of this one predict
+    both = of_all_tasks([evidence, Evidence(fold, distance, {"x": far})])
+    np.testing.assert_allclose(shares_at(both, ["x", "y"], np.array([4.0])), shares[2:3])
+    few = Evidence(fold[:6], distance[:6], {"x": near[:6], "y": far[:6]})
+    assert shares_at(few, ["x", "y"], np.array([4.0])).tolist() == [[1.0, 0.0]]
 
 
 def test_intervals_are_widened_by_what_was_missed_and_not_by_what_nobody_saw() -> None:

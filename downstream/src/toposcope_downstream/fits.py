@@ -1,16 +1,16 @@
 """Fits of every method to one ladder: all its runs, those of each fold, resampled ones; and an unfinished run's own."""
 
-from collections.abc import Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from toposcope.extend import Matrix, Vector, derive_seed
-from toposcope_downstream.held_out import Mask, extrapolating_folds
+from toposcope_downstream.held_out import Evidence, Mask, extrapolating_folds, shares_at
 from toposcope_downstream.ladder import END_SHARE, WINDOW, Ladder, LadderModel, endpoints, score_error
 from toposcope_downstream.methods import LADDER_METHODS, ExponentialLink, LadderMethod, Link, Resampled
 from toposcope_downstream.olmo_ladder import OlmoLadderMethod
-from toposcope_downstream.refusals import LEAST_ERROR, leaves_chance
+from toposcope_downstream.refusals import leaves_chance
 from toposcope_downstream.score_link import MOVEMENT_ERROR
 
 # Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
@@ -54,6 +54,7 @@ class TaskFits:
         self._theta = {name: method.fit(self.points, chance, weights) for name, method in self.methods.items()}
         self.names = tuple(name for name, theta in self._theta.items() if np.isfinite(theta[0]).all())
         self._draws: dict[tuple[str, tuple[int, ...]], Matrix] = {}
+        self._evidence, self._method = self.evidence, ""
 
     @property
     def ends(self) -> Places:
@@ -65,43 +66,63 @@ class TaskFits:
         theta = self._theta[name][fold + 1 : fold + 2]
         return np.asarray(self.methods[name].score(self.points, self.chance, theta, *places)[0])
 
-    def errors(self, name: str) -> Vector:
-        """Return the mean absolute error in each fold, shape (f,); NaN where the runs trained on did not leave chance.
+    @cached_property
+    def evidence(self) -> Evidence:
+        """The errors on held-out runs of each fold whose runs leave chance, of methods with a fit for half of them."""
+        judged = [(i, fold.predicted) for i, fold in enumerate(self.folds) if self.leaves_chance(fold.trained)]
+        number = [np.full(held.sum(), i) for i, held in judged]
+        distance = [np.zeros(0), *(self.distance(self.ends, i)[held] for i, held in judged)]
+        off = {
+            name: np.concatenate(
+                [np.zeros(0), *(np.abs(self.points.score - self.score(name, self.ends, i))[held] for i, held in judged)]
+            )
+            for name in self.names
+        }
+        fitted = {name: of for name, of in off.items() if np.isfinite(of).sum() * 2 >= len(of)}
+        return Evidence(np.concatenate([np.zeros(0), *number]).astype(np.int64), np.concatenate(distance), fitted)
 
-        From those nothing can be predicted.
-        """
-        found = [np.abs(self.points.score - self.score(name, self.ends, i)) for i in range(len(self.folds))]
-        judged = [off[fold.predicted].mean() for off, fold in zip(found, self.folds, strict=True)]
-        return np.where([self.leaves_chance(fold.trained) for fold in self.folds], judged, np.nan)
+    def weigh(self, evidence: Evidence, method: str = "") -> None:
+        """State the errors, of all tasks, by which methods are pooled; or the one method that is used instead."""
+        self._evidence, self._method = evidence, method
 
-    def comparable_errors(self, name: str) -> Vector:
-        """Return the errors with the least noise of a score added: errors below it separate no methods."""
-        return np.hypot(self.errors(name), LEAST_ERROR)
+    def shares(self, places: Places, fold: int = ALL) -> Matrix:
+        """Return the share of each method in predictions at some places, shape (m, number of methods)."""
+        if self._method:
+            return np.tile([name == self._method for name in self.names], (len(places.N), 1)).astype(np.float64)
+        return self._believed(places, fold)
+
+    def pooled(self, places: Places, fold: int = ALL) -> Vector:
+        """Return the mean of the methods' predictions by their shares, shape (m,); NaN without a fit."""
+        return _pool(self.scores(places, fold), self.shares(places, fold))
 
     def leaves_chance(self, trained: Mask) -> bool:
         """Return whether enough of some runs have left chance."""
         return leaves_chance(self.points, trained, self.chance, self.ladder.target.n)
 
-    def predicted(self, name: str, places: Places, weights: Mapping[str, float], fold: int = ALL) -> Predicted:
-        """Return scores with their errors, of all runs or of those of a fold.
-
-        ``weights`` says how far each other method is to be believed, by its name.
-        """
-        score = self.score(name, places, fold)
-        draws = self.methods[name].score(self.points, self.chance, self._resampled(name, fold), *places)
+    def predicted(self, places: Places, fold: int = ALL) -> Predicted:
+        """Return scores with their errors, of all runs or of those of a fold."""
+        scores, shares = self.scores(places, fold), self.shares(places, fold)
+        score = _pool(scores, shares)
+        draws = np.zeros((FOLD_RESAMPLES if fold != ALL else RESAMPLES, len(score)))
+        for name, share in zip(self.names, shares.T, strict=True):
+            if share.any() and np.isfinite(self._theta[name][fold + 1]).all():
+                drawn = self.methods[name].score(self.points, self.chance, self._resampled(name, fold), *places)
+                draws += share * drawn
         noise = [score_error(each, self.points, self.ladder.target.n) for each in score]
-        drift = np.sqrt(self._drift(name, fold) * self._distance(places, fold))
-        law = np.maximum(MOVEMENT_ERROR * self._movement(name, places, fold), drift)
-        others = self._disagreement(name, places, fold, weights)
-        return Predicted(score, np.sqrt(draws.std(axis=0) ** 2 + np.square(noise) + law**2 + others**2))
+        drift = np.sqrt(self._drift(fold) * self.distance(places, fold))
+        law = np.maximum(MOVEMENT_ERROR * self._movement(places, fold), drift)
+        others = _pool((scores - score) ** 2, self._believed(places, fold))
+        return Predicted(score, np.sqrt(draws.std(axis=0) ** 2 + np.square(noise) + law**2 + others))
 
-    def without_each(self, name: str, share: float) -> tuple[Vector, Vector]:
+    def without_each(self, share: float, shares: Vector) -> tuple[Vector, Vector]:
         """Return what fits without a run say of it at a share of its tokens and at its end, each of shape (n,)."""
-        theta = self.methods[name].fit(self.points, self.chance, 1 - np.eye(len(self.points)))
         N, D = self.ends
-        before, after = (
-            self.methods[name].score(self.points, self.chance, theta, N, tokens).diagonal() for tokens in (share * D, D)
-        )
+        before, after = np.zeros(len(N)), np.zeros(len(N))
+        for name, weight in zip(self.names, shares, strict=True):
+            if weight:
+                theta = self.methods[name].fit(self.points, self.chance, 1 - np.eye(len(self.points)))
+                for values, tokens in ((before, share * D), (after, D)):
+                    values += weight * self.methods[name].score(self.points, self.chance, theta, N, tokens).diagonal()
         return before, after
 
     def loss(self, name: str, places: Places) -> Matrix:
@@ -127,7 +148,7 @@ class TaskFits:
     def _resample(self, name: str, folds: tuple[int, ...], count: int) -> Matrix:
         """Return fits to resampled runs of some folds, all in one batch, shape (number of folds times count, p)."""
         if (name, folds) not in self._draws:
-            random = np.random.default_rng(derive_seed(self.seed, "downstream", name, len(folds)))
+            random = np.random.default_rng(derive_seed(self.seed, "downstream", len(folds)))
             weights, parents = [], []
             for fold in folds:
                 runs = np.flatnonzero(self._trained(fold))
@@ -141,16 +162,18 @@ class TaskFits:
             self._draws[name, folds] = fitted
         return self._draws[name, folds]
 
-    def _disagreement(self, name: str, places: Places, fold: int, weights: Mapping[str, float]) -> Vector:
-        """Return the weighted root mean square distance of all methods' predictions from those of one, shape (m,)."""
-        square, total = np.zeros(len(places.N)), 0.0
-        for other in self.names:
-            away = self.score(other, places, fold) - self.score(name, places, fold)
-            if np.isfinite(away).all():
-                square, total = square + weights.get(other, 0.0) * away**2, total + weights.get(other, 0.0)
-        return np.sqrt(square / total) if total else square
+    def scores(self, places: Places, fold: int = ALL) -> Matrix:
+        """Return what each method predicts, shape (number of methods, m)."""
+        return np.stack([self.score(name, places, fold) for name in self.names])
 
-    def _drift(self, name: str, fold: int) -> float:
+    def _believed(self, places: Places, fold: int) -> Matrix:
+        """Return the shares by which methods are believed, whichever is used."""
+        shares = np.zeros((len(places.N), len(self.names)))
+        judged = [self.names.index(name) for name in self.evidence.off]
+        shares[:, judged] = shares_at(self._evidence, [*self.evidence.off], self.distance(places, fold))
+        return shares
+
+    def _drift(self, fold: int) -> float:
         """Return the mean squared error of held-out runs of this task for each unit of distance; 0 without any.
 
         Of the folds that saw none of the runs which this one did not see: they are no evidence for it.
@@ -158,31 +181,36 @@ class TaskFits:
         seen, rates = self._trained(fold), []
         for i, other in enumerate(self.folds):
             known = other.predicted & seen
-            off = (self.points.score - self.score(name, self.ends, i))[known]
+            off = (self.points.score - self.pooled(self.ends, i))[known]
             is_evidence = known.any() and not (other.trained & ~seen).any() and self.leaves_chance(other.trained)
             if is_evidence and np.isfinite(off).all():
-                rates.append((off @ off) / np.maximum(self._distance(self.ends, i)[known], MIN_DISTANCE).sum())
+                rates.append((off @ off) / np.maximum(self.distance(self.ends, i)[known], MIN_DISTANCE).sum())
         return float(np.mean(rates)) if rates else 0.0
 
-    def _distance(self, places: Places, fold: int) -> Vector:
+    def distance(self, places: Places, fold: int) -> Vector:
         """Return how far places lie from the nearest run in ln N and ln D together, shape (m,)."""
         runs = self._trained(fold)
         apart = [np.abs(np.log(at[:, None] / of[runs])) for at, of in zip(places, self.ends, strict=True)]
         return np.asarray((apart[0] + apart[1]).min(axis=1))
 
-    def _movement(self, name: str, places: Places, fold: int) -> Vector:
+    def _movement(self, places: Places, fold: int) -> Vector:
         """Return how far predictions lie from those of the nearest runs, shape (m,).
 
         Those are the best run that is no larger and no longer trained, and the worst that is no smaller and no shorter.
         """
         runs = self._trained(fold)
-        at_runs, at_places = self.score(name, self.ends, fold)[runs], self.score(name, places, fold)
+        at_runs, at_places = self.pooled(self.ends, fold)[runs], self.pooled(places, fold)
         N, D = (np.log(values[runs])[:, None] for values in self.ends)
         x, y = (np.log(values)[None] for values in places)
         below, above = (x >= N) & (y >= D), (x <= N) & (y <= D)
         best = np.where(below, at_runs[:, None], self.chance).max(axis=0)
         worst = np.where(above, at_runs[:, None], np.inf).min(axis=0)
         return np.asarray(np.maximum(np.minimum(at_places - best, worst - at_places), 0))
+
+
+def _pool(values: Matrix, shares: Matrix) -> Vector:
+    """Return the mean over methods, shape (m,), of values of shape (number of methods, m)."""
+    return np.asarray(np.where(shares.T > 0, values * shares.T, 0).sum(axis=0))
 
 
 class Correction(NamedTuple):
@@ -193,7 +221,7 @@ class Correction(NamedTuple):
     observed: float  # score of the run so far
 
 
-def correction(fits: TaskFits, name: str, own: LadderModel, D: float) -> Correction | None:
+def correction(fits: TaskFits, own: LadderModel, D: float) -> Correction | None:
     """Return the correction of a run that will end after D tokens; None if the ladder was not evaluated along its runs.
 
     A run that is ahead of the law so far ends ahead of it, by a share that the ladder's own runs show: each is
@@ -207,14 +235,15 @@ def correction(fits: TaskFits, name: str, own: LadderModel, D: float) -> Correct
     at_share = np.array([by_run[run] for run in fits.points.run])
     if np.isfinite(at_share).sum() < MIN_AT_SHARE or not np.isfinite(observed):
         return None
-    before, after = fits.without_each(name, share)
+    shares = fits.shares(Places(np.array([own.N]), np.array([D])))
+    before, after = fits.without_each(share, shares[0])
     known = np.isfinite(at_share + before + after)
     if known.sum() < MIN_AT_SHARE:
         return None
     first, last = (at_share - before)[known], (fits.points.score - after)[known]
     intercept, slope = _regress(first, last)
     rest = last - intercept - slope * first
-    at_once = fits.score(name, Places(np.array([own.N]), np.array([share * D])))[0]
+    at_once = _pool(fits.scores(Places(np.array([own.N]), np.array([share * D]))), shares)[0]
     spread = float(np.sqrt(rest @ rest / max(len(rest) - 2, 1)))
     return Correction(intercept + slope * (observed - float(at_once)), spread, observed)
 

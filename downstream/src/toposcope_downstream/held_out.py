@@ -1,4 +1,4 @@
-"""Held-out models: which are predicted from which, how wide intervals must then be, which method is best."""
+"""Held-out models: which are predicted from which, how wide intervals must then be, how far methods are believed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -6,19 +6,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.extend import NORMAL_WIDTH, Fold, Vector
+from toposcope.extend import NORMAL_WIDTH, Fold, Indices, Matrix, Vector
+from toposcope_downstream.ladder import LEAST_ERROR
 
 # Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
-MIN_GAIN, MIN_FOLD_SHARE = 0.1, 0.75  # by which, and in how many folds, a method must err less to replace the first
-MIN_OWN_GAIN = 0.5  # by which it must err less on one task, and in each of its folds, to replace it there
-
 Mask = NDArray[np.bool_]
 LEVEL = 0.9  # of all intervals of scores
 MIN_TRAINED, MIN_SIZES = 5, 2  # models to predict others from, and different sizes among them
 COMPUTE_GAP = 4.0  # models of this many times the compute are predicted from those below, and more
 SAME_LEVEL = 1.1  # numbers within this ratio are one level
 MAX_LEVELS = 3  # largest sizes, or longest trainings, that are held out together
-MIN_FOLDS = 4  # folds, of all tasks, below which no method is chosen by their errors
+MIN_FOLDS = 4  # folds, of all tasks, below which methods are not weighed by their errors
 
 
 def extrapolating_folds(N: Vector, D: Vector) -> tuple[Fold, ...]:
@@ -93,53 +91,36 @@ def interval(score: float, error: float, width: float) -> tuple[float, float]:
     return max(score - width * error, 0.0), min(score + width * error, 1.0)
 
 
-def mean_errors(errors: Mapping[str, Vector]) -> dict[str, float]:
-    """Return the mean of each method's errors over folds; NaN where it has none."""
-    return {name: float(np.nanmean(of)) if np.isfinite(of).any() else np.nan for name, of in errors.items()}
+class Evidence(NamedTuple):
+    """Held-out runs as each method predicted them; a run counts in each fold that held it out."""
+
+    fold: Indices  # shape (r,); numbers of the folds
+    distance: Vector  # shape (r,); from the runs of the fold, as of `TaskFits.distance`
+    off: Mapping[str, Vector]  # by method, shape (r,); absolute errors, NaN without a fit
 
 
-def choose(errors: Mapping[str, Mapping[str, Vector]], first: str) -> dict[str, str]:
-    """Return the method of each task.
+def of_all_tasks(parts: Sequence[Evidence]) -> Evidence:
+    """Return the evidence of several tasks as one."""
+    names = {name: None for part in parts for name in part.off}
+    folds = [part.fold + 1000 * i for i, part in enumerate(parts)]
+    off = {name: [part.off.get(name, np.full(len(part.fold), np.nan)) for part in parts] for name in names}
+    joined = {name: np.concatenate(of) for name, of in off.items()}
+    return Evidence(np.concatenate(folds), np.concatenate([part.distance for part in parts]), joined)
 
-    With a dozen or two of runs the errors on one task say little, so that one method is chosen for all: the one with
-    the least mean over tasks and folds, if it is better than the first by a tenth and in three of four folds. A task
-    has another only if that is better in every fold, by half in the mean.
+
+def shares_at(evidence: Evidence, names: Sequence[str], distance: Vector) -> Matrix:
+    """Return how far each method is to be believed at some distances from the ladder, rows of shape (m,) that sum to 1.
+
+    A held-out run that all of them predict counts by how near its own distance is to that asked for, or to the largest
+    that the ladder has if this is smaller. Shares are likelihoods of normal errors of unknown size in four independent
+    folds: the inverse of their size to the fourth power. With fewer folds the first method has the whole.
     """
-    pooled = {
-        name: np.concatenate([of[name] for of in errors.values()])
-        for name in {name: None for of in errors.values() for name in of}
-        if all(name in of for of in errors.values())
-    }
-    best = _better(pooled, first, MIN_GAIN, MIN_FOLD_SHARE)
-    return {task: _better(of, best, MIN_OWN_GAIN, 1.0) for task, of in errors.items()}
-
-
-def _better(errors: Mapping[str, Vector], first: str, gain: float, fold_share: float) -> str:
-    """Return the method of the least mean of those better in so many folds and by so much; else the first."""
-    judged = np.isfinite(errors[first]) if first in errors else np.zeros(0, dtype=bool)
-    if judged.sum() < MIN_FOLDS:
-        return first
-    own = errors[first][judged]
-    known = {name: of[judged] for name, of in errors.items() if np.isfinite(of[judged]).all()}
-    if fold_share == 1:  # whatever is not better everywhere is no candidate
-        known = {name: of for name, of in known.items() if name == first or (of < own).all()}
-    best = min(known, key=lambda name: (float(known[name].mean()), name))
-    often = np.mean(known[best] < own) >= fold_share
-    return best if often and known[best].mean() < (1 - gain) * own.mean() else first
-
-
-def weights_of(errors: Mapping[str, Mapping[str, Vector]]) -> dict[str, float]:
-    """Return how far each method is to be believed next to the best, from 0 to 1: the likelihood of its errors.
-
-    Of normal errors of unknown size in k folds it is the inverse of their size to the power k; folds overlap, so that
-    half of them count. The size is the geometric mean over tasks, which have different scales.
-    """
-    found: dict[str, tuple[float, float]] = {}
-    for name in {name: None for of in errors.values() for name in of}:
-        judged = [of[name][np.isfinite(of[name])] for of in errors.values() if name in of]
-        judged = [each for each in judged if len(each)]
-        if judged:
-            size = float(np.mean([np.log(each.mean()) for each in judged]))
-            found[name] = size, float(np.mean([len(each) for each in judged]))
-    best = min((size for size, _ in found.values()), default=0.0)
-    return {name: float(np.exp(-(size - best) * folds / 2)) for name, (size, folds) in found.items()}
+    off = np.stack([evidence.off[name] for name in names], axis=1)
+    judged = np.isfinite(off).all(axis=1)
+    if len(np.unique(evidence.fold[judged])) < MIN_FOLDS:
+        return np.tile(np.arange(len(names)) == 0, (len(distance), 1)).astype(np.float64)
+    known = evidence.distance[judged]
+    nearness = np.exp(-np.abs(np.minimum(distance, known.max())[:, None] - known))
+    size = np.hypot(nearness @ off[judged] / nearness.sum(axis=1, keepdims=True), LEAST_ERROR)
+    believed = (size.min(axis=1, keepdims=True) / size) ** MIN_FOLDS
+    return np.asarray(believed / believed.sum(axis=1, keepdims=True))

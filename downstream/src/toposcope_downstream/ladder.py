@@ -15,6 +15,7 @@ MIN_LAST = 4  # fewer leave too little next to a line
 LOSS_ROLES = ("loss", "likelihood")  # roles of what a score may be predicted from, of the same task
 WINDOW, END_SHARE = 5, 0.1  # the end of a run: at most so many evaluations, in the last so large share of its tokens
 LOSSES = (1e-9, 1e9)  # numbers outside are no losses
+LEAST_ERROR = 0.003  # standard error of a score if nothing is known of its noise
 
 
 def spread_about_line(D: Vector, values: Vector, k: int = LAST) -> float:

@@ -122,6 +122,26 @@ class LogAccuracy(LadderMethod):
         return np.asarray(chance + (1 - chance) * np.exp(-_power_law(theta, *_centred(points, N, D))))
 
 
+class Line(LadderMethod):
+    """The score is a straight line in the logarithm of compute, which never falls."""
+
+    name = "line"
+
+    def fit(self, points: Endpoints, chance: float, weights: Matrix, resampled: Resampled | None = None) -> Matrix:
+        """Fit by least squares: middle, score there, and slope."""
+        x, total = np.log(points.compute), weights.sum(axis=1)
+        middle, height = weights @ x / total, weights @ points.score / total
+        apart = x - middle[:, None]
+        squares = np.maximum((weights * apart**2).sum(axis=1), 1e-9)
+        slope = np.maximum((weights * apart * points.score).sum(axis=1) / squares, 0)
+        return np.stack([middle, height, slope], axis=1)
+
+    def score(self, points: Endpoints, chance: float, theta: Matrix, N: Vector, D: Vector) -> Matrix:
+        """Return scores, shape (k, m)."""
+        middle, height, slope = (column[:, None] for column in theta.T)
+        return np.asarray(np.clip(height + slope * (np.log(6 * N) + np.log(D) - middle), chance, 1))
+
+
 class TwoStage(LadderMethod):
     """First the loss, A / N^alpha + B / D^beta + E, then the score in it: a sigmoid with chance at its foot."""
 
@@ -201,7 +221,7 @@ class TwoStageExponential(TwoStage):
         return np.asarray(np.exp(-np.exp(missing) - np.exp(rate) * loss))
 
 
-LADDER_METHODS: tuple[LadderMethod, ...] = (LogAccuracy(), TwoStage())
+LADDER_METHODS: tuple[LadderMethod, ...] = (LogAccuracy(), Line(), TwoStage())
 
 
 def _fit(

@@ -163,7 +163,7 @@ def _held_out(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]
         text_of("method", "method"),
         _score_of(data, "prediction", "score"),
         _score_of(data, "error on held-out models", "error", write=predicted.points),
-        (Column("chosen", True), lambda row: "yes" if row["chosen"] else ""),
+        (Column("share of the prediction"), lambda row: UNDEFINED if row["share"] is None else f"{row['share']:.0%}"),
     ]
     caption = "Every method, with its mean absolute error on held-out models"
     compared = folded(table("methods", caption, specs, methods.to_dicts()), max_rows=16)

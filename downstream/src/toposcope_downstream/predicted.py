@@ -19,7 +19,7 @@ PREDICTIONS = (
     *("model", "N", "D", "task", "unit", "score", "low", "high", "own", "chance", "largest_run", "largest_score"),
     *("largest_noise", "loss", "loss_low", "loss_high", "method", "error", "refused"),
 )
-METHODS = ("model", "task", "method", "score", "error", "chosen")
+METHODS = ("model", "task", "method", "score", "error", "share")
 HELD_OUT = ("task", "run", "N", "D", "method", "predicted", "low", "high", "true", "fold")
 LADDER = ("task", "run", "N", "D", "loss", "score", "noise")
 
@@ -71,7 +71,8 @@ class TaskPrediction:
     loss_high: float = np.nan
     method: str = ""  # the method of ``score``
     methods: Mapping[str, float] = field(default_factory=dict)  # what each method predicts, by its name
-    # the mean absolute error of each method on held-out models
+    shares: Mapping[str, float] = field(default_factory=dict)  # by which methods are pooled to ``score``
+    # the mean absolute error of each method, and of the pooled ones, on held-out models
     errors: Mapping[str, float] = field(default_factory=dict)
     held_out: tuple[HeldOutScore, ...] = ()
     # from losses to scores, of the method of ``score``, or of ``two_stage`` next to a method that needs no loss; None
@@ -254,14 +255,14 @@ def predictions_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
 
 
 def methods_table(predictions: Sequence[TaskPrediction]) -> pl.DataFrame:
-    """Return ``model, task, method, score``, the mean absolute ``error`` on held-out models, ``chosen`` (1 or 0)."""
+    """Return ``model, task, method, score``, the mean absolute ``error`` on held-out models, its ``share``."""
     rows = [
         {
             "model": each.model.name, "task": each.task, "method": name, "score": each.methods.get(name),
-            "error": each.errors.get(name), "chosen": float(name == each.method and not each.refusal),
+            "error": each.errors.get(name), "share": each.shares.get(name),
         }
         for each in predictions
-        for name in dict.fromkeys((*each.methods, *each.errors))
+        for name in each.methods
     ]  # fmt: skip
     return table_of(rows, METHODS)
 

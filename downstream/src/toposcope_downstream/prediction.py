@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from toposcope.extend import Progress, ToposcopeError, Vector, choices, counted, silent
+from toposcope.extend import Progress, ToposcopeError, choices, counted, silent
 from toposcope_downstream.evaluations import Evaluations, read_evaluations
 from toposcope_downstream.fits import FINISHED, Places, TaskFits, correction
-from toposcope_downstream.held_out import Miss, choose, half_width, interval, mean_errors, unseen, weights_of
+from toposcope_downstream.held_out import Miss, half_width, interval, of_all_tasks, unseen
 from toposcope_downstream.ladder import Ladder, LadderModel, endpoints, ladder_of, score_error, scored_tasks
 from toposcope_downstream.methods import LADDER_METHODS
 from toposcope_downstream.predicted import (
@@ -34,9 +34,8 @@ from toposcope_downstream.selection import models_of
 if TYPE_CHECKING:
     from toposcope.extend import Chart
 
-DEFAULT = "default"
-FIRST, TWO_STAGE = "log_accuracy", "two_stage"
-"""The method where held-out models prefer no other, and the one whose link is drawn next to direct laws."""
+DEFAULT, TWO_STAGE = "pooled", "two_stage"
+"""The mean of all methods, and the one whose link is drawn next to direct laws."""
 METHODS = (*(method.name for method in LADDER_METHODS), "olmo_ladder")  # methods that can be asked for by name
 
 
@@ -94,7 +93,7 @@ def downstream(
     loss : str
         The loss to link to the score: a metric of the tasks or the name of a corpus. By default the task's own.
     method : str
-        One of `METHODS`, or ``default``: what predicts held-out models best.
+        One of `METHODS`, or ``pooled``: their mean, by how they predict held-out models at the distance of the model.
     recipe : str, optional
         Needed where the evaluations hold several.
     seed : int
@@ -116,7 +115,7 @@ def downstream(
     >>> _ = file.write_text("\n".join(rows))
     >>> found = downstream(file, [Model("large", 3e9, 1e12)]).predictions[0]
     >>> found.method, f"{found.score:.1%} ({found.low:.1%} to {found.high:.1%})"
-    ('log_accuracy', '55.5% (50.4% to 60.6%)')
+    ('pooled', '55.5% (50.5% to 60.5%)')
     """
     if isinstance(evaluations, (str, Path)):
         evaluations = read_evaluations(evaluations)
@@ -139,18 +138,21 @@ def downstream(
             assert chance is not None
             fits[task] = TaskFits(ladder, chance, seed)
         progress("ladders", i + 1, len(ladders))
-    errors = {task: {name: fit.errors(name) for name in fit.names} for task, fit in fits.items()}
-    comparable = {task: {name: fit.comparable_errors(name) for name in fit.names} for task, fit in fits.items()}
-    weights = weights_of(comparable)
-    chosen = choose(comparable, FIRST) if method == DEFAULT else dict.fromkeys(fits, method)
-    for task in [task for task, fit in fits.items() if chosen[task] not in fit.names]:
-        refusals[task] = f"{method} cannot be fitted to this ladder: it needs a loss and more runs; use another method"
-        del fits[task]
+    named = "" if method == DEFAULT else method
+    evidence = of_all_tasks([fit.evidence for fit in fits.values()]) if fits else None
+    for task, fit in [*fits.items()]:
+        if named and named not in fit.names:
+            refusals[task] = (
+                f"{method} cannot be fitted to this ladder: it needs a loss and more runs; use another method"
+            )
+            del fits[task]
+        elif evidence is not None:
+            fit.weigh(evidence, named)
     held_out = {}
     if fits:
         progress("held-out models", 0, len(fits))
     for i, (task, fit) in enumerate(fits.items()):
-        held_out[task] = _held_out(fit, chosen[task], weights)
+        held_out[task] = _held_out(fit, method)
         progress("held-out models", i + 1, len(fits))
     misses = [miss for each in held_out.values() for miss, _, _ in each]
     known = {}
@@ -167,9 +169,12 @@ def downstream(
             if task not in fits:
                 predictions.append(nothing)
                 continue
-            found, is_corrected = _predict(nothing, fits[task], chosen[task], weights, half_width(misses))
+            found, is_corrected = _predict(nothing, fits[task], method, half_width(misses))
             corrected |= {model.name} if is_corrected else set()
-            predictions.append(replace(found, errors=mean_errors(errors[task]), held_out=known[task]))
+            errors = {name: float(np.nanmean(of)) for name, of in fits[task].evidence.off.items() if len(of)}
+            if known[task]:
+                errors[method] = float(np.mean([abs(row.predicted - row.true) for row in known[task]]))
+            predictions.append(replace(found, errors=errors, held_out=known[task]))
     loss_names = {task: ladder.loss_name for task, ladder in ladders.items()}
     remarks += [
         f"{task}: {loss_names[task]} is missing or not positive at the end of {counted(len(fit.without_loss), 'run')}, "
@@ -181,7 +186,7 @@ def downstream(
         shares = [_share_done(of[model.name], model) for of in own.values() if model.name in of]
         if shares:
             remarks.append(_remark_on_own(model, max(shares), model.name in corrected))
-    remarks += _remarks_on_methods(errors, chosen)
+    remarks += _remark_on_methods(predictions)
     return DownstreamReport(tuple(predictions), loss_names, (*evaluations.remarks, *remarks))
 
 
@@ -202,13 +207,13 @@ def _ladders(
     return ladders, [f"left out: {fault}" for fault in faults]
 
 
-def _held_out(fits: TaskFits, method: str, weights: Mapping[str, float]) -> list[tuple[Miss, HeldOutScore, float]]:
+def _held_out(fits: TaskFits, method: str) -> list[tuple[Miss, HeldOutScore, float]]:
     """Return each model that was held out, in each fold whose other runs left chance, with its standard deviation."""
     found, points = [], fits.points
     for i, fold in enumerate(fits.folds):
         if not fits.leaves_chance(fold.trained):
             continue
-        predicted = fits.predicted(method, fits.ends, weights, i)
+        predicted = fits.predicted(fits.ends, i)
         for j in np.flatnonzero(fold.predicted & np.isfinite(predicted.score)):
             score, error, true = (float(each[j]) for each in (predicted.score, predicted.error, points.score))
             miss = Miss(points.run[j], unseen(fold, points.run), abs(score - true) / error)
@@ -219,19 +224,17 @@ def _held_out(fits: TaskFits, method: str, weights: Mapping[str, float]) -> list
     return found
 
 
-def _predict(
-    nothing: TaskPrediction, fits: TaskFits, method: str, weights: Mapping[str, float], width: float
-) -> tuple[TaskPrediction, bool]:
+def _predict(nothing: TaskPrediction, fits: TaskFits, method: str, width: float) -> tuple[TaskPrediction, bool]:
     """Return the prediction, and whether the model's own evaluations corrected it."""
     model, own = nothing.model, nothing.own
     place = Places(np.array([model.N]), np.array([model.D]))
-    predicted = fits.predicted(method, place, weights)
+    predicted = fits.predicted(place)
     score, error = float(predicted.score[0]), float(predicted.error[0])
     n = fits.ladder.target.n
     refusal = refusal_of_model(fits.points, model.N, model.D)
-    refusal = refusal or refusal_of_fit(fits.points, fits.points.score - fits.score(method, fits.ends), n)
+    refusal = refusal or refusal_of_fit(fits.points, fits.points.score - fits.pooled(fits.ends), n)
     unfinished = own is not None and _share_done(own, model) < FINISHED
-    by_itself = correction(fits, method, own, model.D) if own is not None and unfinished else None
+    by_itself = correction(fits, own, model.D) if own is not None and unfinished else None
     if by_itself is not None:
         score = float(np.clip(score + by_itself.shift, 0, 1))
         noise = score_error(score, fits.points, n)
@@ -239,7 +242,7 @@ def _predict(
     low, high = interval(score, error, width)
     refusal = refusal or refusal_of_width(low, high, fits.chance)
     # A direct method has no link; that of the two stages is drawn next to it.
-    staged = method if fits.link(method) is not None else TWO_STAGE
+    staged = method if method in fits.names and fits.link(method) is not None else TWO_STAGE
     loss, loss_low, loss_high = fits.loss(staged, place)[:, 0].tolist() if staged in fits.names else [np.nan] * 3
     found = replace(
         nothing,
@@ -248,7 +251,8 @@ def _predict(
         loss_low=loss_low,
         loss_high=loss_high,
         method=method,
-        methods={name: float(fits.score(name, place)[0]) for name in fits.names},
+        methods=dict(zip(fits.names, fits.scores(place)[:, 0].tolist(), strict=True)),
+        shares=dict(zip(fits.names, fits.shares(place)[0].tolist(), strict=True)),
         link=fits.link(staged) if staged in fits.names else None,
     )
     return (found if refusal else replace(found, score=score, low=low, high=high)), by_itself is not None
@@ -268,16 +272,10 @@ def _remark_on_own(model: Model, share: float, is_corrected: bool) -> str:
     return f"{model.name} is evaluated up to {share:.0%} of its tokens; {then}"
 
 
-def _remarks_on_methods(errors: Mapping[str, Mapping[str, Vector]], chosen: Mapping[str, str]) -> list[str]:
-    found = []
-    by_method = {name: [of[name] for of in errors.values() if name in of] for name in METHODS}
-    pooled = {name: np.concatenate(of) for name, of in by_method.items() if of}
-    means = {name: 100 * mean for name, mean in mean_errors(pooled).items() if np.isfinite(mean)}
-    if means:
-        listed = ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(means.items(), key=lambda item: item[1]))
-        found.append(f"mean absolute error on held-out models, in points: {listed}")
-    for name in sorted(set(chosen.values())):
-        tasks = [task for task, of in chosen.items() if of == name]
-        if len(tasks) < len(chosen):
-            found.append(f"{name} predicts {', '.join(tasks)}")
-    return found
+def _remark_on_methods(predictions: Sequence[TaskPrediction]) -> list[str]:
+    """Return the mean error of each method on held-out models, over tasks."""
+    by_task = {each.task: each.errors for each in predictions if each.errors}.values()
+    names = {name: None for errors in by_task for name in errors}
+    means = {name: 100 * float(np.mean([of[name] for of in by_task if name in of])) for name in names}
+    listed = ", ".join(f"{name} {mean:.1f}" for name, mean in sorted(means.items(), key=lambda item: item[1]))
+    return [f"mean absolute error on held-out models, in points: {listed}"] if listed else []

@@ -6,10 +6,9 @@ import numpy as np
 
 from toposcope.extend import MIN_INDEPENDENT_SPREAD, Vector, counted
 from toposcope_downstream.held_out import Mask
-from toposcope_downstream.ladder import Endpoints, Ladder, score_error
+from toposcope_downstream.ladder import LEAST_ERROR, Endpoints, Ladder, score_error
 
 # Scores of tasks: docs/downstream.md; made ladders, and the OLMo ladder without its two targets
-LEAST_ERROR = 0.003  # standard error of a score if nothing is known of its noise
 MIN_STANDARD_ERRORS, MIN_ABOVE_CHANCE = 3.0, 3  # by which a score must leave chance, and runs that must
 MAX_RESIDUAL, MAX_RESIDUAL_SHARE = 3.0, 0.1  # of a law, in noise and in the range of scores: the runs disagree
 MAX_REACH = 2.0  # how far beyond the ladder's compute: so many times what sizes and tokens span, in logarithms

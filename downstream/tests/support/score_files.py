@@ -8,9 +8,10 @@ from toposcope_downstream.evaluations import Evaluations, read_evaluations
 
 
 def written(path: Path, content: object) -> Path:
-    """Write text as it is, anything else as JSON."""
+    """Write text and bytes as they are, anything else as JSON."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    text = content if isinstance(content, str | bytes) else json.dumps(content)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 

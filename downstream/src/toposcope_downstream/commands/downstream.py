@@ -58,7 +58,7 @@ COLUMNS = {
 @click.option("--exclude", multiple=True, metavar="RUN,...", help="Leave out these runs; * is any characters.")
 @click.option("--recipe", metavar="NAME", help="The recipe of the ladder, where the evaluations hold several.")
 @click.option("--loss", default="", metavar="NAME", help="Loss to predict scores from: a metric or a corpus.")
-@click.option("--method", default="default", metavar="NAME", help="A method, in place of the best on held-out models.")
+@click.option("--method", default="pooled", metavar="NAME", help="One method, in place of the mean of all.")
 @repeated_option("--chance", "chances", metavar="TASK=SHARE", help="Score of guessing.")
 @column_option("N=size")
 @defaulted_option("--seed", type=click.IntRange(min=0), default=0, help="Of the resampling.")
@@ -81,8 +81,8 @@ def downstream(
 ) -> None:
     """Predict the scores of a larger or unfinished model on tasks, from evaluations of small ones.
 
-    EVALUATIONS is a folder of results of lm-evaluation-harness or OLMES, or a table (CSV, Parquet, JSON lines) with the
-    columns run, N, D, task, metric, value.
+    EVALUATIONS is a folder of results of lm-evaluation-harness, OLMES or Inspect, or a table (CSV, Parquet, JSON lines)
+    with the columns run, N, D, task, metric, value.
 
     \b
     Example:

@@ -17,8 +17,9 @@ from toposcope.extend import (
     plural,
 )
 from toposcope_downstream.evaluations.tasks import (
-    ERROR_WORDS,
     is_average,
+    is_diagnostic,
+    is_error,
     metric_of,
     plain_name,
     split_metric,
@@ -35,7 +36,7 @@ FOLDERS = re.compile(
 NO_SCORES = frozenset(
     """
     likes like downloads hearts hub stars votes battles rank ranking elo rating price cost costs usd dollars license
-    co2 co₂ emissions energy kwh kg latency throughput speed tps ttft seconds secs minutes hours runtime duration
+    co2 co₂ emissions energy kwh kg speed tps ttft minutes hours runtime
     date year month timestamp created updated submitted submission release released cutoff upload precision bits
     quantization dtype params parameters parameter size sizes tokens token flops flop compute gpu gpus cpu memory
     mem vram gb gib mb ram mfu util utilization tflops device devices nodes window length len layers layer heads
@@ -138,11 +139,6 @@ def n_unreadable(column: pl.Series) -> int:
     return int((stated.to_numpy() & ~np.isfinite(cells(column))).sum())
 
 
-def is_error(name: str) -> bool:
-    """Return whether a column holds standard errors."""
-    return plain_name(name).endswith(ERROR_WORDS)
-
-
 def _named(name: str) -> Column | None:
     folders, last = _parts(label(name))
     others = [folder for folder in folders if not FOLDERS.fullmatch(folder)]
@@ -181,7 +177,7 @@ def may_be_score(name: str) -> bool:
     """Return whether nothing in a name says that it is no score."""
     plain = plain_name(label(name))
     words = set(re.findall(r"\w+", label(name).lower().replace("_", " ")))
-    if is_error(label(name)) or "↓" in name:
+    if is_error(label(name)) or is_diagnostic(label(name)) or "↓" in name:
         return False
     if standard_task(label(name)):
         return True

@@ -24,13 +24,13 @@ from toposcope.extend import (
 from toposcope_downstream.evaluations.tasks import standard_task
 
 SCHEMA: dict[str, type[pl.DataType]] = {
-    **dict.fromkeys(("run", "recipe", "seed", "task", "metric", "date"), pl.String),
+    **dict.fromkeys(("run", "recipe", "seed", "task", "prompt", "metric", "date"), pl.String),
     **dict.fromkeys(("N", "D", "tokens_per_step", "value", "standard_error", "chance"), pl.Float64),
     **dict.fromkeys(("step", "shots", "n"), pl.Int64),
     "corpus": pl.Boolean,
 }
 """Columns of `RawEvaluations.table`: null where the tool says nothing. ``corpus`` is true of the loss on a corpus; of
-two values of one metric the one with the later ``date`` counts."""
+two values of one metric the one with the later ``date`` counts, and of several values of ``prompt`` the mean."""
 COLUMNS = {
     name: SCHEMA.get(name, pl.String)
     for name in "run recipe N D step seed task shots metric role value n standard_error".split()

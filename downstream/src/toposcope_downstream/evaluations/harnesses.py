@@ -1,6 +1,5 @@
-"""Results that a harness writes: lm-evaluation-harness and lighteval, OLMES."""
+"""Results that a harness writes: lm-evaluation-harness, its fork of BigScience and lighteval; OLMES."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +15,7 @@ from toposcope_downstream.evaluations.file import (
     as_raw,
     dictionary,
 )
-from toposcope_downstream.evaluations.runs import read_name, without_checkpoint
+from toposcope_downstream.evaluations.runs import DATE, read_name, run_of_file, without_checkpoint
 from toposcope_downstream.evaluations.tasks import SUITES, in_pipes, metric_of, standard_task, task_words
 
 Row = dict[str, Any]
@@ -35,12 +34,17 @@ def evaluations(file: EvaluationFile, columns: Mapping[str, str]) -> list[RawEva
 
 
 def _harness(file: EvaluationFile) -> str:
-    document = file.document
-    # one of these is next to the results in the file of any version
+    document = dictionary(file.document)
+    # one of these is next to the results in the file of any version, unless these are all that was kept
     others = ("versions", "configs", "config", "n-shot", "config_general")
-    if isinstance(document, dict) and isinstance(document.get("results"), dict) and any(o in document for o in others):
+    known = isinstance(document.get("results"), dict) and any(other in document for other in others)
+    if known or any(_has_metric(values) for *_, values in _entries(document)):
         return "lm_eval"
     return "olmes" if any(_is_olmes(result) for result, _ in _olmes_results(file.documents)) else ""
+
+
+def _has_metric(values: Mapping[str, Any]) -> bool:
+    return any(as_number(value) is not None and metric_of(name).role for name, value in values.items())
 
 
 def _of_model(name: str, revision: str) -> Row:
@@ -62,18 +66,47 @@ def _left_to_groups(groups: Iterable[str], averages: Iterable[str]) -> list[str]
 
 MODEL_ARGS = ("peft", "delta", "pretrained", "model", "path", "engine")
 """Arguments that name the model, in the tool's order."""
-_DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d)[-:](\d\d)[-:](\d\d(?:\.\d+)?)")
+
+
+def _entries(document: Mapping[str, Any]) -> Iterator[tuple[str, Row, Mapping[str, Any]]]:
+    """Yield the name of each result, what is said of it, and its metrics by name.
+
+    BigScience has them as a list, below a date, or with a value for each of its ``checkpoints``.
+    """
+    results, steps, tokens = (document.get(key) for key in ("results", "checkpoints", "tokens"))
+    named = results.items() if isinstance(results, dict) else ()
+    for item in results if isinstance(results, list) else ():
+        if isinstance(item, dict) and isinstance(item.get("task_name"), str):
+            yield item["task_name"], {"prompt": item.get("prompt_name")}, item
+    for name, values in named:
+        if not isinstance(values, dict):
+            continue
+        dated = {key: of for key, of in values.items() if DATE.fullmatch(key) and isinstance(of, dict)}
+        if dated:
+            for date, of in dated.items():
+                task = of.get("task_name")
+                about = {"prompt": of.get("prompt_name"), "date": date}
+                yield (task if isinstance(task, str) else name), about, of
+        elif isinstance(steps, list) and any(isinstance(of, list) for of in values.values()):
+            lists = {key: of for key, of in values.items() if isinstance(of, list) and len(of) == len(steps)}
+            for i, step in enumerate(steps):
+                D = tokens[i] if isinstance(tokens, list) and len(tokens) == len(steps) else None
+                yield name, {"step": as_number(step), "D": as_number(D)}, {key: of[i] for key, of in lists.items()}
+        else:
+            yield name, {}, values
 
 
 def _of_lm_eval(file: EvaluationFile) -> tuple[list[Row], list[str]]:
     """Return the values of one evaluation; the subtasks of a group that has a score are left to it."""
     document: Row = file.document
     config = dictionary(document.get("config")) | dictionary(document.get("config_general"))
-    run, remarks = _lm_eval_model(document, config, file.path)
+    entries = [*_entries(document)]
+    run, remarks = _lm_eval_model(document, config, run_of_file(file.path, {in_pipes(task)[0] for task, *_ in entries}))
+    date = _date(document, file.path)
     questions, groups = dictionary(document.get("n-samples")), dictionary(document.get("group_subtasks"))
     better = dictionary(document.get("higher_is_better"))
     rows: dict[str, list[Row]] = {}
-    for task, values in document["results"].items():
+    for task, said, values in entries:
         about = {
             "task": in_pipes(task)[0],
             "n": _questions(task, questions, groups) or _lighteval_questions(task, document),
@@ -81,14 +114,14 @@ def _of_lm_eval(file: EvaluationFile) -> tuple[list[Row], list[str]]:
         }
         definition = dictionary(dictionary(document.get("configs")).get(task))
         found = [
-            run | about | row | {"chance": _chance(definition, row["metric"])}
-            for row in (_metrics(values, dictionary(better.get(task))) if isinstance(values, dict) else ())
+            run | about | {"date": date} | said | row | {"chance": _chance(definition, row["metric"])}
+            for row in _metrics(values, dictionary(better.get(task)))
         ]
         if found:
-            rows[task] = found
+            rows.setdefault(task, []).extend(found)
     if not rows:
         raise ToposcopeError("no task in its results has a score or a loss")
-    without = [task for task in document["results"] if task not in rows and task not in groups]
+    without = [task for task in dict.fromkeys(task for task, *_ in entries) if task not in rows and task not in groups]
     if without:
         remarks.append(f"{plural(len(without), 'task has', 'tasks have')} no score or loss: {join_names(without, 20)}")
     scored = {group for group in groups if group in rows and isinstance(groups[group], list) and groups[group]}
@@ -102,7 +135,7 @@ def _of_lm_eval(file: EvaluationFile) -> tuple[list[Row], list[str]]:
     return [row for task, found in rows.items() if task not in inner for row in found], remarks
 
 
-def _lm_eval_model(document: Mapping[str, Any], config: Mapping[str, Any], path: Path) -> tuple[Row, list[str]]:
+def _lm_eval_model(document: Mapping[str, Any], config: Mapping[str, Any], file: str) -> tuple[Row, list[str]]:
     """Return what is known of the model, and remarks on what was read off its name."""
     args = config.get("model_args")
     if isinstance(args, str):
@@ -110,11 +143,10 @@ def _lm_eval_model(document: Mapping[str, Any], config: Mapping[str, Any], path:
     args = {str(key).strip(): value for key, value in args.items()} if isinstance(args, dict) else {}
     named = next((args[key] for key in MODEL_ARGS if isinstance(args.get(key), str) and args[key]), None)
     model = document.get("model_name") or named or config.get("model_name")
+    model = model or dictionary(config.get("model_config")).get("model_name")
     revisions = (args.get("revision"), config.get("model_revision"), config.get("revision"))
     revision = next((text for text in revisions if isinstance(text, str) and text not in ("", "main")), "")
-    if not isinstance(model, str) or not model:
-        model = path.parent.name if path.name.startswith("results") else path.stem
-    run = _of_model(model, revision)
+    run = _of_model(model if isinstance(model, str) and model else file, revision)
     size, limit = as_number(config.get("model_num_parameters")), as_number(config.get("limit"))
     stated = size if size and size > 0 else None
     remarks = []
@@ -123,8 +155,8 @@ def _lm_eval_model(document: Mapping[str, Any], config: Mapping[str, Any], path:
     if run["D"]:
         remarks.append("tokens D are read from the names of checkpoints")
     if limit is not None:
-        remarks.append(f"{path.name}: limited to {limit:g} questions per task (above 1) or their share (below)")
-    return run | {"N": stated, "date": _date(document, path)}, remarks
+        remarks.append(f"{file}: limited to {limit:g} questions per task (above 1) or their share (below)")
+    return run | {"N": stated}, remarks
 
 
 def _metrics(values: Mapping[str, Any], better: Mapping[str, Any]) -> Iterator[Row]:
@@ -153,8 +185,8 @@ def _chance(definition: Mapping[str, Any], metric: str) -> float | None:
 
 
 def _date(document: Mapping[str, Any], path: Path) -> str | None:
-    if match := _DATE.search(path.name):
-        return f"{match[1]}:{match[2]}:{match[3]}"
+    if match := DATE.search(path.name):
+        return f"{match[1]}T{match[2]}:{match[3]}:{match[4]}"
     date = document.get("date")
     return datetime.fromtimestamp(date, UTC).isoformat() if isinstance(date, int | float) and 0 < date < 1e10 else None
 

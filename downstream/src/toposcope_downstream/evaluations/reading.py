@@ -11,6 +11,7 @@ asked last. What is wrong with a file is raised as a `ToposcopeError` without it
 `read_evaluations` adds. What comes after, from sizes of runs to roles of metrics, is done once for all.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -42,9 +43,12 @@ from toposcope_downstream.evaluations.file import (
 )
 from toposcope_downstream.evaluations.runs import known_runs, missing_sizes
 from toposcope_downstream.evaluations.tasks import (
+    ERROR_WORDS,
     UNKNOWN,
     chance_of,
     in_pipes,
+    is_diagnostic,
+    is_error,
     is_perplexity,
     metric_of,
     plain_name,
@@ -59,7 +63,7 @@ MIN_CHOICE = 0.05  # chance of a task that is a choice between answers: beyond 1
 NAMED = tuple("run recipe N D step seed task shots metric value n standard_error chance score".split())
 """What the caller can say that a column is; ``score`` is the metric that counts."""
 MAX_DEPTH = 6  # folders below the given one that are searched
-FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq")
+FILES = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".pq", ".eval")
 RUNS = ("runs.csv", "runs.tsv", "runs.parquet", "runs.json", "runs.jsonl")
 """Tables of what is known of the runs in the files next to them."""
 KEY = ["run", "N", "D", "step", "seed", "task", "shots", "metric"]  # two rows that agree in these are of one evaluation
@@ -93,7 +97,9 @@ def read_evaluations(
     if not parts:
         named = [name for quantity, name in columns.items() if quantity != "score"]
         reason = f", and no column {join_names(named)}" if named else ""
-        known = "results of lm-evaluation-harness or OLMES, a table with tasks (CSV, Parquet, JSON lines), a study"
+        known = (
+            "results of lm-evaluation-harness, OLMES or Inspect, a table with tasks (CSV, Parquet, JSON lines), a study"
+        )
         raise nothing_read(errors, f"{path}: holds no evaluations of a known format ({known}){reason}")
     try:
         combined = combine(parts, columns.get("score", ""), chance)
@@ -146,7 +152,7 @@ def combine(
     table = _finite(table, remarks)
     if table.is_empty():
         raise ToposcopeError("no value of a task is a finite number")
-    table = _latest(table, remarks)
+    table = _over_prompts(_latest(_without_diagnostics(table, remarks), remarks), remarks)
     table = with_mmlu(without_averages(table, remarks), remarks)
     if table.is_empty():
         raise ToposcopeError("no task is left: " + "; ".join(remarks[-2:]))
@@ -214,7 +220,7 @@ def _finite(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
 
 def _latest(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     """Return one row for each evaluation: the one with the latest date, else the last."""
-    key = ["recipe", *KEY]
+    key = ["recipe", "prompt", *KEY]
     groups = table.group_by(key).agg(pl.col("value").n_unique(), pl.len()).filter(pl.col("len") > 1)
     if groups.is_empty():
         return table
@@ -230,6 +236,60 @@ def _latest(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
     if again := sum(same) - len(same):
         remarks.append(f"{plural(again, 'row repeats', 'rows repeat')} another: counted once")
     return table.unique(key, keep="last", maintain_order=True)
+
+
+def _without_diagnostics(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
+    """Return the table without metrics that are none; standard errors of others stand next to these."""
+    metrics = table["metric"].unique().sort()
+    of = {name: re.sub(rf"[ _/-]*(?:{'|'.join(ERROR_WORDS)})(?=,|$)", "", name) for name in metrics if is_error(name)}
+    others = [name for name in metrics if name not in of and is_diagnostic(name)]
+    if others:
+        remarks.append(f"metrics that are no scores, not read: {join_names(others, 20)}")
+    if of:
+        key = ["source", "recipe", "prompt", *KEY]
+        errors = table.filter(pl.col("metric").is_in([*of])).select(
+            *key[:-1], metric=pl.col("metric").replace(of), error="value"
+        )
+        errors = errors.unique(key, keep="last", maintain_order=True)
+        table = table.join(errors, on=key, how="left", nulls_equal=True, maintain_order="left")
+        table = table.with_columns(standard_error=pl.coalesce("standard_error", "error")).drop("error")
+    return table.filter(~pl.col("metric").is_in([*of, *others]))
+
+
+def _over_prompts(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
+    """Return the table with the mean over prompts for each task; over those that all its evaluations have.
+
+    If they share none, each prompt is a task of its own, as is an evaluation without a prompt next to others.
+    """
+    asked = table.filter(pl.col("prompt").is_not_null()).with_columns(at=pl.struct("run", "step"))
+    if asked.is_empty():
+        return table
+    n = asked.group_by("task").agg(pl.col("at").n_unique().alias("all"))
+    counts = asked.group_by("task", "prompt").agg(pl.col("at").n_unique()).join(n, on="task").sort("task", "prompt")
+    counts = counts.with_columns(shared=pl.col("at") == pl.col("all")).with_columns(
+        any=pl.col("shared").any().over("task")
+    )
+    asked = asked.drop("at").join(counts.select("task", "prompt", "shared", "any"), on=["task", "prompt"], how="left")
+    apart = asked.filter(~pl.col("any")).with_columns(task=pl.format("{}, {}", "task", "prompt"))
+    plain = table.filter(pl.col("prompt").is_null())
+    both = pl.col("task").is_in(plain["task"].unique().implode())
+    shared = asked.filter("shared").with_columns(
+        task=pl.when(both).then(pl.format("{}, over prompts", "task")).otherwise("task")
+    )
+    others = pl.exclude(["recipe", *KEY, "value", "standard_error", "n"])
+    means = shared.group_by("recipe", *KEY, maintain_order=True).agg(
+        others.first(), pl.col("value", "standard_error").mean(), pl.col("n").max()
+    )
+    for (task,), rows in counts.group_by("task", maintain_order=True):
+        same, rest = (rows.filter(rule)["prompt"].to_list() for rule in (pl.col("shared"), ~pl.col("shared")))
+        if not same:
+            remarks.append(f"the evaluations of {task} share no prompt: each is a task of its own")
+        elif len(same) > 1 or rest:
+            left = f"; not those of some runs alone: {join_names(rest, 6)}" if rest else ""
+            remarks.append(
+                f"{task} is the mean over {plural(len(same), 'prompt', 'prompts')}: {join_names(same, 6)}{left}"
+            )
+    return pl.concat([part.select(table.columns) for part in (plain, means, apart)])
 
 
 def _by_shots(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:

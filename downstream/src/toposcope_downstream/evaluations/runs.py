@@ -10,7 +10,7 @@ listed: their parameters do not compare with those of other models.
 import csv
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -36,7 +36,7 @@ _CHECKPOINT = re.compile(
     r"(?P<word>step|ckpt_)[-_]?(?P<step>\d+)(?:-tokens\d+b)?(?:-seed-[-a-z0-9]+)?)$",
     re.IGNORECASE,
 )
-_SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:[._]\d+)?)([mb])(?![a-z0-9])", re.IGNORECASE)
+_SIZE = re.compile(r"(?<![a-z0-9.])(\d+(?:[._]\d+)?)([mb])(\d?)(?![a-z0-9])", re.IGNORECASE)  # 1.3B, 350m, 1b3
 _STEP = re.compile(
     r"(?<![a-z])(?:step|checkpoint|ckpt|iter|global_step)[-_=]?(\d+)(?![0-9.]*[kmbt]?[a-z])", re.IGNORECASE
 )
@@ -49,6 +49,15 @@ _CHINCHILLA = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)xC(?![a-z])")
 _SEED = re.compile(r"(?<![a-z])seed[-_=]?(\d+|default|[a-z]+-[a-z0-9-]*\d)(?![a-z0-9])", re.IGNORECASE)
 TOKENS_PER_PARAMETER = 20
 """Of a run named ``1xC``: the tokens of Hoffmann et al. 2022 for each parameter, as the OLMo ladder counts them."""
+
+
+DATE = re.compile(r"(\d{4}-\d\d-\d\d)[T_-](\d\d)[-:](\d\d)[-:](\d\d(?:\.\d+)?)")
+_OF_FILES = re.compile(
+    r"(?<![a-z])(?:(?:bs)?(?:lm[-_ ]?)?eval(?:uation)?s?(?:[-_ ]?harness)?(?:files)?|harness|results?|outputs?|scores?"
+    r"|metrics|agg|(?:zero|one|few|five|\d+)[-_ ]?shots?)(?![a-z])",
+    re.IGNORECASE,
+)
+"""What names of files and folders say of evaluations, not of a model."""
 
 
 @dataclass(frozen=True)
@@ -344,7 +353,11 @@ def read_name(name: str) -> Name:
     for pattern in (_TOKENS, _STEP, _SEED, _CHINCHILLA):
         rest = pattern.sub("", rest)
     size = _SIZE.search(rest)
-    N = float(size[1].replace("_", ".")) * MULTIPLES[size[2].upper()] if size else None
+    N = (
+        float(f"{size[1].replace('_', '.')}{'.' * bool(size[3])}{size[3]}") * MULTIPLES[size[2].upper()]
+        if size
+        else None
+    )
     number, sign = (tokens[1] or tokens[3], tokens[2] or tokens[4]) if tokens else ("", "")
     D = float(number) * MULTIPLES[sign.upper()] if tokens else None
     if D is None and chinchilla and N and not step:
@@ -363,6 +376,19 @@ def _without_gaps(rest: str) -> str:
     """Return what is left of a name without the signs at its gaps."""
     rest = re.sub(r"[-_ ]*stage\d+[-_ ]*$", "", rest)
     return re.sub(r"(?<=[-_ ])[-_ ]+|[-_ ]+$|^[-_ ]+|[-_ ]+(?=/)", "", rest)
+
+
+def run_of_file(path: Path, tasks: Iterable[str]) -> str:
+    """Return the run of a file that names none: by its name without dates and tasks, else by that of its folder."""
+    named = sorted((re.escape(task) for task in tasks if len(task) > 1), key=len, reverse=True)
+    of_tasks = re.compile(rf"(?<![a-z0-9])(?:{'|'.join(named)})(?![a-z0-9])", re.IGNORECASE) if named else None
+    for name in (path.stem, *(folder.name for folder in path.parents[:3])):
+        rest = DATE.sub("", name)
+        rest = _OF_FILES.sub("", of_tasks.sub("", rest) if of_tasks else rest)
+        rest = _without_gaps(re.sub(r"(?<=[-_ ])[-_ ]+", "", rest))
+        if re.search(r"[^\W\d_]", rest):
+            return rest
+    return path.stem
 
 
 def without_checkpoint(name: str) -> str:

@@ -16,7 +16,6 @@ from toposcope.extend import COLUMN_NAMES, MULTIPLES, ToposcopeError, join_names
 from toposcope_downstream.evaluations.columns import (
     SPREAD,
     cells,
-    is_error,
     is_table_of_scores,
     is_turned,
     n_unreadable,
@@ -25,7 +24,8 @@ from toposcope_downstream.evaluations.columns import (
     unread,
 )
 from toposcope_downstream.evaluations.file import EvaluationFile, RawEvaluations, as_number, as_raw, short_number
-from toposcope_downstream.evaluations.tasks import ERROR_WORDS, metric_of
+from toposcope_downstream.evaluations.runs import run_of_file
+from toposcope_downstream.evaluations.tasks import ERROR_WORDS, is_error, metric_of
 
 MIN_WRITTEN_OUT = 1e5  # numbers from here on are in no unit, whatever their column's name says
 
@@ -48,6 +48,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "seed": ("seed", "random_seed", "train_seed", "seed_name"),
     "task": ("task", "tasks", "task_name", "benchmark", "task_alias", "eval_task", "subtask"),
     "shots": ("shots", "n_shot", "n_shots", "num_shots", "num_fewshot", "n_fewshot", "fewshot", "k_shot"),
+    "prompt": ("prompt", "prompt_name", "prompt_id", "template", "template_name"),
     "metric": ("metric", "metric_name"),
     "value": ("value", "score", "result"),
     "n": (
@@ -62,7 +63,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 """Names of each column, the likeliest first: lower case, words joined by ``_``. A single letter keeps its case."""
 NUMERIC = frozenset({"N", "D", "step", "value", "n", "standard_error", "chance", "flops", "tokens_per_step"})
-OF_A_TASK = ("value", "metric", "metrics", "standard_error")
+OF_A_TASK = ("value", "metric", "metrics", "standard_error", "prompt")
 """Columns that say nothing in a table without a column of tasks."""
 PER_RUN = ("run", "recipe", "N", "D", "step", "tokens_per_step", "seed")
 _UNIT = re.compile(r"(.+?)(?: ?[(\[]|[ _]+)(?:in )?(k|[mb](?:illions?)?|t(?:rillions?)?)[)\]]?", re.IGNORECASE)
@@ -153,6 +154,8 @@ def _identified(names: list[str], columns: Mapping[str, str]) -> dict[str, str]:
     }
     named = {quantity: name for quantity, name in columns.items() if quantity != "score"}
     found = {quantity: name for quantity, name in found.items() if name not in named.values()} | named
+    if {"metric", "value"} <= found.keys() and "task" not in found and _plain(found.get("recipe", "")) == "dataset":
+        found["task"] = found.pop("recipe")
     # without tasks, a column score is one of a task or an average
     return found if "task" in found else {q: name for q, name in found.items() if q in named or q not in OF_A_TASK}
 
@@ -202,7 +205,7 @@ def _values(column: pl.Series, in_percent: bool = False) -> pl.Series:
 def _facts(table: pl.DataFrame, found: Mapping[str, str], remarks: list[str]) -> pl.DataFrame:
     """Return everything but the values, under our names, a row for each row of the table."""
     columns = []
-    for quantity in (*PER_RUN, "task", "shots", "metric", "n", "standard_error", "chance"):
+    for quantity in (*PER_RUN, "task", "shots", "prompt", "metric", "n", "standard_error", "chance"):
         if quantity not in found:
             continue
         if quantity in NUMERIC:
@@ -321,5 +324,6 @@ def _with_runs(values: pl.DataFrame, path: Path) -> pl.DataFrame:
     texts = [pl.col(name) for name in ("recipe",) if name in values.columns]
     seeds = [pl.format("seed {}", pl.col("seed"))] if "seed" in values.columns else []
     if not sizes + texts + seeds:
-        return values.with_columns(run=pl.lit(path.stem))
+        tasks = values["task"].drop_nulls().unique().to_list() if "task" in values.columns else []
+        return values.with_columns(run=pl.lit(run_of_file(path, tasks)))
     return values.with_columns(run=pl.concat_str([*texts, *sizes, *seeds], separator=" ", ignore_nulls=True))

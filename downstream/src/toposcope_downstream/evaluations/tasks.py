@@ -28,6 +28,13 @@ LIKELIHOOD_WORDS = frozenset("prob probs margin logits logprob likelihood loglik
 PERPLEXITY_WORDS = frozenset({"perplexity", "ppl"})
 NO_METRICS = frozenset("no_answer correct_choice predicted_index num_instances sample_len alias name".split())
 ERROR_WORDS = ("stderr", "standard_error", "std_err", "sem")
+DIAGNOSTICS = frozenset(
+    """
+    time seconds secs elapsed duration latency throughput std stdev stddev variance var entropy repetition diversity
+    invalid truncated timeouts failures parity
+    """.split()
+)
+"""Words in names of what is measured of an evaluation and is no score."""
 _FILTERS = ("none", "strict-match")  # filters of lm-evaluation-harness whose results come first
 UNKNOWN = len(SCORES)
 _ENDINGS = frozenset({"ctx_ce_loss", "soft", "soft_log", "soft_loss", "log_soft_loss"})
@@ -112,6 +119,16 @@ def metric_of(metric: str) -> Metric:
     if {"acc", "accuracy", "match"} & set(words):
         return Metric("score", 10 * SCORES.index("f1") + nth)
     return Metric("", 0)
+
+
+def is_error(name: str) -> bool:
+    """Return whether a metric or a column is a standard error."""
+    return plain_name(name).endswith(ERROR_WORDS)
+
+
+def is_diagnostic(metric: str) -> bool:
+    """Return whether a metric says how an evaluation went, not how good the answers were."""
+    return plain_name(metric) in NO_METRICS or not DIAGNOSTICS.isdisjoint(plain_name(metric).split("_"))
 
 
 def is_perplexity(metric: str) -> bool:
