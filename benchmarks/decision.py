@@ -5,7 +5,7 @@ python benchmarks/decision.py [--quick] [--points FILE] [--out FOLDER]
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from bench import RESULTS, Column, show, write
 from equal_flop_pairs import (
     MAX_POINTS_OF_RUN,
     N_FOLDS,
+    SWEEPS,
     Judged,
     brier_score,
     calibrated_out_of_fold,
@@ -27,6 +28,7 @@ from equal_flop_pairs import (
     judge,
     log_score,
     reliability,
+    sweeps,
     thinned,
 )
 from toposcope.forecasting.decision.calibration import Calibration, calibration_of
@@ -41,6 +43,10 @@ FIRST = 8e9
 """Tokens before which Gemstones are left out: no power law describes the beginning of training."""
 NEAR = 0.2
 """Largest sunk share of a pair that counts as of near-equal compute."""
+OTHERS = tuple(SWEEPS)
+"""Collections whose probabilities alone are judged."""
+BINS = (0.0, 0.1, 0.2, 0.5, 0.8, 0.9, 1.0)
+"""Ends of the probabilities that are told apart by group."""
 LEVELS = (2e8, 8e8, 1.5e9)
 """Between sizes of the larger run that are told apart."""
 Flags = NDArray[np.bool_]
@@ -57,15 +63,23 @@ def main(quick: bool, points: Path, out: Path) -> None:
     """Judge the decision on runs that it has not seen."""
     found = read_points(points)
     collections = {"Gemstones": gemstones(found), "Chinchilla": chinchilla(found)}
+    collections |= {} if quick else sweeps(points.parents[1] / "loss-to-loss" / "sweep.parquet")
     deals, resamples = (1, 30) if quick else (5, RESAMPLES)
     fit = partial(scaling_law, resamples=resamples)
     tables: dict[str, tuple[list[dict[str, Any]], list[Column]]] = {}
+    groups: dict[str, tuple[Judged, Vector]] = {}
     for name, each in collections.items():
         judged, probability, offset = judged_by_run(each, fit, deals)
-        tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability, offset))
+        groups[f"{name}, runs"] = judged, probability
         if (by_size := judged_by_size(each, fit)) is not None:
+            groups[f"{name}, sizes"] = by_size
+        if name in OTHERS:
+            continue
+        tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability, offset))
+        if by_size is not None:
             sizes, probability = by_size
             tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability, None))
+    tables["Reliability by group of held-out pairs"] = reliability_by_group(groups)
     scatters = {name: calibration_of(fit(each)).scatter for name, each in collections.items()}
     facts = {
         "Gemstones": f"{len(collections['Gemstones'])} points of 22 runs, {MAX_POINTS_OF_RUN} a run from {FIRST:.0e} "
@@ -132,6 +146,28 @@ def judged_by_size(points: Points, fit: Callable[..., Any]) -> tuple[Judged, Vec
         except RefusedError as error:
             print(f"sizes {a} and {b} held out: {error}")
     return (joined(found), np.concatenate(probabilities)) if found else None
+
+
+def reliability_by_group(groups: Mapping[str, tuple[Judged, Vector]]) -> tuple[list[dict[str, Any]], list[Column]]:
+    """Return for each group how good a probability was, and what was said and came at each level of it."""
+    rows = []
+    for name, (judged, probability) in groups.items():
+        won, weight = judged.won, judged.pairs.weight
+        for way, p in (("with the scatter of runs", probability), ("share of the bootstrap", share_of(judged))):
+            row = {"group": name, "n": f"{len(judged):,}", "probability": way}
+            row |= {"brier": f"{brier_score(p, won, weight):.4f}", "log": f"{log_score(p, won, weight):.3f}"}
+            for low, high in pairwise(BINS):
+                inside = (p >= low) & ((p < high) | (high == 1))
+                said, came = (
+                    float(np.average(of[inside], weights=weight[inside])) if inside.any() else np.nan for of in (p, won)
+                )
+                share = weight[inside].sum() / weight.sum()
+                row[f"{low}"] = f"{100 * said:.0f} {100 * came:.0f} ({100 * share:.0f}%)" if inside.any() else "-"
+            rows.append(row)
+    columns = [Column("pairs held out", "group"), Column("pairs", "n"), Column("probability", "probability")]
+    columns += [Column("Brier score", "brier"), Column("log score", "log")]
+    columns += [Column(f"{100 * low:.0f} to {100 * high:.0f}%: said, came", f"{low}") for low, high in pairwise(BINS)]
+    return rows, columns
 
 
 def at(points: Points, run: str, tokens: float) -> float:

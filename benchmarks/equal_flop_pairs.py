@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.errors import ToposcopeError
@@ -23,6 +25,12 @@ MAX_POINTS_OF_RUN = 24  # neighbours on a curve add little information
 N_FOLDS = 4
 MIN_SIZE_RATIO, MAX_SUNK_SHARE = 1.3, 0.95  # of a pair of runs: closer sizes, or less to spend, leave little to decide
 N_BINS = 10
+SWEEPS = {
+    "fineweb-100b": "loss/fineweb_100b_val",
+    "slimpajama-chunk1": "loss/slimpajama_val",
+    "starcoder": "loss/starcoder_val",
+}
+"""Corpora of a sweep, and the loss on each."""
 MIN_LOG_PROBABILITY = 1e-3  # distance of a probability from 0 and 1 in a log score
 
 
@@ -107,6 +115,18 @@ def thinned(points: Points, most: int = MAX_POINTS_OF_RUN) -> Points:
         places = places[np.argsort(points.D[places], kind="stable")]
         kept[places[np.unique(np.geomspace(1, len(places), most).round().astype(int) - 1)]] = True
     return points.where(kept)
+
+
+def sweeps(path: Path) -> dict[str, Points]:
+    """Return the runs of each corpus of Brandfonbrener et al. 2024, with their losses on it; none without the file."""
+    if not path.exists():
+        return {}
+    found, table = {}, pl.read_parquet(path)
+    for corpus, loss in SWEEPS.items():
+        rows = table.filter(pl.col("data") == corpus).select("params", "tokens", loss).drop_nulls().cast(pl.Float64)
+        N, D, losses = (rows[column].to_numpy() for column in rows.columns)
+        found[corpus] = Points(N, D, losses, np.arange(len(rows)).astype(np.str_))
+    return found
 
 
 def equal_flop_pairs(points: Points, seed: int = 0, most: int = 40) -> Pairs:

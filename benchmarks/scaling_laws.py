@@ -7,6 +7,7 @@ al. 2022. Where these are beside the repository, they are fitted too.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from time import perf_counter
@@ -15,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench import Column, command, interleaved, ratio, show, write
+from equal_flop_pairs import sweeps, thinned
 from result_files import Spread
 from textbook_scaling_law import GRID, descend, fit
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.scaling.frontier import _of_equal_compute, _vertex
 from toposcope.forecasting.scaling.planner import Plan, optimal_split, plan
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import NAMES, FittedScalingLaw, ScalingLaw, scaling_law
@@ -61,6 +64,11 @@ BEYOND = (
     Column("of them", "predicted"),
     Column("median error", "error"),
     Column("median bias", "bias"),
+)
+SIZES = (
+    *(Column("points", "points"), Column("fitted", "fitted"), Column("budgets", "n"), Column("held", "held")),
+    *(Column("width, factor", "width"), Column("by the bootstrap alone", "alone"), Column("its width", "alone_width")),
+    *(Column("median error, factor", "error"), Column("not identifiable", "undetermined")),
 )
 ALONE = (Column("work", "work"), Column("seconds", "seconds"))
 
@@ -133,7 +141,14 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         show(checked, CHECKED, "Points of Hoffmann et al. 2022, read off by Besiroglu et al. 2024")
         show(alone, ALONE, "Alone")
         show(beyond, BEYOND, "Published points beyond those that were fitted")
-        tables |= {"Published points": (checked, CHECKED), "Alone": (alone, ALONE), "Beyond": (beyond, BEYOND)}
+        sizes = [] if quick else _best_sizes()
+        show(sizes, SIZES, "95% intervals of the best size, against isoFLOP minima that were not fitted")
+        tables |= {
+            "Best sizes": (sizes, SIZES),
+            "Published points": (checked, CHECKED),
+            "Alone": (alone, ALONE),
+            "Beyond": (beyond, BEYOND),
+        }
     else:
         print(f"{PUBLISHED} is absent: published points were not fitted")
     write("scaling-laws", out, facts, tables, ("toposcope", "numpy", "scipy"))
@@ -167,6 +182,46 @@ def _held(found: Plan) -> Iterator[tuple[str, bool]]:
     N, D = optimal_split(LAW, found.budget_flops)
     for what, interval, truth in (("N*", found.N, N), ("loss", found.loss, float(LAW.loss(N, D)))):
         yield f"{what} {found.budget_flops:g}", interval.low < truth < interval.high
+
+
+def _best_sizes() -> list[dict[str, object]]:
+    """Compare the best size of a budget with the vertex of a parabola through points of that compute, held out."""
+    read = read_points(PUBLISHED)
+    chinchilla = read.where(read.family == "chinchilla_epoch")
+    found = {
+        "Chinchilla": chinchilla.where(chinchilla.loss < np.sort(chinchilla.loss)[-OUTLIERS]),
+        "Gemstones": read.where(read.family == "gemstones"),
+        **sweeps(PUBLISHED.parents[1] / "loss-to-loss" / "sweep.parquet"),
+    }
+    cases: dict[tuple[str, str], list[tuple[tuple[Plan, Plan], float]]] = {}
+    for name, points in found.items():
+        log_n, log_c, one = np.log(points.N), np.log(points.C), np.ones(len(points))
+        for group in _of_equal_compute(log_c):
+            vertex = _vertex(log_n[group], log_c[group], points.loss[group], one[group])
+            budget = float(np.exp(log_c[group].mean()))
+            others = ~np.isin(np.arange(len(points)), group)
+            for way, inside in (("other compute", others), ("a quarter and less", budget / 4 >= points.C)):
+                known = thinned(points.where(inside))
+                if not np.isfinite(vertex):
+                    continue
+                try:
+                    fitted = scaling_law(known, resamples=FEWER)
+                except ToposcopeError:
+                    continue  # the least budgets have too few points below them
+                plans = plan(fitted, budget), plan(replace(fitted, parts=()), budget)
+                cases.setdefault((name, way), []).append((plans, float(np.exp(vertex))))
+    rows = [_sized(name, way, of) for (name, way), of in cases.items()]
+    return [*rows, _sized("all", "", [case for of in cases.values() for case in of])]
+
+
+def _sized(name: str, way: str, cases: list[tuple[tuple[Plan, Plan], float]]) -> dict[str, object]:
+    row: dict[str, object] = {"points": name, "fitted": way, "n": len(cases)}
+    for i, (held, width) in enumerate((("held", "width"), ("alone", "alone_width"))):
+        sizes = [(plans[i].N, best) for plans, best in cases]
+        row[held] = f"{np.mean([size.low <= best <= size.high for size, best in sizes]):.0%}"
+        row[width] = f"{np.median([size.high / size.low for size, _ in sizes]):.2f}"
+    row["error"] = f"{np.median([np.exp(abs(np.log(plans[0].N.value / best))) for plans, best in cases]):.2f}"
+    return row | {"undetermined": sum(bool(plans[0].undetermined) for plans, _ in cases)}
 
 
 def _published(resamples: int) -> tuple[list[dict[str, object]], ...]:

@@ -71,14 +71,15 @@ def test_a_budget_is_planned(points: Path) -> None:
 def test_a_run_in_progress(points: Path) -> None:
     run_in_progress = ("--points", points, "--parameters", 1e8, "--tokens", 1e10, "--extra")
     done = run(*run_in_progress, 1e17)
-    first, second, *rest = done.stdout.splitlines()
+    first, second, third, *rest = done.stdout.splitlines()
     assert first.startswith("Continue: ")
     assert second.startswith("With 1e+17 FLOP more the run ends at ")
+    assert third.startswith("By the law the answer flips at ")
     assert [line.split("│")[1].strip() for line in rest if line.startswith("│")] == [
         "continue the run",
         "best fresh run",
     ]
-    assert rest[-1] == "The law and break-even budgets: --out FOLDER writes them as a page."
+    assert rest[-1] == "The law and all reasons: --out FOLDER writes them as a page."
     decision = answer(*run_in_progress, 1e24)["decision"]
     assert isinstance(decision, dict)
     assert decision["answer"] == "scale"
@@ -115,7 +116,7 @@ def test_cooling_down_now_is_a_third_way(points: Path, tmp_path: Path) -> None:
     now = log(tmp_path / "now.csv")
     done = run("--points", points, "--log", now, "--extra", 1.3e17, "--measured", tmp_path / "cooldown.json")
     assert done.exit_code == 0, done.output
-    first, _, third, fourth, *rest = done.stdout.splitlines()
+    first, _, _, third, fourth, *rest = done.stdout.splitlines()
     assert first.startswith("Cool down now: ")
     assert third.startswith(
         "Cooled down from now on over 200 steps, 92% of the budget, the run would end at 2.900 nats"

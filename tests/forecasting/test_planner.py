@@ -1,6 +1,8 @@
 """Plans for a budget against brute force, with the intervals and warnings they carry."""
 # ruff: noqa: SIM300 - N and D are no constants
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -65,6 +67,19 @@ def test_a_plan_carries_intervals_and_warnings(fitted: FittedScalingLaw) -> None
     assert found.remarks == ()
     narrow = plan(fitted, C, level=0.5)
     assert narrow.N.high - narrow.N.low < found.N.high - found.N.low
+
+
+def test_the_best_size_allows_for_what_the_law_misses() -> None:
+    N, D = (axis.ravel() for axis in np.meshgrid(np.geomspace(1e8, 1e10, 8), np.geomspace(1e9, 3e11, 6)))
+    bent = LAW.loss(N, D) + 0.02 * np.sin(1.5 * np.log(D))  # common to all points of equal tokens: no run shows it
+    fitted = scaling_law(Points(N, D, bent), resamples=100)
+    found, alone = plan(fitted, C), plan(replace(fitted, parts=()), C)
+    assert found.loss == alone.loss
+    assert np.log(found.N.high / found.N.low) > 2 * np.log(alone.N.high / alone.N.low)
+    assert found.N.low < optimal_split(LAW, C)[0] < found.N.high
+    assert (found.D.low, found.D.high) == pytest.approx((C / 6 / found.N.high, C / 6 / found.N.low))
+    exact = scaling_law(Points(N, D, LAW.loss(N, D)), resamples=20)
+    assert plan(exact, C).N.high / plan(exact, C).N.low == pytest.approx(1, abs=1e-3)
 
 
 def test_extrapolation_is_told(fitted: FittedScalingLaw) -> None:

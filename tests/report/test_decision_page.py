@@ -38,7 +38,7 @@ def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path)
     first = list(brief(decided))
     assert [p.text() for p in verdict.all("p")] == first
     everything = tree.all("main")[0].text()
-    assert first == list(reasons(decided.decision, signals=False)[:2])
+    assert first == list(reasons(decided.decision, signals=False)[:3])
     assert all(reason in everything for reason in reasons(decided.decision, signals=False))
     parts = [e for e in tree.all("main")[0].all() if e.attributes.get("class") == "part"]
     assert [part.attributes["data-part"] for part in parts] == ["ways", "plan", "law", "remarks"]
@@ -48,7 +48,7 @@ def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path)
     assert names == {f"{name}.svg" for name in drawn}
     text = tree.text()
     assert "Score" in text
-    assert "Break-even" in text
+    assert text.count("the answer flips at") == 1
 
 
 def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:
@@ -72,14 +72,17 @@ def test_break_evens_are_told_in_order() -> None:
     law = ScalingLaw(E=1.8172, A=477.8, B=2143.0, alpha=0.3473, beta=0.3672)
 
     def told(run: RunInProgress) -> str:
-        return next(s for s in reasons(continue_or_scale(law, (law, law), run)) if "reak-even" in s)
+        return reasons(continue_or_scale(law, (law, law), run))[2]
 
-    assert "below continue, above start afresh; this budget is above it" in told(RunInProgress(1e8, 1e10, 1e22))
-    assert "this budget is below it" in told(RunInProgress(1e8, 1e10, 1e16))
-    assert "below the first continue, then by turns start afresh and continue" in told(RunInProgress(7e10, 1e9, 1e22))
+    assert "times this budget): below continue, above start afresh; " in told(RunInProgress(1e8, 1e10, 1e22))
+    assert "below continue, then by turns start afresh and continue" in told(RunInProgress(7e10, 1e9, 1e22))
+    found = continue_or_scale(law, (law, law), RunInProgress(1e8, 1e10, 1e20))
+    times = found.break_even[0] / 1e20
+    assert f"({times:.2g} times this budget)" in reasons(found)[2]
+    assert f"{abs(found.margin):.3f} nats between the two ways" in reasons(found)[2]
     tokens_alone = ScalingLaw(1.8, 1e-6, 2143.0, 0.3473, 0.05)
     found = continue_or_scale(tokens_alone, (tokens_alone, tokens_alone), RunInProgress(1e9, 1e10, 1e20))
-    assert any("no break-even: start afresh at every" in s for s in reasons(found))
+    assert "no budget flips this: start afresh from" in reasons(found)[2]
 
 
 def test_a_smaller_fresh_run_is_not_called_scaling() -> None:

@@ -137,7 +137,7 @@ def _print(advice: Advice, *, page: bool) -> None:
     print_table(*brief_table(advice), "by the scaling law of these runs")
     print_lines(advice.warnings)
     if not page:
-        click.echo("The law and break-even budgets: --out FOLDER writes them as a page.")
+        click.echo("The law and all reasons: --out FOLDER writes them as a page.")
     print_notes(advice.notes)
 
 

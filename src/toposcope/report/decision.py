@@ -34,10 +34,10 @@ COEFFICIENTS = ("E", "A", "B", "alpha", "beta")
 
 
 def brief(advice: Advice) -> tuple[str, ...]:
-    """Return the answer in two sentences, and those on cooling down now where that was measured."""
+    """Return the answer, what would flip it, and what cooling down now brings where that was measured."""
     if (decision := advice.decision) is not None:
         cooled = () if decision.cooled is None else cooled_sentences(decision.cooled)
-        return reasons(decision)[: 2 + len(cooled)]
+        return reasons(decision)[: 3 + len(cooled)]
     plan, points = advice.plan, advice.fitted.points
     n_runs = len(np.unique(points.run))
     answer = (
@@ -106,7 +106,7 @@ def _ways(data: Data, pictures: Sequence[Picture]) -> Iterable[Block | None]:
         "least E + A N^-alpha + B (dC / 6 N)^-beta over N.",
         note=True,
     )
-    why = (paragraph(sentence) for sentence in reasons(decision, signals=False)[2:])
+    why = (paragraph(sentence) for sentence in reasons(decision, signals=False)[3:])
     return (*pictures, arms, *why, signals, rule)
 
 

@@ -269,8 +269,8 @@ def reasons(decision: Decision, *, signals: bool = True) -> tuple[str, ...]:
     """Return the answer and its reasons, a sentence each, the answer first; with or without the signals to stop."""
     sentences = (_stop_sentence(decision, signal) for signal in decision.signals) if signals else ()
     cooled = () if decision.cooled is None else cooled_sentences(decision.cooled)
-    answer, arms, *others = (_answer(decision), *_reasons(decision))
-    return (answer, arms, *cooled, *others, *sentences)
+    arms, *others = _reasons(decision)
+    return (_answer(decision), arms, _break_even(decision), *cooled, *others, *sentences)
 
 
 def _answer(decision: Decision) -> str:
@@ -315,7 +315,6 @@ def _reasons(decision: Decision) -> Iterator[str]:
         f"{1e3 * scaled.marginal * percent:.3g} to the fresh one ({continued.marginal:.2e} and {scaled.marginal:.2e} "
         "nats per FLOP)."
     )
-    yield _break_even(decision)
     ratio = run.tokens / run.parameters
     agreement = {"undecided": "here", "cool down": "here", decision.rule_of_20: "as well"}
     agrees = agreement.get(decision.answer, "on the contrary")
@@ -323,19 +322,19 @@ def _reasons(decision: Decision) -> Iterator[str]:
 
 
 def _break_even(decision: Decision) -> str:
+    """Say what would flip the answer: another budget, or losses that are off the law."""
     found, run = decision.break_even, decision.run
+    off = f"{abs(decision.margin):.3f} nats between the two ways, against the law, would flip it as well"
     if not found:
         better = "continue" if decision.margin <= 0 else "start afresh"
-        return f"There is no break-even: {better} at every budget from 1e-6 to 1e9 times what was spent."
+        return f"By the law no budget flips this: {better} from 1e-6 to 1e9 times what was spent; {off}."
     ways = ("continue", "start afresh")
     # The answer at this budget and the number of flips below it give the answer below all flips.
     first = (int(decision.margin > 0) + sum(each < run.budget for each in found)) % 2
     below, above = ways[first], ways[1 - first]
-    if len(found) == 1:
-        side = "below" if run.budget < found[0] else "above"
-        return f"Break-even at {found[0]:.3g} FLOP: below {below}, above {above}; this budget is {side} it."
-    flips = ", ".join(f"{each:.3g}" for each in found)
-    return f"Break-evens at {flips} FLOP: below the first {below}, then by turns {above} and {below}."
+    flips = ", ".join(f"{each:.3g} FLOP ({each / run.budget:.2g} times this budget)" for each in found)
+    turns = f"above {above}" if len(found) == 1 else f"then by turns {above} and {below}"
+    return f"By the law the answer flips at {flips}: below {below}, {turns}; {off}."
 
 
 def _stop_sentence(decision: Decision, signal: Signal) -> str:

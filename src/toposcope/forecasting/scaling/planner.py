@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -39,7 +40,8 @@ class Plan:
     """The compute-optimal model for a budget."""
 
     budget_flops: float  # C
-    N: Interval  # parameters, and tokens under it: C = 6 N D
+    # parameters, and tokens under it: C = 6 N D. Their intervals allow for the law being wrong as well: `_size`
+    N: Interval
     D: Interval
     # nats, at the optimum of each law. Its interval shows how well the law is known, not how a single run scatters
     # about it
@@ -81,12 +83,10 @@ def plan(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL)
     ToposcopeError
         If the budget is not finite and positive.
     """
-
-    def described(law: ScalingLaw) -> tuple[float, float, float, float]:
-        N, D = optimal_split(law, budget_flops)
-        return N, D, float(law.loss(N, D)), D / N
-
-    N, D, loss, ratio = over_bootstrap(fitted, described, level)
+    (loss,) = over_bootstrap(fitted, lambda law: (float(law.loss(*optimal_split(law, budget_flops))),), level)
+    N, whole = _size(fitted, budget_flops, level), budget_flops / FLOP
+    D = Interval(optimal_split(fitted.law, budget_flops)[1], whole / N.high, whole / N.low, level)
+    ratio = Interval(D.value / N.value, D.low / N.high, D.high / N.low, level)
     points = fitted.points
     at = {"N": N.value, "D": D.value, "C": budget_flops}
     known = {"N": points.N, "D": points.D, "C": points.C}
@@ -99,6 +99,22 @@ def plan(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL)
             "equal size."
         )
     return Plan(budget_flops, N, D, loss, ratio, beyond, tuple(_remarks(fitted, at, beyond)), undetermined)
+
+
+def _size(fitted: FittedScalingLaw, budget_flops: float, level: float) -> Interval:
+    """Return the best size, with an interval for how runs scatter and for how the law misses them.
+
+    A bootstrap takes the law for true: what it misses is common to points of about equal tokens or compute, and grows
+    beyond them. So to the variance of ln N* over resampled runs is added that of a jackknife of quarters of the points,
+    by tokens or by compute, whichever is larger (blocks as of Kuensch 1989).
+    """
+    (size,) = over_bootstrap(fitted, lambda law: (optimal_split(law, budget_flops)[0],), level)
+    value, low, high = np.log([size.value, size.low, size.high])
+    logs = [np.log([optimal_split(law, budget_flops)[0] for law in laws]) for laws in fitted.parts if len(laws) > 1]
+    variance = max((3 * float(each.var()) for each in logs), default=0.0)
+    more = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(variance)
+    low, high = np.exp([value - np.hypot(value - low, more), value + np.hypot(high - value, more)]).tolist()
+    return Interval(size.value, low, high, level)
 
 
 def over_bootstrap(

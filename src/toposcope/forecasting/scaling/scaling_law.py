@@ -128,6 +128,8 @@ class FittedScalingLaw:
     objective: float  # mean Huber loss of ln L at the optimum, in units of delta^2
     points: Points  # the points fitted
     remarks: tuple[str, ...] = ()  # warnings on what the points determine badly or not at all, a sentence each
+    # laws without each quarter of the points, by tokens and by compute; empty without a bootstrap
+    parts: tuple[tuple[ScalingLaw, ...], ...] = ()
     # whether the laws of the bootstrap are draws of a posterior: with fewer than 10 runs, or where half of the
     # resamples or more could not be fitted
     is_posterior: bool = False
@@ -203,6 +205,7 @@ def scaling_law(
     if is_posterior:
         random = np.random.default_rng(derive_seed(seed, "scaling law", "posterior"))
         theta = posterior_laws(N, D, loss, runs, resamples, random)
+    parts = _without_quarters(problem, ordered, found.theta[0]) if resamples and not is_posterior else ()
     errors = theta.std(axis=0, ddof=1) if len(theta) > 1 else np.full(5, np.nan)
     standard_errors = dict(zip(NAMES, errors.tolist(), strict=True))
     law = ScalingLaw(*best.tolist())
@@ -217,6 +220,7 @@ def scaling_law(
         objective=float(found.objective[0]),
         points=points,
         remarks=tuple(remarks),
+        parts=parts,
         is_posterior=is_posterior,
     )
 
@@ -275,17 +279,31 @@ def _bootstrap(
     for begin in range(0, resamples, RESAMPLES_PER_BATCH):
         drawn = random.integers(0, n_runs, (min(RESAMPLES_PER_BATCH, resamples - begin), n_runs))
         weights = np.stack([np.bincount(row, minlength=n_runs) for row in drawn])[:, runs].astype(np.float64)
-        determined = np.array([not _undetermined(points.N[row > 0], points.D[row > 0]) for row in weights])
-        left_out += int((~determined).sum())
-        if determined.any():
-            descent = descend(problem, np.repeat(start[None], int(determined.sum()), axis=0), weights[determined])
-            theta = problem.coefficients(descent.theta)
-            within = (theta[:, 3:] >= EXPONENT_RANGE[0]).all(axis=1) & (theta[:, 3:] <= EXPONENT_RANGE[1]).all(axis=1)
-            accepted = descent.converged & within
-            coefficients.append(theta[accepted])
-            left_out += int((~accepted).sum())
+        coefficients.append(_refits(problem, points, start, weights))
+        left_out += len(weights) - len(coefficients[-1])
         progress("bootstrap of the scaling law", begin + len(drawn), resamples)
     return np.concatenate(coefficients), left_out
+
+
+def _refits(problem: Problem, points: Points, start: Vector, weights: Matrix) -> Matrix:
+    """Return the coefficients of fits to weighted points, shape (k, 5), of those that determine a law."""
+    determined = np.array([not _undetermined(points.N[row > 0], points.D[row > 0]) for row in weights])
+    if not determined.any():
+        return np.empty((0, 5))
+    descent = descend(problem, np.repeat(start[None], int(determined.sum()), axis=0), weights[determined])
+    theta = problem.coefficients(descent.theta)
+    within = (theta[:, 3:] >= EXPONENT_RANGE[0]).all(axis=1) & (theta[:, 3:] <= EXPONENT_RANGE[1]).all(axis=1)
+    return theta[descent.converged & within]
+
+
+def _without_quarters(problem: Problem, points: Points, start: Vector) -> tuple[tuple[ScalingLaw, ...], ...]:
+    """Return the laws without each quarter of the points by tokens, and by compute; equal ones stay together."""
+    found = []
+    for values in (points.D, points.C):
+        quarter = np.searchsorted(np.quantile(values, (0.25, 0.5, 0.75)), values)
+        weights = (quarter != np.arange(4)[:, None]).astype(np.float64)
+        found.append(tuple(ScalingLaw(*row) for row in _refits(problem, points, start, weights).tolist()))
+    return tuple(found)
 
 
 def _remarks(
