@@ -47,6 +47,8 @@ OTHERS = tuple(SWEEPS)
 """Collections whose probabilities alone are judged."""
 BINS = (0.0, 0.1, 0.2, 0.5, 0.8, 0.9, 1.0)
 """Ends of the probabilities that are told apart by group."""
+POWERS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0)
+"""Of the odds: a correction is one of them, chosen on other collections."""
 LEVELS = (2e8, 8e8, 1.5e9)
 """Between sizes of the larger run that are told apart."""
 Flags = NDArray[np.bool_]
@@ -151,11 +153,21 @@ def judged_by_size(points: Points, fit: Callable[..., Any]) -> tuple[Judged, Vec
 def reliability_by_group(groups: Mapping[str, tuple[Judged, Vector]]) -> tuple[list[dict[str, Any]], list[Column]]:
     """Return for each group how good a probability was, and what was said and came at each level of it."""
     rows = []
+    scores = {
+        name: np.array([brier_score(sharpened(p, power), of.won, of.pairs.weight) for power in POWERS])
+        for name, (of, p) in groups.items()
+    }
     for name, (judged, probability) in groups.items():
         won, weight = judged.won, judged.pairs.weight
+        others = [of for other, of in scores.items() if other.partition(",")[0] != name.partition(",")[0]]
+        best = int(np.mean(others, axis=0).argmin()) if others else POWERS.index(1.0)
         for way, p in (("with the scatter of runs", probability), ("share of the bootstrap", share_of(judged))):
             row = {"group": name, "n": f"{len(judged):,}", "probability": way}
             row |= {"brier": f"{brier_score(p, won, weight):.4f}", "log": f"{log_score(p, won, weight):.3f}"}
+            other = sharpened(p, POWERS[best])
+            row["corrected"] = (
+                f"{POWERS[best]:g}: {brier_score(other, won, weight):.4f}, {log_score(other, won, weight):.3f}"
+            )
             for low, high in pairwise(BINS):
                 inside = (p >= low) & ((p < high) | (high == 1))
                 said, came = (
@@ -166,8 +178,15 @@ def reliability_by_group(groups: Mapping[str, tuple[Judged, Vector]]) -> tuple[l
             rows.append(row)
     columns = [Column("pairs held out", "group"), Column("pairs", "n"), Column("probability", "probability")]
     columns += [Column("Brier score", "brier"), Column("log score", "log")]
+    columns += [Column("by the power of odds that the other collections choose", "corrected")]
     columns += [Column(f"{100 * low:.0f} to {100 * high:.0f}%: said, came", f"{low}") for low, high in pairwise(BINS)]
     return rows, columns
+
+
+def sharpened(probability: Vector, power: float) -> Vector:
+    """Return probabilities whose odds are raised to a power: above 1 they are surer."""
+    p = np.clip(probability, 1e-12, 1 - 1e-12)
+    return np.asarray(p**power / (p**power + (1 - p) ** power))
 
 
 def at(points: Points, run: str, tokens: float) -> float:

@@ -106,12 +106,13 @@ def _size(fitted: FittedScalingLaw, budget_flops: float, level: float) -> Interv
 
     A bootstrap takes the law for true: what it misses is common to points of about equal tokens or compute, and grows
     beyond them. So to the variance of ln N* over resampled runs is added that of a jackknife of quarters of the points,
-    by tokens or by compute, whichever is larger (blocks as of Kuensch 1989).
+    by tokens or by compute, whichever is larger, about the value of all points: laws without a quarter mostly err to
+    one side (Shao and Tu 1995, sections 2.1 and 9.1).
     """
     (size,) = over_bootstrap(fitted, lambda law: (optimal_split(law, budget_flops)[0],), level)
     value, low, high = np.log([size.value, size.low, size.high])
     logs = [np.log([optimal_split(law, budget_flops)[0] for law in laws]) for laws in fitted.parts if len(laws) > 1]
-    variance = max((3 * float(each.var()) for each in logs), default=0.0)
+    variance = max((3 * float(((each - value) ** 2).mean()) for each in logs), default=0.0)
     more = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(variance)
     low, high = np.exp([value - np.hypot(value - low, more), value + np.hypot(high - value, more)]).tolist()
     return Interval(size.value, low, high, level)
