@@ -16,7 +16,6 @@ from toposcope.forecasting.decision.decision import (
     break_even,
     continue_or_scale,
     continued,
-    floor,
     scaled,
     signals,
 )
@@ -118,7 +117,7 @@ def test_what_stands_beside_the_decision() -> None:
     assert decision.score == pytest.approx(
         np.log(LAW.alpha * LAW.A * 1e9**-LAW.alpha) - np.log(LAW.beta * LAW.B * 1e10**-LAW.beta)
     )
-    assert decision.floor == floor(LAW, run) == pytest.approx(1.8172 + 477.8 * 1e9**-0.3473)
+    assert decision.floor == pytest.approx(1.8172 + 477.8 * 1e9**-0.3473)
     assert decision.rule_of_20 == "continue"
     assert continue_or_scale(LAW, (LAW, LAW), RunInProgress(1e9, 21e9, 6e19)).rule_of_20 == "scale"
     assert decision.low <= decision.margin <= decision.high

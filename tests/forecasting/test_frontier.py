@@ -89,15 +89,16 @@ def fitted() -> FittedScalingLaw:
 
 
 def test_a_curve_is_the_law_at_equal_compute(fitted: FittedScalingLaw) -> None:
-    curve = isoflop(fitted, 1e20)
-    np.testing.assert_allclose(curve.loss, fitted.law.loss(curve.N, 1e20 / (6 * curve.N)))
-    lowest = int(curve.loss.argmin())
-    assert curve.N[lowest - 1] < curve.best.N.value < curve.N[lowest + 1]
-    assert (curve.low <= curve.loss).all()
-    assert (curve.loss <= curve.high).all()
-    assert len(curve.points) == 9
-    by_hand = np.percentile([float(law.loss(curve.N[7], 1e20 / (6 * curve.N[7]))) for law in fitted.bootstrap], 97.5)
-    assert curve.high[7] == pytest.approx(by_hand)
+    found = isoflop(fitted, 1e20)
+    N, loss, low, high = (column.to_numpy() for column in found.curve)
+    np.testing.assert_allclose(loss, fitted.law.loss(N, 1e20 / (6 * N)))
+    lowest = int(loss.argmin())
+    assert N[lowest - 1] < found.best.N.value < N[lowest + 1]
+    assert (low <= loss).all()
+    assert (loss <= high).all()
+    assert len(found.points) == 9
+    by_hand = np.percentile([float(law.loss(N[7], 1e20 / (6 * N[7]))) for law in fitted.bootstrap], 97.5)
+    assert high[7] == pytest.approx(by_hand)
 
 
 def test_curves_span_the_points(fitted: FittedScalingLaw) -> None:
@@ -105,4 +106,4 @@ def test_curves_span_the_points(fitted: FittedScalingLaw) -> None:
     assert budgets == pytest.approx(np.geomspace(1e19, 1e21, 5), rel=0.05)
     assert [isoflop(fitted, budget).best.budget_flops for budget in budgets] == list(budgets)
     bare = isoflop(FittedScalingLaw(fitted.law, (), {}, 0.0, fitted.points), 1e20)
-    assert np.isnan(bare.low).all()
+    assert bare.curve["low"].is_nan().all()

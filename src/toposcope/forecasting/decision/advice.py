@@ -121,14 +121,8 @@ def decide(
             raise ToposcopeError(
                 f"{name} {flops:g}: expected a number of floating-point operations above 0, as in 1e21"
             )
-    of_a_run = {
-        "log": log,
-        "parameters": parameters,
-        "tokens": tokens,
-        "cool-down": cool_down,
-        "measured": measured or None,
-    }
-    given = [name for name, value in of_a_run.items() if value is not None]
+    of_a_run = {"log": log, "parameters": parameters, "tokens": tokens, "cool-down": cool_down}
+    given = [*(name for name, value in of_a_run.items() if value is not None), *(["measured"] if measured else [])]
     if budget is not None and given:
         raise ToposcopeError(f"{given[0]}: it belongs to a run in progress; give extra compute in place of a budget")
     missing = [name for name in ("parameters", "tokens") if of_a_run[name] is None]

@@ -1,9 +1,7 @@
 """From a bootstrap to a probability that holds: the laws of a bootstrap, blurred by the scatter of single runs.
 
-The laws of a bootstrap agree too well: none of them knows the shape, seed and hyperparameters of a run. So the margin
-by each of them is blurred by the difference of two runs beyond what N and D explain. How large that is shows in the
-residuals of the fitted runs; a few runs show it badly, so that the blur has heavy tails and is partly assumed. With no
-blur the probability is the plain share of the laws.
+The laws of a bootstrap agree too well: none of them knows the shape, seed and hyperparameters of a run. A few runs show
+badly how large that is, so that the blur has heavy tails and is partly assumed.
 """
 
 from dataclasses import dataclass

@@ -71,9 +71,7 @@ class Signal:
 
     name: str  # ``score``, ``tokens per parameter`` or ``marginal price``
     tokens: float  # at which it comes; infinite if never
-    # share of the whole compute of the run, 6 N0 (D0 + dC / 6 N0), that stopping there would save; 0 if the signal
-    # comes later
-    saved: float
+    saved: float  # share of the run's whole compute that stopping there would save; 0 if the signal comes later
     loss_paid: float  # nats by which the loss would end higher for it
 
 
@@ -136,7 +134,7 @@ def continue_or_scale(
         low=float(low),
         high=float(high),
         score=float(law.score(run.parameters, run.tokens)),
-        floor=floor(law, run),
+        floor=float(law.loss(run.parameters, np.inf)),
         rule_of_20="continue" if run.tokens < TOKENS_PER_PARAMETER * run.parameters else "scale",
         break_even=break_even(law, run),
         signals=signals(law, run),
@@ -189,11 +187,6 @@ def scaled(law: ScalingLaw, run: RunInProgress) -> Arm:
     """Return the best fresh run of the budget, min over N of L(N, dC / 6 N)."""
     N, D, loss = _best(law, run, run.budget)
     return Arm(N, D, loss, _marginal(lambda budget: _best(law, run, budget)[2], run.budget))
-
-
-def floor(law: ScalingLaw, run: RunInProgress) -> float:
-    """Return E + A N0^-alpha, nats: what the run never gets below."""
-    return float(law.loss(run.parameters, np.inf))
 
 
 def break_even(law: ScalingLaw, run: RunInProgress) -> tuple[float, ...]:

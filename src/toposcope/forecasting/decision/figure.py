@@ -28,27 +28,24 @@ HEIGHT = 320
 
 
 class IsoFlop(NamedTuple):
-    """The loss of each size at a fixed compute with its 95% interval (NaN without a bootstrap), and the points near."""
+    """The best size of a compute; ``N, loss, low, high`` of each size (NaN without a bootstrap); the points near."""
 
     best: Plan
-    N: Vector
-    loss: Vector
-    low: Vector
-    high: Vector
+    curve: pl.DataFrame
     points: Points
 
 
 def isoflop(fitted: FittedScalingLaw, budget_flops: float) -> IsoFlop:
-    """Return the curve of a budget."""
+    """Return the curve of a budget, with its 95% interval."""
     best = plan(fitted, budget_flops)
     N = np.geomspace(best.N.value / SPAN, best.N.value * SPAN, N_SIZES)
-    D = budget_flops / (FLOP * N)
-    low = high = np.full(len(N), np.nan)
-    if fitted.bootstrap:
-        resampled = np.array([law.loss(N, D) for law in fitted.bootstrap])
-        low, high = np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+    resampled = np.array(
+        [law.loss(N, budget_flops / (FLOP * N)) for law in fitted.bootstrap] or [np.full(N_SIZES, np.nan)]
+    )
+    low, high = np.percentile(resampled, [50 * (1 - LEVEL), 50 * (1 + LEVEL)], axis=0)
+    loss = fitted.law.loss(N, budget_flops / (FLOP * N))
     near = np.abs(np.log(fitted.points.C / budget_flops)) <= np.log(MAX_COMPUTE_RATIO)
-    return IsoFlop(best, N, fitted.law.loss(N, D), low, high, fitted.points.where(near))
+    return IsoFlop(best, pl.DataFrame({"N": N, "loss": loss, "low": low, "high": high}), fitted.points.where(near))
 
 
 def budgets_of(points: Points, n: int = MAX_CURVES) -> Vector:
@@ -65,10 +62,7 @@ def isoflop_figure(fitted: FittedScalingLaw, planned: Plan | None = None) -> Cha
         _power(budget) + (" (planned)" if budget == is_planned else ""): isoflop(fitted, budget)
         for budget in sorted(budgets | ({planned.budget_flops} if planned else set()))
     }
-    loss = pl.concat([
-        pl.DataFrame({"budget": name, "N": c.N, "loss": c.loss, "low": c.low, "high": c.high})
-        for name, c in curves.items()
-    ])  # fmt: skip
+    loss = pl.concat([c.curve.with_columns(budget=pl.lit(name)) for name, c in curves.items()])
     points = pl.concat([
         pl.DataFrame({"N": c.points.N, "loss": c.points.loss}).with_columns(budget=pl.lit(name))
         for name, c in curves.items()
@@ -124,8 +118,9 @@ def decision_figure(fitted: FittedScalingLaw, decision: Decision) -> Chart:
     even = alt.Chart(pl.DataFrame({"budget": where, "loss": losses}, schema={"budget": pl.Float64, "loss": pl.Float64}))
     floor = pl.DataFrame({"loss": [decision.floor], "name": ["floor of the run"]})
     given = pl.DataFrame({"budget": [decision.run.budget], "name": ["the budget"]})
+    low_end = alt.Y("low:Q", title=y["title"], scale=y["scale"])
     figure = alt.LayerChart(layer=[
-        base.mark_area(opacity=0.18, clip=True).encode(y=_as(y, "low"), y2="high:Q"),
+        base.mark_area(opacity=0.18, clip=True).encode(y=low_end, y2="high:Q"),
         base.mark_line(clip=True).encode(y, strokeDash=dash),
         alt.Chart(floor).mark_rule(strokeDash=[2, 3]).encode(y=y),
         alt.Chart(floor).mark_text(align="left", dy=10).encode(x=alt.value(4), y=y, text="name"),
@@ -163,7 +158,3 @@ def _loss_axis(lines: pl.DataFrame) -> alt.Y:
     margin = 0.06 * (highest - lowest) or 0.05
     scale = alt.Scale(domain=[lowest - margin, highest + 4 * margin], nice=False, zero=False)
     return alt.Y("loss:Q", title="final loss (nats)", scale=scale)
-
-
-def _as(y: alt.Y, field: str) -> alt.Y:
-    return alt.Y(f"{field}:Q", title=y["title"], scale=y["scale"])

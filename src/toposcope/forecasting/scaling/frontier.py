@@ -29,11 +29,15 @@ class Frontier:
     """The compute-optimal models as one approach finds them."""
 
     approach: str  # ``envelope``, ``parabolas`` or ``law``
-    a: Interval  # exponent of N* in C, and of D* under it, with their 95% intervals over resampled runs
-    b: Interval
+    a: Interval  # exponent of N* in C, with its 95% interval over resampled runs
     C: Vector  # shape (k,); budgets, and N* at each under it
     N: Vector
     remarks: tuple[str, ...] = ()
+
+    @property
+    def b(self) -> Interval:
+        """The exponent of D* in C."""
+        return Interval(1 - self.a.value, 1 - self.a.high, 1 - self.a.low)
 
     def optimal_parameters(self, budget_flops: float) -> float:
         """Return N* of a budget by the power law through N."""
@@ -54,9 +58,9 @@ def approaches(fitted: FittedScalingLaw, *, seed: int = 0) -> tuple[list[Frontie
 
 def by_law(fitted: FittedScalingLaw) -> Frontier:
     """Return approach 3: a = beta / (alpha + beta) and b = alpha / (alpha + beta)."""
-    a, b = over_bootstrap(fitted, lambda law: (law.beta / (law.alpha + law.beta), law.alpha / (law.alpha + law.beta)))
+    a = over_bootstrap(fitted, lambda law: law.beta / (law.alpha + law.beta))
     ends = np.array([fitted.points.C.min(), fitted.points.C.max()])
-    return Frontier("law", a, b, ends, np.array([optimal_split(fitted.law, float(c))[0] for c in ends]))
+    return Frontier("law", a, ends, np.array([optimal_split(fitted.law, float(c))[0] for c in ends]))
 
 
 def by_envelope(points: Points, *, resamples: int = RESAMPLES, seed: int = 0) -> Frontier:
@@ -173,5 +177,4 @@ def _frontier(
             remarks.append(f"{resamples - len(slopes)} of {resamples} resamples determine no exponent: left out")
     elif resamples:
         remarks.append("most resamples determine no exponent: there is no interval")
-    of_tokens = Interval(1 - value, 1 - exponent.high, 1 - exponent.low)
-    return Frontier(approach, exponent, of_tokens, C, N, tuple(remarks))
+    return Frontier(approach, exponent, C, N, tuple(remarks))

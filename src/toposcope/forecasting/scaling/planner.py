@@ -43,9 +43,7 @@ class Plan:
     # parameters, and tokens under it: C = 6 N D. Their intervals allow for the law being wrong as well: `_size`
     N: Interval
     D: Interval
-    # nats, at the optimum of each law. Its interval shows how well the law is known, not how a single run scatters
-    # about it
-    loss: Interval
+    loss: Interval  # nats, at the optimum of each law: its interval does not hold the scatter of single runs
     tokens_per_parameter: Interval  # D / N
     # by what factor ``N``, ``D`` and ``C`` lie outside of the points that were fitted; 1 within
     beyond: dict[str, float]
@@ -83,7 +81,7 @@ def plan(fitted: FittedScalingLaw, budget_flops: float, *, level: float = LEVEL)
     ToposcopeError
         If the budget is not finite and positive.
     """
-    (loss,) = over_bootstrap(fitted, lambda law: (float(law.loss(*optimal_split(law, budget_flops))),), level)
+    loss = over_bootstrap(fitted, lambda law: float(law.loss(*optimal_split(law, budget_flops))), level)
     N, whole = _size(fitted, budget_flops, level), budget_flops / FLOP
     D = Interval(optimal_split(fitted.law, budget_flops)[1], whole / N.high, whole / N.low, level)
     ratio = Interval(D.value / N.value, D.low / N.high, D.high / N.low, level)
@@ -109,7 +107,7 @@ def _size(fitted: FittedScalingLaw, budget_flops: float, level: float) -> Interv
     by tokens or by compute, whichever is larger, about the value of all points: laws without a quarter mostly err to
     one side (Shao and Tu 1995, sections 2.1 and 9.1).
     """
-    (size,) = over_bootstrap(fitted, lambda law: (optimal_split(law, budget_flops)[0],), level)
+    size = over_bootstrap(fitted, lambda law: optimal_split(law, budget_flops)[0], level)
     value, low, high = np.log([size.value, size.low, size.high])
     logs = [np.log([optimal_split(law, budget_flops)[0] for law in laws]) for laws in fitted.parts if len(laws) > 1]
     variance = max((3 * float(((each - value) ** 2).mean()) for each in logs), default=0.0)
@@ -118,17 +116,12 @@ def _size(fitted: FittedScalingLaw, budget_flops: float, level: float) -> Interv
     return Interval(size.value, low, high, level)
 
 
-def over_bootstrap(
-    fitted: FittedScalingLaw, describe: Callable[[ScalingLaw], tuple[float, ...]], level: float = LEVEL
-) -> list[Interval]:
-    """Return quantities of a law, with their percentile intervals over the bootstrap."""
+def over_bootstrap(fitted: FittedScalingLaw, describe: Callable[[ScalingLaw], float], level: float = LEVEL) -> Interval:
+    """Return a quantity of a law, with its percentile interval over the bootstrap; NaN without one."""
     if not 0 < level < 1:
         raise ToposcopeError(f"level: {level:g} given; expected a number between 0 and 1")
-    values = describe(fitted.law)
-    if not fitted.bootstrap:
-        return [Interval(value, np.nan, np.nan, level) for value in values]
-    resampled = np.array([describe(law) for law in fitted.bootstrap])
-    return [Interval.of(*each, level) for each in zip(values, resampled.T, strict=True)]
+    resampled = np.array([describe(law) for law in fitted.bootstrap] or [np.nan])
+    return Interval.of(describe(fitted.law), resampled, level)
 
 
 def _remarks(fitted: FittedScalingLaw, at: dict[str, float], beyond: dict[str, float]) -> Iterator[str]:

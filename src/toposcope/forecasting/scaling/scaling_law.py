@@ -18,10 +18,8 @@ from toposcope.wording import counted
 # Scaling laws and decisions: docs/methods/scaling.md, docs/decision.md
 EXPONENT_PRIOR = (float(np.log(0.3)), 1.0)  # of ln of an exponent, mean and deviation: 0.1 to 0.8, as published
 ASSUMED_SCATTER, ASSUMED_RUNS = 0.005, 2.0  # nats, of runs about their law; degrees of freedom that it counts for
-MIN_BOOTSTRAP_RUNS, MIN_CURVES = 10, 30
-"""Below the first, laws are drawn from a posterior in place of a bootstrap; below the second, intervals of training
-curves cover less than they say: with 22 curves, of those of 95% about 89% held the loss."""
-
+MIN_BOOTSTRAP_RUNS = 10  # below, laws are drawn from a posterior in place of a bootstrap
+MIN_CURVES = 30  # below, intervals of curves cover less than they say: with 22, those of 95% held the loss in about 89%
 N_CELLS, N_ZOOMS = 40, 3  # exponents on each axis of the grid, and how often it closes in on those that are likely
 N_TRIES = 64  # draws of E, A and B at each pair of exponents, of which the positive ones count
 NAMES = ("E", "A", "B", "alpha", "beta")
@@ -145,7 +143,8 @@ def scaling_law(
 ) -> FittedScalingLaw:
     """Fit L(N, D) = E + A / N^alpha + B / D^beta to points.
 
-    The sum of the Huber loss (delta 1e-3) of ln L is minimised from a full grid of starts.
+    The Huber loss (delta 1e-3) of ln L is minimised from a full grid of starts (Hoffmann et al. 2022, approach 3, with
+    the corrections of Besiroglu et al. 2024).
 
     Parameters
     ----------
@@ -168,11 +167,6 @@ def scaling_law(
         If the points do not determine the five parameters: fewer than 5 different ones, fewer than 3 sizes or 3 numbers
         of tokens, tokens in a fixed relation to parameters (every D / N equal), a loss that does not fall with both, or
         an exponent outside 0.01 to 3.
-
-    Notes
-    -----
-    Hoffmann et al. 2022, approach 3, with the corrections of Besiroglu et al. 2024: the objective is a mean, and is
-    followed until less than 1e-13 of it is left to gain.
 
     Examples
     --------
