@@ -21,18 +21,16 @@ from equal_flop_pairs import (
     Judged,
     brier_score,
     calibrated_out_of_fold,
-    calibration_error,
     dealt_folds,
     equal_flop_pairs,
     joined,
     judge,
     log_score,
-    reliability,
     sweeps,
     thinned,
 )
 from toposcope.forecasting.decision.calibration import Calibration, calibration_of
-from toposcope.forecasting.decision.decision import CONTINUE_BELOW, SCALE_ABOVE, TOKENS_PER_PARAMETER
+from toposcope.forecasting.decision.decision import TOKENS_PER_PARAMETER
 from toposcope.forecasting.forecaster import RefusedError
 from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.forecasting.scaling.scaling_law import scaling_law
@@ -71,16 +69,16 @@ def main(quick: bool, points: Path, out: Path) -> None:
     tables: dict[str, tuple[list[dict[str, Any]], list[Column]]] = {}
     groups: dict[str, tuple[Judged, Vector]] = {}
     for name, each in collections.items():
-        judged, probability, offset = judged_by_run(each, fit, deals)
+        judged, probability = judged_by_run(each, fit, deals)
         groups[f"{name}, runs"] = judged, probability
         if (by_size := judged_by_size(each, fit)) is not None:
             groups[f"{name}, sizes"] = by_size
         if name in OTHERS:
             continue
-        tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability, offset))
+        tables |= tables_of(f"{name}, runs held out", judged, probability, choices(judged, probability))
         if by_size is not None:
             sizes, probability = by_size
-            tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability, None))
+            tables |= tables_of(f"{name}, sizes held out", sizes, probability, choices(sizes, probability))
     tables["Reliability by group of held-out pairs"] = reliability_by_group(groups)
     scatters = {name: calibration_of(fit(each)).scatter for name, each in collections.items()}
     facts = {
@@ -108,21 +106,15 @@ def chinchilla(points: Points) -> Points:
     return of_it.where(of_it.loss < np.sort(of_it.loss)[-5])
 
 
-def judged_by_run(points: Points, fit: Callable[..., Any], deals: int) -> tuple[Judged, Vector, Vector | None]:
-    """Judge pairs by laws without their runs, over several deals of the folds.
-
-    Also returned: how far the run was off the law at the decision.
-    """
-    sets, probabilities, offsets = [], [], []
-    along = len(np.unique(points.run)) < len(points)
+def judged_by_run(points: Points, fit: Callable[..., Any], deals: int) -> tuple[Judged, Vector]:
+    """Judge pairs by laws without their runs, over several deals of the folds."""
+    sets, probabilities = [], []
     for seed in range(deals):
         folds = dealt_folds(points.run, points.N, N_FOLDS, seed)
         judged, probability = calibrated_out_of_fold(points, folds, fit, seed)
         sets.append(judged)
         probabilities.append(probability)
-        if along:
-            offsets.append(offset_of(points, folds, judged, fit))
-    return joined(sets), np.concatenate(probabilities), np.concatenate(offsets) if along else None
+    return joined(sets), np.concatenate(probabilities)
 
 
 def judged_by_size(points: Points, fit: Callable[..., Any]) -> tuple[Judged, Vector] | None:
@@ -189,32 +181,12 @@ def sharpened(probability: Vector, power: float) -> Vector:
     return np.asarray(p**power / (p**power + (1 - p) ** power))
 
 
-def at(points: Points, run: str, tokens: float) -> float:
-    """Return the loss of a run at some tokens, interpolated in log D."""
-    of_it = points.run == run
-    order = np.argsort(points.D[of_it])
-    return float(np.interp(np.log(tokens), np.log(points.D[of_it][order]), points.loss[of_it][order]))
-
-
-def offset_of(points: Points, folds: NDArray[np.int64], judged: Judged, fit: Callable[..., Any]) -> Vector:
-    """Return by how much the run lay above the law, which does not know it, at the decision."""
-    fold = dict(zip(points.run.tolist(), folds.tolist(), strict=True))
-    of_pair = np.array([fold[run] for run in judged.pairs.run.tolist()])
-    offset = np.zeros(len(judged))
-    for number in np.unique(of_pair):
-        law = fit(points.where(folds != number)).law
-        for i in np.flatnonzero(of_pair == number):
-            D0 = float(judged.pairs.D0[i])
-            offset[i] = at(points, str(judged.pairs.run[i]), D0) - float(law.loss(judged.pairs.N0[i], D0))
-    return offset
-
-
 def share_of(judged: Judged) -> Vector:
     """Return the bare share of the bootstrap."""
     return Calibration(0.0).probability(judged.margins)
 
 
-def choices(judged: Judged, probability: Vector, offset: Vector | None) -> dict[str, Flags]:
+def choices(judged: Judged, probability: Vector) -> dict[str, Flags]:
     """Return what each rule chooses: True to scale."""
     pairs = judged.pairs
     found = {
@@ -224,8 +196,6 @@ def choices(judged: Judged, probability: Vector, offset: Vector | None) -> dict[
         "always continue": np.zeros(len(pairs), dtype=bool),
         "always scale": np.ones(len(pairs), dtype=bool),
     }
-    if offset is not None:
-        found["sunk-cost rule from the run's own loss"] = judged.margin + offset > 0
     return found
 
 
@@ -255,26 +225,6 @@ def tables_of(
         Column("rule", "rule"), Column("accuracy", "accuracy"), Column("regret, nats", "regret"),
         Column("scales", "scales"),
     ]  # fmt: skip
-    sure = []
-    for name, p in (("share of the bootstrap", share_of(judged)), ("with the scatter of runs", probability)):
-        decided = (p < CONTINUE_BELOW) | (p > SCALE_ABOVE)
-        right = (p > 0.5) == won
-        sure.append(
-            {
-                "probability": name,
-                "log": f"{log_score(p, won, weight):.4f}",
-                "brier": f"{brier_score(p, won, weight):.4f}",
-                "off": f"{100 * calibration_error(reliability(p, won, weight)):.1f}",
-                "undecided": f"{100 * np.average(~decided, weights=weight):.1f}%",
-                "accuracy": f"{100 * np.average(right[decided], weights=weight[decided]):.1f}%",
-                "regret": f"{np.average(np.where(right, 0, lost)[decided], weights=weight[decided]):.4f}",
-            }
-        )
-    sure_columns = [
-        Column("probability", "probability"), Column("log score", "log"), Column("Brier score", "brier"),
-        Column("points off", "off"), Column("undecided", "undecided"), Column("accuracy of the decided", "accuracy"),
-        Column("regret of the decided, nats", "regret"),
-    ]  # fmt: skip
     parts = list(parts_of(judged))
     by_part = [
         {"rule": name, **{part: told(scale, judged, inside) for part, inside in parts}}
@@ -282,7 +232,6 @@ def tables_of(
     ]
     return {
         about: (rows, rule_columns),
-        f"{title}: probabilities": (sure, sure_columns),
         f"{title}: accuracy by part (share of all weight)": (
             by_part,
             [Column("rule", "rule"), *(Column(part, part) for part, _ in parts)],

@@ -7,7 +7,6 @@ ladders are predicted. Targets of the ladder are shown last, and nothing is chos
 """
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,25 +34,13 @@ PLACES = (Model("near", 2.6e9, 5e11), Model("far", 1.3e10, 5e12))
 """Models of made ladders, whose largest run has 1.3e9 parameters and 2.6e11 tokens."""
 TASKS_MADE, LADDERS_MADE = 6, 3
 
-SCORES = (
-    Column("task", "task"),
-    Column("true", "true"),
-    Column("pooled", "pooled"),
-    Column("90%", "interval"),
-    Column("holds", "holds"),
-    *(Column(name, name) for name in METHODS),
-)
 FOLDS = (
     Column("left out", "fold"),
     Column("scores", "n"),
     Column("mean error", "error"),
     Column("within 90%", "held"),
     Column("half width", "width"),
-)
-METHOD_ERRORS = (
-    Column("method", "method"),
-    Column("held-out models", "left"),
-    *(Column(m.name, m.name) for m in TARGETS),
+    *(Column(name, name) for name in (DEFAULT, *METHODS)),
 )
 PARTS = (
     *(Column("ladder", "ladder"), Column("predicted", "models"), Column("scores", "n")),
@@ -115,14 +102,10 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     tables: dict[str, tuple[list[dict[str, object]], tuple[Column, ...]]] = {}
     facts = {"made ladders": f"{1 if quick else LADDERS_MADE} of each kind with {TASKS_MADE} tasks each"}
     if LADDER.exists():
-        report, truth, seconds = olmo()
+        report, seconds = olmo()
         facts["OLMo ladder"] = f"{len(report.predictions)} predictions in {seconds:.1f} s of CPU"
         tables["Held-out models"] = (by_fold(report), FOLDS)
-        tables["Methods"] = (by_method(report, truth), METHOD_ERRORS)
-        for model in TARGETS:
-            tables[model.name] = ([compared(each, truth) for each in report.predictions if each.model == model], SCORES)
-        if SWEEP.exists() and not quick:
-            tables["Parts of ladders"] = ([part_row(*part) for part in parts_of_ladders()], PARTS)
+        tables["Parts of ladders"] = ([] if quick else [part_row(*part) for part in parts_of_ladders()], PARTS)
     else:
         facts["OLMo ladder"] = "absent"
     tables["Made ladders"] = ([made(name, 1 if quick else LADDERS_MADE) for name in TRUTHS], MADE)
@@ -131,32 +114,29 @@ def main(quick: bool, repeats: int, out: Path) -> None:
     write("downstream", out, facts, tables, ("numpy", "scipy", "polars"))
 
 
-def olmo() -> tuple[DownstreamReport, dict[tuple[str, str], float], float]:
-    """Return the predictions of the OLMo ladder's targets, their true scores by model and task, and seconds."""
-    table = pl.read_parquet(LADDER)
-    names = [model.name for model in TARGETS]
-    with tempfile.TemporaryDirectory() as folder:
-        table.filter(~pl.col("run").is_in(names)).write_parquet(Path(folder) / "ladder.parquet")
-        evaluations = read_evaluations(Path(folder) / "ladder.parquet")
+def olmo() -> tuple[DownstreamReport, float]:
+    """Return the predictions of the OLMo ladder's targets, and seconds."""
+    evaluations = read_evaluations(LADDER)
+    runs = ~pl.col("run").is_in([model.name for model in TARGETS])
+    ladder = Evaluations(evaluations.table.filter(runs), evaluations.targets)
     begun = process_time()
-    report = downstream(evaluations, TARGETS)
-    seconds = process_time() - begun
-    ends = table.sort("D").group_by("run", "task").agg(pl.col("accuracy").tail(5).mean())
-    return report, {(run, task): score for run, task, score in ends.rows()}, seconds
+    return downstream(ladder, TARGETS), process_time() - begun
 
 
 def parts_of_ladders() -> Iterator[tuple[str, str, Evaluations, list[Model], dict[tuple[str, str], float]]]:
     """Yield parts of ladders by name, with models beyond them and their scores."""
     olmo, sweep = read_evaluations(LADDER), read_evaluations(SWEEP)
     N, length = pl.col("N"), pl.col("run").str.extract(r"-([0-9.]+)xC").cast(pl.Float64)
-    ends = olmo.table.group_by("run").agg(N.max(), pl.col("D").max()).filter(N < 2e9)
+    whole = olmo.table.group_by("run").agg(N.max(), pl.col("D").max()).sort("run")
+    ends = whole.filter(N < 2e9)
     cuts = [("OLMo, to 370M", "760M, 1.3B", N < 5e8), ("OLMo, to 760M", "1.3B", N < 1e9)]
     cuts.append(("OLMo, to 2 Chinchilla", "5, 10 Chinchilla", length < 5))
     parts = [(name, models, olmo, ends.filter(rule), ends.filter(~rule)) for name, models, rule in cuts]
+    parts += [("OLMo, to 1.3B", model.name, olmo, ends, whole.filter(run=model.name)) for model in TARGETS]
     for recipe, rows in sorted(sweep.table.group_by("recipe"), key=lambda item: item[0]):
         one = Evaluations(rows, sweep.targets)
         compute = pl.col("N") * pl.col("D")
-        ends = rows.group_by("run").agg(N.max(), pl.col("D").max()).sort(compute)
+        ends = rows.group_by("run").agg(N.max(), pl.col("D").max()).sort(compute, "run")
         for share in (64, 16):
             small, far = compute <= compute.max() / share, compute > compute.max() * 2 / share
             beyond = ends.filter(far).gather_every(5)
@@ -188,7 +168,11 @@ def by_fold(report: DownstreamReport) -> list[dict[str, object]]:
     """Return how held-out models were predicted, by what was held out."""
     rungs = seen(report.predictions)
     names = dict.fromkeys(rung.fold for rung in rungs)
-    return [fold_row(name, [rung for rung in rungs if rung.fold == name]) for name in names] + [fold_row("all", rungs)]
+    rows = [fold_row(name, [rung for rung in rungs if rung.fold == name]) for name in names]
+    errors = {
+        name: percent(np.mean([each.errors[name] for each in report.predictions])) for name in (DEFAULT, *METHODS)
+    }
+    return [{**dict.fromkeys(errors, "-"), **row} for row in rows] + [fold_row("all", rungs) | errors]
 
 
 def seen(predictions: Iterable[TaskPrediction]) -> list[HeldOutScore]:
@@ -206,35 +190,6 @@ def fold_row(name: str, rungs: list[HeldOutScore]) -> dict[str, object]:
         "error": percent(np.mean([abs(rung.predicted - rung.true) for rung in rungs])),
         "held": f"{np.mean([rung.low <= rung.true <= rung.high for rung in rungs]):.0%}",
         "width": percent(np.mean([(rung.high - rung.low) / 2 for rung in rungs])),
-    }
-
-
-def by_method(report: DownstreamReport, truth: dict[tuple[str, str], float]) -> list[dict[str, object]]:
-    """Return the mean absolute error of each method on held-out models and on the targets."""
-    rows: list[dict[str, object]] = []
-    for name in (DEFAULT, *METHODS):
-        row: dict[str, object] = {"method": name}
-        for model in TARGETS:
-            found = [each for each in report.predictions if each.model == model]
-            scores = [each.score if name == DEFAULT else each.methods[name] for each in found]
-            off = [abs(score - truth[model.name, each.task]) for score, each in zip(scores, found, strict=True)]
-            row[model.name] = percent(np.mean(off))
-            left = [each.errors[name] for each in found]
-            row["left"] = percent(np.mean(left))
-        rows.append(row)
-    return rows
-
-
-def compared(found: TaskPrediction, truth: dict[tuple[str, str], float]) -> dict[str, object]:
-    """Return the row of a prediction beside its true score."""
-    true = truth[found.model.name, found.task]
-    return {
-        "task": found.task,
-        "true": percent(true),
-        "pooled": percent(found.score),
-        "interval": f"{percent(found.low)} to {percent(found.high)}",
-        "holds": "yes" if found.low <= true <= found.high else "no",
-        **{name: percent(score) for name, score in found.methods.items()},
     }
 
 

@@ -241,8 +241,3 @@ def reliability(probability: Vector, won: NDArray[np.bool_], weight: Vector) -> 
         share = float(w.sum() / weight.sum())
         found.append(Bin(float(edges[i]), float(edges[i + 1]), int(inside.sum()), float(said), float(came), share))
     return found
-
-
-def calibration_error(bins: list[Bin]) -> float:
-    """Return the mean absolute difference of what was predicted and what came true, over bins by their weight."""
-    return float(sum(each.weight * abs(each.said - each.came) for each in bins))

@@ -1,9 +1,8 @@
-"""The fit of L(N, D) and its bootstrap beside SciPy's BFGS, in time and in what is found.
+"""What the intervals of L(N, D) and of best sizes cover, and published points that were not fitted.
 
     python benchmarks/scaling_laws.py [--quick]
 
-The points that are timed are of a known law, as many and as noisy as those that were read off the figure of Hoffmann et
-al. 2022. Where these are beside the repository, they are fitted too.
+Made points are of a known law. Published ones are read from beside the repository, where they are.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,10 +14,8 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from bench import Column, command, interleaved, ratio, show, write
+from bench import Column, command, show, write
 from equal_flop_pairs import sweeps, thinned
-from result_files import Spread
-from textbook_scaling_law import GRID, descend, fit
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.scaling.frontier import _of_equal_compute, _vertex
 from toposcope.forecasting.scaling.planner import Plan, optimal_split, plan
@@ -38,16 +35,6 @@ RESAMPLES = 1000
 TRIALS, FEWER = 100, 200
 """Laws that are fitted to see what their intervals cover, and resamples of each."""
 CUTS = (1e20, 3e20)
-EVERY = 9
-"""Of the 4,500 starts one in so many is followed: 500."""
-
-AGAINST = (
-    Column("work", "work"),
-    Column("its s", "theirs"),
-    Column("toposcope s", "ours"),
-    Column("ratio", "ratio"),
-)
-FOUND = (Column("fit", "fit"), *(Column(name, name) for name in NAMES), Column("objective", "objective"))
 CHECKED = (Column("coefficient", "name"), *(Column(t, t) for t in ("published", "fitted", "error", "fitted error")))
 FAR = (1e22, 1e23)
 """Budgets of the plans whose intervals are looked at: near the most of all points, and beyond."""
@@ -90,49 +77,15 @@ def made_curves(n_runs: int, seed: int) -> Points:
     return Points(N, D, LAW.loss(N, D) * np.exp(error), np.repeat(np.arange(n_runs).astype(str), 10))
 
 
-@command("scaling_laws", "9 starts, 20 resamples, 2 repeats", 5)
+@command("scaling_laws", "2 laws, 20 resamples", 1)
 def main(quick: bool, repeats: int, out: Path) -> None:
-    """Measure the fit of a scaling law.
-
-    The contestants are sampled in turn. Every ratio is that of neighbouring samples, and in brackets stand the lowest
-    and the highest.
-    """
-    repeats, every, resamples = (2, 500, 20) if quick else (repeats, EVERY, RESAMPLES)
-    points = made()
-    logs = (np.log(points.N), np.log(points.D), np.log(points.loss))
-    fitted = scaling_law(points, resamples=0)
-    best, objectives = fit(logs, every)
-    once = {"theirs": lambda: fit(logs, every), "ours": lambda: scaling_law(points, resamples=0)}
-    taken = interleaved(once, 1)
-    rows = [_compared(f"fit from {len(objectives)} starts, and from a grid of 400", taken)]
-    some = max(10, resamples // 50)
-    drawn = np.random.default_rng(1).integers(0, len(points), (some, len(points)))
-    start = np.array([np.log(best[1]), np.log(best[2]), np.log(best[0]), *best[3:]])
-
-    def theirs() -> list[float]:
-        return [descend((logs[0][d], logs[1][d], logs[2][d]), start)[0] for d in drawn]
-
-    taken = interleaved({"theirs": theirs, "ours": lambda: scaling_law(points, resamples=resamples)}, repeats)
-    taken["theirs"] = [seconds * resamples / some for seconds in taken["theirs"]]
-    rows.append(_compared(f"fit, and bootstrap of {resamples} resamples", taken))
-    show(rows, AGAINST, "Scaling law: SciPy's BFGS against toposcope")
-
-    found: list[dict[str, object]] = [
-        _row("toposcope", [getattr(fitted.law, name) for name in NAMES], fitted.objective),
-        _row("the best of BFGS", best, float(objectives.min())),
-        _row("the median start of BFGS", np.full(5, np.nan), float(np.median(objectives))),
-    ]
-    show(found, FOUND, "What is found (least objective is best)")
-    near = float((objectives <= fitted.objective * (1 + 1e-6)).mean())
+    """Measure what is known of a scaling law."""
+    resamples = 20 if quick else RESAMPLES
     facts = {
-        "points": f"{len(points)} of a known law, noise {NOISE} of a t distribution with 3 degrees of freedom",
-        "BFGS": f"numeric gradients, default tolerance, {len(objectives)} of the {len(GRID)} starts of Hoffmann et al.",
-        "bootstrap of BFGS": f"each resample from the optimum of all points; {some} timed, the rest by proportion",
-        "starts of BFGS that end within a millionth of the least objective": f"{near:.1%}",
-        "samples": f"one of the fit, {repeats} of the bootstrap",
+        "made points": f"of a known law, noise {NOISE} of a t distribution with 3 degrees of freedom",
+        "best sizes": f"vertices of parabolas through points of equal compute; {FEWER} resamples of the law",
     }
-    print(*(f"{name}: {fact}" for name, fact in facts.items()), sep="\n")
-    tables = {"Scaling law": (rows, AGAINST), "What is found": (found, FOUND)}
+    tables: dict[str, tuple[list[dict[str, object]], tuple[Column, ...]]] = {}
     covered = [_covered(name, make, 2 if quick else TRIALS) for name, make in DESIGNS.items()]
     show(covered, COVERED, "What 95% intervals cover, at some FLOP")
     tables["Coverage"] = (covered, COVERED)
@@ -270,20 +223,6 @@ def _work(fitted: FittedScalingLaw, resamples: int) -> str:
     points = fitted.points
     runs = len(np.unique(points.run))
     return f"{points.family[0]}: {len(points)} points of {runs} runs, fit and {resamples} resamples"
-
-
-def _compared(work: str, taken: dict[str, list[float]]) -> dict[str, object]:
-    return {
-        "work": work,
-        "theirs": Spread.of(taken["theirs"]),
-        "ours": Spread.of(taken["ours"]),
-        "ratio": ratio(taken["theirs"], taken["ours"]),
-    }
-
-
-def _row(fit: str, coefficients: list[float] | Vector, objective: float) -> dict[str, object]:
-    told = {name: "" if np.isnan(value) else f"{value:.6g}" for name, value in zip(NAMES, coefficients, strict=True)}
-    return {"fit": fit, **told, "objective": f"{objective:.8g}"}
 
 
 if __name__ == "__main__":

@@ -12,20 +12,6 @@ from toposcope.forecasting.scaling.scaling_law import ScalingLaw, scaling_law
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 margins = st.lists(st.floats(-1, 1), min_size=2, max_size=20)
-blurs = st.floats(0, 1)
-
-
-@given(margins, blurs, st.floats(0, 1))
-def test_a_probability_rises_with_the_margins(found: list[float], blur: float, more: float) -> None:
-    calibration = Calibration(blur)
-    low, high = calibration.probability(found), calibration.probability(np.add(found, more))
-    assert 0 <= low <= high <= 1
-
-
-@given(margins, blurs)
-def test_both_arms_are_treated_alike(found: list[float], blur: float) -> None:
-    calibration = Calibration(blur)
-    assert calibration.probability(np.negative(found)) == pytest.approx(1 - calibration.probability(found))
 
 
 def test_without_a_blur_it_is_the_share_of_the_laws() -> None:
@@ -63,14 +49,6 @@ def test_the_blur_shrinks_with_the_number_of_runs() -> None:
     assert [each.degrees_of_freedom for each in found] == pytest.approx([4, 9, 17, 57], abs=1e-6)
 
 
-def test_one_run_far_off_the_law_moves_the_blur_little() -> None:
-    points = runs_off_the_law(40, 0.005)
-    loss = points.loss.copy()
-    loss[7] += 0.5
-    far = calibration_of(scaling_law(Points(points.N, points.D, loss), resamples=0))
-    assert far.scatter < 0.03  # the root of the mean square would be 0.08
-
-
 def test_some_runs_far_off_the_law_do_not_widen_the_blur_of_all() -> None:
     points = runs_off_the_law(60, 0.005)
     loss = points.loss.copy()
@@ -90,11 +68,11 @@ def test_points_along_few_runs_show_the_scatter_of_the_runs() -> None:
     assert found.scatter == pytest.approx(0.04, rel=0.5)
 
 
-@given(margins, st.floats(0.01, 1), st.floats(0, 1), st.integers(0, 19), st.floats(0, 1))
-def test_a_narrowed_bootstrap_is_still_monotone(
-    found: list[float], blur: float, narrowing: float, place: int, more: float
+@given(margins, st.floats(0, 1), st.sampled_from([5.0, np.inf]), st.floats(0, 1), st.integers(0, 19), st.floats(0, 1))
+def test_a_probability_rises_with_the_margins_and_treats_both_arms_alike(
+    found: list[float], blur: float, freedom: float, narrowing: float, place: int, more: float
 ) -> None:
-    calibration = Calibration(blur, 5.0, narrowing)
+    calibration = Calibration(blur, freedom, narrowing)
     higher = np.array(found)
     higher[place % len(found)] += more
     assert calibration.probability(found) <= calibration.probability(higher) + 1e-12

@@ -167,10 +167,12 @@ class TaskFits:
         return np.stack([self.score(name, places, fold) for name in self.names])
 
     def _believed(self, places: Places, fold: int) -> Matrix:
-        """Return the shares by which methods are believed, whichever is used."""
+        """Return the shares by which methods with a fit are believed, whichever is used."""
+        judged = [name for name in self.evidence.off if np.isfinite(self._theta[name][fold + 1]).all()]
         shares = np.zeros((len(places.N), len(self.names)))
-        judged = [self.names.index(name) for name in self.evidence.off]
-        shares[:, judged] = shares_at(self._evidence, [*self.evidence.off], self.distance(places, fold))
+        shares[:, [self.names.index(name) for name in judged]] = shares_at(
+            self._evidence, judged, self.distance(places, fold)
+        )
         return shares
 
     def _drift(self, fold: int) -> float:
