@@ -261,35 +261,27 @@ def _over_prompts(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
 
     If they share none, each prompt is a task of its own, as is an evaluation without a prompt next to others.
     """
-    asked = table.filter(pl.col("prompt").is_not_null()).with_columns(at=pl.struct("run", "step"))
+    plain, asked = (table.filter(rule) for rule in (pl.col("prompt").is_null(), pl.col("prompt").is_not_null()))
     if asked.is_empty():
         return table
-    n = asked.group_by("task").agg(pl.col("at").n_unique().alias("all"))
-    counts = asked.group_by("task", "prompt").agg(pl.col("at").n_unique()).join(n, on="task").sort("task", "prompt")
-    counts = counts.with_columns(shared=pl.col("at") == pl.col("all")).with_columns(
-        any=pl.col("shared").any().over("task")
-    )
-    asked = asked.drop("at").join(counts.select("task", "prompt", "shared", "any"), on=["task", "prompt"], how="left")
-    apart = asked.filter(~pl.col("any")).with_columns(task=pl.format("{}, {}", "task", "prompt"))
-    plain = table.filter(pl.col("prompt").is_null())
-    both = pl.col("task").is_in(plain["task"].unique().implode())
-    shared = asked.filter("shared").with_columns(
-        task=pl.when(both).then(pl.format("{}, over prompts", "task")).otherwise("task")
-    )
-    others = pl.exclude(["recipe", *KEY, "value", "standard_error", "n"])
-    means = shared.group_by("recipe", *KEY, maintain_order=True).agg(
-        others.first(), pl.col("value", "standard_error").mean(), pl.col("n").max()
-    )
-    for (task,), rows in counts.group_by("task", maintain_order=True):
-        same, rest = (rows.filter(rule)["prompt"].to_list() for rule in (pl.col("shared"), ~pl.col("shared")))
+    at = pl.struct("run", "step").n_unique()
+    asked = asked.with_columns(shared=at.over("task", "prompt") == at.over("task"))
+    asked = asked.with_columns(apart=~pl.col("shared").any().over("task"))
+    for (task,), rows in asked.sort("task", "prompt").group_by("task", maintain_order=True):
+        prompts = [rows.filter(rule)["prompt"].unique(maintain_order=True) for rule in ("shared", ~pl.col("shared"))]
+        same, rest = (join_names(each.to_list(), 6) for each in prompts)
         if not same:
             remarks.append(f"the evaluations of {task} share no prompt: each is a task of its own")
-        elif len(same) > 1 or rest:
-            left = f"; not those of some runs alone: {join_names(rest, 6)}" if rest else ""
-            remarks.append(
-                f"{task} is the mean over {plural(len(same), 'prompt', 'prompts')}: {join_names(same, 6)}{left}"
-            )
-    return pl.concat([part.select(table.columns) for part in (plain, means, apart)])
+        elif rest or len(prompts[0]) > 1:
+            left = f"; not those of some runs alone: {rest}" if rest else ""
+            remarks.append(f"{task} is the mean over {plural(len(prompts[0]), 'prompt', 'prompts')}: {same}{left}")
+    with_both = pl.col("task").is_in(plain["task"].unique().implode())
+    name = pl.when(with_both).then(pl.format("{}, over prompts", "task")).otherwise("task")
+    apart = asked.filter("apart").with_columns(task=pl.format("{}, {}", "task", "prompt"))
+    means = asked.filter("shared").with_columns(task=name).group_by("recipe", *KEY, maintain_order=True)
+    others = pl.exclude(["recipe", *KEY, "value", "standard_error", "n"])
+    shared = means.agg(others.first(), pl.col("value", "standard_error").mean(), pl.col("n").max())
+    return pl.concat([part.select(table.columns) for part in (plain, shared, apart)])
 
 
 def _by_shots(table: pl.DataFrame, remarks: list[str]) -> pl.DataFrame:
