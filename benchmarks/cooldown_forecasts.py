@@ -3,8 +3,8 @@
     python benchmarks/cooldown_forecasts.py [--quick]
 
 The runs are those of ``cooldowns.py``, which are not trained again. Each real cool-down is forecast from the training
-losses up to a step: the one at which it begins, where the gain was measured, or the half of it. Compared is the change
-of the loss from that step to the end.
+losses up to the step at which it begins, where the gain was measured. Compared is the change of the loss from there to
+the end.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from bench import Column, command, show, write
-from cooldown_trainings import DENSE, PACKS, linear_weights, trained
-from cooldowns import KEPT, QUICK, course_of
-from toposcope.forecasting.cooldown import GAIN_GROWTH, CoolDown, Course, Merged, cool_down_forecast, windows
-from toposcope.forecasting.forecaster import RefusedError
+from cooldown_trainings import ASIDE, KINDS, WARM_UP, trained
+from cooldowns import KEPT, QUICK, predicted
 from toposcope.forecasting.forecasters.baseline_laws import LawForecaster
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL
 from toposcope.forecasting.forecasters.pool import Pool
@@ -26,7 +24,6 @@ from toposcope.logs import Run
 from toposcope.logs.schedules.recognised import falling
 from toposcope.logs.schedules.schedule import Schedule
 
-KINDS = ("usual", "other corpus")
 COLUMNS = (
     Column("forecast", "name"),
     Column("cool-downs", "n"),
@@ -36,57 +33,34 @@ COLUMNS = (
 )
 
 
-@command("cooldown_forecasts", "two runs of the smallest size", None)
+@command("cooldown_forecasts", "one kind of runs", None)
 def main(quick: bool, out: Path) -> None:
     """Forecast each real cool-down, and compare."""
-    runs = trained([QUICK] if quick else PACKS, KEPT / "quick" if quick else KEPT)
     titles = {}
-    for title, part in (("Seen to the cool-down", 1.0), ("Seen to half of it", 0.5)):
-        errors = [each for run in runs if run["kind"] in KINDS for each in errors_of(run, part)]
-        if errors:
-            titles[title] = (rows_of(np.array(errors)), COLUMNS)
-            show(*titles[title], title)
-    write("cooldown_forecasts", out, {"runs": "those of cooldowns.py, AdamW"}, titles, ("toposcope", "torch"))
+    for title, kinds in (("Kinds of runs", KINDS), ("Set aside", ASIDE)):
+        runs = trained([QUICK] if quick else kinds, KEPT / "quick" if quick else KEPT)
+        titles[title] = (rows_of(np.array([each for run in runs for each in errors_of(run)])), COLUMNS)
+        show(*titles[title], title)
+    write("cooldown_forecasts", out, {"runs": "those of cooldowns.py"}, titles, ("toposcope", "torch"))
 
 
-def errors_of(run: Mapping[str, Any], part: float) -> Iterator[tuple[float, float, float]]:
+def errors_of(run: Mapping[str, Any]) -> Iterator[tuple[float, float, float]]:
     """Yield the errors in mnats with the measured gain, by the default, and by ``s1_anneal`` with its prior."""
-    branches = {branch["step"]: branch for branch in run["branches"]}
-    for begin, branch in branches.items():
-        now = round(part * begin)
-        if now not in branches:
-            continue
-        course = course_of(run, now)
+    for branch in run["branches"]:
+        now = branch["step"]
         for cooled in branch["cooled"]:
-            end = begin + cooled["length"]
-            found = measured(course, branches[now], min(cooled["length"], round(0.2 * now)), cooled["decay"])
-            if found is None or found.at_least:
+            found = predicted(run, branch, run["spacing"], cooled["length"], cooled["decay"])
+            if found is None:
                 continue
-            rates = np.full(end + 1, run["rate"])
+            steps = np.arange(now + cooled["length"] + 1)
             shape = "sqrt" if cooled["decay"] == "1-sqrt" else "linear"
-            rates[begin:] *= falling(shape, np.linspace(0, 1, end + 1 - begin))
-            seen = np.arange(1, now + 1)
-            log = Run("run", seen, np.array(run["training"])[:now], rates[seen], end)
-            growth = GAIN_GROWTH[cooled["decay"]]
-            planned, asked = 1 + growth * cooled["length"] / now, 1 + growth * found.length / now
-            laws: Sequence[LawForecaster] = (MeasuredLaw(found, found.beyond * planned / asked), Pool(), S1_ANNEAL)
-            truth = cooled["loss"] - course.held(0)
+            rates = run["rate"] * np.minimum(1, steps / WARM_UP)
+            rates[now:] *= falling(shape, np.linspace(0, 1, cooled["length"] + 1))
+            seen = steps[1 : now + 1]
+            log = Run("run", seen, np.array(run["training"])[:now], rates[seen], int(steps[-1]))
+            laws: Sequence[LawForecaster] = (MeasuredLaw(found), Pool(), S1_ANNEAL)
+            truth = cooled["loss"] - found.now
             yield tuple(1000 * (change(law, log, Schedule(rates)) - truth) for law in laws)
-
-
-def measured(course: Course, branch: Mapping[str, Any], length: int, decay: Any) -> CoolDown | None:
-    """Return what merged checkpoints predict of a cool-down; None where it is refused."""
-    now = course.now
-    losses = {each["window"]: each["loss"] for each in branch["merged"] if each["spacing"] == DENSE}
-    merged = [
-        Merged(now - steps[0], losses[now - steps[0]], tuple(linear_weights(steps)))
-        for steps in windows(range(now % DENSE, now + 1, DENSE), length)
-        if now - steps[0] in losses
-    ]
-    try:
-        return cool_down_forecast(course, merged, length, decay)
-    except RefusedError:
-        return None
 
 
 def change(law: LawForecaster, log: Run, schedule: Schedule) -> float:

@@ -1,289 +1,330 @@
-"""Small GPTs at a constant learning rate, with real cool-downs from several of their steps: the truth of `cooldowns`.
+"""Small models at a constant learning rate, with real cool-downs from several of their steps: the truth of `cooldowns`.
 
-Runs of one size, corpus and optimizer train as one model. At each branch all cool-downs start from the same weights and
-moments and read the batches that the run itself reads next. A line of JSON a run: its training loss at every step,
-held-out losses of raw checkpoints, of merged ones, and of the ends of the cool-downs.
+Kinds of runs that differ in optimizer, rate, model, text, batch and the spacing of their checkpoints. At each branch
+the cool-downs start from the weights and moments of the run and read the batches that the run itself reads next. A line
+of JSON a run: its training loss at every step, held-out losses of raw checkpoints, of merged ones, and of the ends of
+the cool-downs.
 """
 
+import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from toposcope.family import corpus as corpora
-from toposcope.family.batched.model import Layout, losses
-from toposcope.family.batched.updates import CLIP_EPSILON, FIRST_DECAY, SECOND_DECAY, clipped_update
-from toposcope.family.batches import Batches
-from toposcope.family.corpus import Corpus, spread_sequences
-from toposcope.family.model import build
-from toposcope.family.run import FamilyRun, ModelSize, TrainingOptions
+from toposcope.checkpoints.decay import DECAYS, decay_weights
+from toposcope.family.corpus import Corpus, read_text, spread_sequences
+from toposcope.forecasting.cooldown import windows
+from toposcope.forecasting.forecaster import RefusedError
 
-CONTEXT, BATCH, WARM_UP = 64, 16, 50
-BRANCHES, SHARES, DECAYS = (600, 1200, 2400), (0.05, 0.1, 0.2), ("linear", "1-sqrt")
-DENSE, RAW = 10, 100  # steps between the checkpoints that are merged, and between those that are read as they are
-SPARSE = (0.02, 0.05)  # of t: the distance of checkpoints that are rarer
-WINDOWS = (0.0125, 0.025, 0.05, 0.1, 0.2)  # of t
-HELD_OUT = 1024  # sequences on which losses are measured
-AT_ONCE = 1 << 16  # tokens of all runs in a batch of the evaluation
-SGD_MOMENTUM, MUON_MOMENTUM = 0.9, 0.95
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024, "Muon"
-
-SIZES = {
-    "6k": ModelSize(hidden=16, layers=1, heads=2, context=CONTEXT),
-    "19k": ModelSize(hidden=24, layers=2, heads=2, context=CONTEXT),
-    "47k": ModelSize(hidden=40, layers=2, heads=4, context=CONTEXT),
-    "94k": ModelSize(hidden=48, layers=3, heads=4, context=CONTEXT),
-}
-RATES = (1e-3, 3e-3, 1e-2)
+CONTEXT, WARM_UP, CLIP = 64, 40, 1.0
+CHARACTERS, WORDS = 128, 1024  # tokens of a text of characters, and of one of words
+BRANCHES, STEPS = (400, 800, 1600), 1760
+COOLED = {400: (0.1,), 800: (0.1, 0.2), 1600: (0.05, 0.1)}  # step -> lengths as shares of it; along a line
+KEPT, DENSE = 5, 10  # steps between the checkpoints in memory, and between those that are merged besides the run's own
+RAW = 40  # steps between the checkpoints that are read as they are
+HELD_OUT, AT_ONCE = 1024, 128  # sequences on which losses are measured, and in one batch of that
+WIKITEXT = Path(__file__).parents[2] / "shared" / "data" / "wikitext-2"  # valid.txt and test.txt
 
 
 @dataclass(frozen=True)
-class Pack:
-    """Runs that differ in their rate alone."""
+class Kind:
+    """A run: what differs from run to run."""
 
-    size: str
-    rates: tuple[float, ...] = RATES
-    optimizer: str = "AdamW"
-    corpus: str = "python-docs"
-    course: str = "constant"  # or "falling": as step^-1/4, by 2.6% over a window of 10%
-    data_share: float = 1.0
-    kind: str = "usual"  # what it is in the tables
+    name: str
+    model: str
+    optimizer: str
+    rate: float
+    text: str
+    spacing: int  # of its checkpoints
+    batch: int = 16
+    weight_decay: float = 0.1
+    beta2: float = 0.95
     seed: int = 1
-    branches: tuple[int, ...] = BRANCHES  # steps from which it is cooled down
-
-    @property
-    def last(self) -> int:
-        """The last step: that of the longest cool-down, so that each can be compared with holding the rate."""
-        return round((1 + max(SHARES)) * max(self.branches))
-
-    @property
-    def name(self) -> str:
-        """Unique among packs."""
-        return f"{self.kind}, {self.size}, {self.optimizer}, {self.corpus}, seed {self.seed}"
 
 
-PACKS = (
-    Pack("6k"),
-    Pack("19k"),
-    Pack("19k", (0.1, 0.3, 1.0), "SGD", kind="SGD"),
-    Pack("19k", (2e-2, 4e-2), kind="hot"),
-    Pack("47k"),
-    Pack("6k", (2e-3, 6e-3), corpus="python-source", kind="other corpus", seed=2),
-    Pack("19k", (3e-3, 1e-2), course="falling", kind="falling rate"),
-    Pack("47k", (5e-3,), data_share=0.012, kind="overfitting"),
-    Pack("94k", (1.5e-3, 5e-3), kind="larger", branches=(1200,), seed=4),
-    Pack("19k", (1e-3, 3e-3), "Muon", kind="Muon", branches=(600, 1200)),
-    Pack("6k", (0.2, 0.6), "SGD", kind="SGD", branches=(600, 1200)),
-    Pack("47k", (4e-3,), corpus="python-source", kind="other corpus", branches=(1200,), seed=3),
-    Pack("6k", (2e-2, 4e-2), kind="hot", branches=(600, 1200)),
+KINDS = (
+    Kind("AdamW .95, GPT", "gpt", "AdamW", 3e-3, "wikitext", 20),
+    Kind("AdamW .98, Llama", "llama", "AdamW", 3e-3, "wikitext", 10, beta2=0.98),
+    Kind("AdamW .999, cool, GPT", "gpt", "AdamW", 1e-3, "python-docs", 40, weight_decay=0, beta2=0.999),
+    Kind("AdamW .95, hot, Llama", "llama", "AdamW", 1.5e-2, "python-source", 20, batch=8),
+    Kind("SGD, GPT", "gpt", "SGD", 0.3, "python-docs", 10, weight_decay=0),
+    Kind("Muon, GPT", "gpt", "Muon", 1e-2, "wikitext", 20),
+    Kind("Lion, Llama", "llama", "Lion", 5e-4, "python-docs", 10),
+    Kind("Adafactor, GPT", "gpt", "Adafactor", 1e-2, "wikitext", 40),
+    Kind("AdamW .999, LSTM", "lstm", "AdamW", 5e-3, "wikitext", 20, weight_decay=0, beta2=0.999),
+    Kind("AdamW .98, mixer", "mixer", "AdamW", 4e-3, "python-source", 10, beta2=0.98),
+    Kind("AdamW .95, cool, grammar", "llama", "AdamW", 1e-3, "grammar", 10),
+    Kind("AdamW .98, small batches", "gpt", "AdamW", 2e-3, "python-docs", 5, batch=4, beta2=0.98),
+    Kind("AdamW .999, hot, large batches", "gpt", "AdamW", 1e-2, "wikitext", 20, batch=32, beta2=0.999),
+    Kind("SGD, LSTM", "lstm", "SGD", 1.0, "grammar", 20, weight_decay=0),
+    Kind("AdamW .98, words, Llama", "llama", "AdamW", 3e-3, "words", 20, beta2=0.98),
+    Kind("Muon, cool, mixer", "mixer", "Muon", 3e-3, "python-docs", 40),
 )
+ASIDE = (
+    Kind("AdamW .98, hot, Llama, aside", "llama", "AdamW", 1e-2, "wikitext", 10, batch=8, beta2=0.98, seed=2),
+    Kind("Lion, mixer, aside", "mixer", "Lion", 1e-3, "grammar", 20, seed=2),
+    Kind("Adafactor, LSTM, aside", "lstm", "Adafactor", 5e-3, "python-source", 10, weight_decay=0, seed=2),
+    Kind("Muon, hot, Llama, aside", "llama", "Muon", 3e-2, "python-docs", 40, seed=2),
+    Kind("NAdam, GRU, aside", "gru", "NAdam", 3e-3, "wikitext", 20, weight_decay=0, seed=2),
+    Kind("SGD, mixer, aside", "mixer", "SGD", 0.3, "python-source", 20, weight_decay=1e-3, seed=2),
+)
+"""Kinds that nobody looked at while the rule was chosen."""
 
 
-def rate_at(step: int, peak: float, course: str) -> float:
-    """Return the rate of an update before any cool-down."""
-    falling = (max(step, WARM_UP) / WARM_UP) ** -0.25 if course == "falling" else 1.0
-    return min(1.0, step / WARM_UP) * falling * peak
+class Block(nn.Module):
+    """A residual block: attention or a causal mix of the tokens, then a network for each token."""
 
+    def __init__(self, hidden: int, model: str) -> None:
+        super().__init__()
+        self.model, self.heads = model, 4
+        norm = nn.RMSNorm if model == "llama" else nn.LayerNorm
+        self.norms = nn.ModuleList([norm(hidden), norm(hidden)])
+        self.mix = nn.Linear(hidden, hidden if model == "mixer" else 3 * hidden, bias=model != "llama")
+        self.out = nn.Linear(hidden, hidden, bias=model != "llama")
+        if model == "mixer":
+            self.causal = nn.Parameter(torch.randn(self.heads, CONTEXT, CONTEXT) / CONTEXT)
+        if model == "llama":
+            wide = 8 * hidden // 3
+            self.gate, self.up = (nn.Linear(hidden, wide, bias=False) for _ in range(2))
+            self.down = nn.Linear(wide, hidden, bias=False)
+        else:
+            self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
 
-class Optimizer:
-    """Updates of many runs of one shape, rows of one matrix, in place."""
-
-    def __init__(self, kind: str, layout: Layout, weights: Tensor) -> None:
-        self.kind, self.layout, self.weights = kind, layout, weights
-        self.first, self.second = torch.zeros_like(weights), torch.zeros_like(weights)
-
-    def copy(self, rows: Tensor) -> "Optimizer":
-        """Return some of the rows, as often as they are named."""
-        made = Optimizer(self.kind, self.layout, self.weights[rows].clone())
-        made.first, made.second = self.first[rows].clone(), self.second[rows].clone()
-        return made
-
-    def update(self, gradients: Tensor, step: int, rates: Tensor) -> None:
-        """Clip the gradients of each run to a norm of 1 and make one update; rates of shape (runs, 1)."""
-        limits = torch.ones(len(gradients))
-        if self.kind == "SGD":
-            norms = torch.linalg.vector_norm(gradients, dim=1)
-            clipped = gradients * (limits / (norms + CLIP_EPSILON)).clamp(max=1.0)[:, None]
-            self.first.mul_(SGD_MOMENTUM).add_(clipped)
-            self.weights.addcmul_(self.first, rates, value=-1)
-            return
-        before = self.weights.clone() if self.kind == "Muon" else None
-        clipped_update(
-            self.weights, self.first, self.second, gradients, limits, 0.01 * rates,
-            rates / (1 - FIRST_DECAY**step), torch.tensor((1 - SECOND_DECAY**step) ** 0.5),
-        )  # fmt: skip
-        if before is not None:
-            self._orthogonal(before, rates)
-
-    def _orthogonal(self, before: Tensor, rates: Tensor) -> None:
-        """Replace the updates of the blocks' matrices by orthogonal ones of Adam's first moment, scaled to its size."""
-        new, old, moments = (self.layout.named(each) for each in (self.weights, before, self.first))
-        for name, matrix in new.items():
-            if matrix.ndim == 3 and name.startswith("layers."):
-                step = newton_schulz(moments[name]) * 0.2 * max(matrix.shape[1:]) ** 0.5
-                matrix.copy_(old[name] * (1 - 0.01 * rates[..., None]) - rates[..., None] * step)
-
-
-def newton_schulz(matrices: Tensor) -> Tensor:
-    """Return about the nearest orthogonal matrices."""
-    a, b, c = NEWTON_SCHULZ
-    wide = matrices.shape[1] > matrices.shape[2]
-    x = matrices.mT if wide else matrices
-    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    for _ in range(5):
-        gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    found: Tensor = x.mT if wide else x
-    return found
-
-
-class Branch(NamedTuple):
-    """What is measured of a run at one step."""
-
-    step: int
-    merged: list[dict[str, float]]
-    cooled: list[dict[str, float | str]]
-
-
-@dataclass
-class Pool:
-    """A pack while it trains."""
-
-    pack: Pack
-    corpus_path: Path
-    training: list[Tensor] = field(default_factory=list)
-    raw: dict[int, list[float]] = field(default_factory=dict)
-    kept: dict[int, Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        size, pack = SIZES[self.pack.size], self.pack
-        options = TrainingOptions(steps=pack.last, batch_size=BATCH, seed=pack.seed, data_share=pack.data_share)
-        run = FamilyRun(name=pack.name, size=size, corpus=Corpus(source=pack.corpus), training=options)
-        tokens = corpora.load(self.corpus_path)
-        self.batches = Batches(run, tokens)
-        self.held_out = spread_sequences(tokens.validation, HELD_OUT, CONTEXT + 1, "validation")
-        self.size, self.layout = size, Layout(size)
-        start = self.layout.joined([build(size, seed=pack.seed)])
-        self.optimizer = Optimizer(pack.optimizer, self.layout, start.repeat(len(pack.rates), 1))
-
-    def rates(self, step: int) -> Tensor:
-        """Return the rates of the runs before any cool-down, shape (runs, 1)."""
-        return torch.tensor([rate_at(step, rate, self.pack.course) for rate in self.pack.rates])[:, None]
-
-    def advance(self, optimizer: Optimizer, step: int, rates: Tensor) -> Tensor:
-        """Make one update of all runs; return their losses."""
-        sequences, _ = self.batches.batch(step)
-        batch = sequences.long().expand(len(rates), -1, -1)
-        weights = optimizer.weights.detach().requires_grad_()
-        found = losses(self.size, self.layout.named(weights), batch[..., :-1], batch[..., 1:])
-        (gradients,) = torch.autograd.grad(found.sum(), weights)
-        with torch.no_grad():
-            optimizer.update(gradients, step, rates)
-        return found.detach()
-
-    @torch.no_grad()
-    def losses(self, weights: Tensor) -> list[float]:
-        """Return the held-out loss of each row of weights."""
-        total = torch.zeros(len(weights), dtype=torch.float64)
-        for part in torch.split(self.held_out.long(), max(1, AT_ONCE // (CONTEXT * len(weights)))):
-            many = part.expand(len(weights), -1, -1)
-            found = losses(self.size, self.layout.named(weights), many[..., :-1], many[..., 1:])
-            total += found.double() * len(part)
-        return (total / len(self.held_out)).tolist()
-
-    def run(self) -> Iterator[dict[str, object]]:
-        """Train, and yield what was measured of each run."""
-        branches: list[list[Branch]] = [[] for _ in self.pack.rates]
-        for step in range(1, self.pack.last + 1):
-            self.training.append(self.advance(self.optimizer, step, self.rates(step)))
-            if step % DENSE == 0:
-                self.kept[step] = self.optimizer.weights.clone()
-                self.kept.pop(step - round(max(WINDOWS) * max(self.pack.branches)) - DENSE, None)
-            if step % RAW == 0:
-                self.raw[step] = self.losses(self.optimizer.weights)
-            if step in self.pack.branches:
-                for of_run, branch in zip(branches, self.branch(step), strict=True):
-                    of_run.append(branch)
-        course = torch.stack(self.training).double().numpy()
-        for i, rate in enumerate(self.pack.rates):
-            yield {
-                "pack": self.pack.name,
-                "kind": self.pack.kind,
-                "size": self.pack.size,
-                "parameters": self.size.n_parameters,
-                "optimizer": self.pack.optimizer,
-                "corpus": self.pack.corpus,
-                "course": self.pack.course,
-                "rate": rate,
-                "tokens": self.held_out[:, 1:].numel(),
-                "training": np.round(course[:, i], 4).tolist(),
-                "held_out": {step: found[i] for step, found in self.raw.items()},
-                "branches": [branch._asdict() for branch in branches[i]],
-            }
-
-    def branch(self, t: int) -> list[Branch]:
-        """Return for each run the merged and the cooled losses at a step."""
-        runs = range(len(self.pack.rates))
-        merged: list[list[dict[str, float]]] = [[] for _ in runs]
-        for spacing in sorted({DENSE, *(DENSE * round(share * t / DENSE) for share in SPARSE)}):
-            for window in WINDOWS:
-                steps = list(range(t - spacing * (round(window * t) // spacing), t + 1, spacing))
-                if len(steps) < 2:
-                    continue
-                weights = linear_weights(steps)
-                mean = sum((w * self.kept[s] for w, s in zip(weights, steps, strict=True)), torch.tensor(0.0))
-                for of_run, loss in zip(merged, self.losses(mean), strict=True):
-                    row = {"spacing": spacing, "window": t - steps[0], "n": len(steps), "loss": loss}
-                    of_run.append({**row, "n_eff": 1 / float(np.square(weights).sum())})
-        return [Branch(t, *parts) for parts in zip(merged, self.cooled(t), strict=True)]
-
-    def cooled(self, t: int) -> list[list[dict[str, float | str]]]:
-        """Return for each run the losses after its cool-downs from a step."""
-        n = len(self.pack.rates)
-        lengths = [round(share * t) for share in sorted(SHARES, reverse=True)]
-        arms = [(length, decay) for length in lengths for decay in DECAYS]
-        optimizer = self.optimizer.copy(torch.arange(n).repeat(len(arms)))
-        found: list[list[dict[str, float | str]]] = [[] for _ in range(n)]
-        for step in range(t + 1, t + lengths[0] + 1):
-            share = [(step - t) / length for length, _ in arms]
-            factors = [1 - s if decay == "linear" else 1 - s**0.5 for s, (_, decay) in zip(share, arms, strict=True)]
-            self.advance(optimizer, step, torch.cat([factor * self.rates(step) for factor in factors]))
-            while arms and step == t + arms[-1][0]:
-                for of_run, loss in zip(found, self.losses(optimizer.weights[-n:]), strict=True):
-                    of_run.append({"length": arms[-1][0], "decay": arms[-1][1], "loss": loss})
-                arms.pop()
-                optimizer = optimizer.copy(torch.arange(n * len(arms)))
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the stream after the block."""
+        mixed = self.mix(self.norms[0](x))
+        heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in mixed.split(x.shape[-1], -1)]
+        if self.model == "mixer":
+            mixed = self.causal.tril()[:, : x.shape[1], : x.shape[1]] @ heads[0]
+        else:
+            if self.model == "llama":
+                heads[:2] = [rotary(each) for each in heads[:2]]
+            mixed = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(-2))
+        y = self.norms[1](x)
+        up = functional.silu(self.gate(y)) * self.up(y) if self.model == "llama" else functional.gelu(self.up(y))
+        found: Tensor = x + self.down(up)
         return found
 
 
-def linear_weights(steps: Sequence[int]) -> list[float]:
-    """Return the weights of checkpoints that stand for a linear decay over their steps."""
-    at = np.array(steps, dtype=float)
-    falling = 1 - ((at[1:] + at[:-1]) / 2 - at[0]) / (at[-1] - at[0])
-    weights: list[float] = (-np.diff(falling, prepend=1.0, append=0.0)).tolist()
-    return weights
+def rotary(x: Tensor) -> Tensor:
+    """Turn pairs of the last dimension by angles that grow with the place."""
+    half = x.shape[-1] // 2
+    angles = torch.arange(x.shape[-2])[:, None] * 1000.0 ** (-torch.arange(half) / half)
+    first, second = x[..., :half], x[..., half:]
+    return torch.cat([first * angles.cos() - second * angles.sin(), first * angles.sin() + second * angles.cos()], -1)
 
 
-def trained(packs: Sequence[Pack], folder: Path) -> list[Mapping[str, object]]:
-    """Return what was measured of all runs; packs that are in the folder are not trained again."""
+class Model(nn.Module):
+    """A language model with 65 to 160 thousand parameters."""
+
+    def __init__(self, kind: str, vocabulary: int) -> None:
+        super().__init__()
+        self.kind, hidden = kind, 64 if kind in ("lstm", "gru") else 48
+        self.embed = nn.Embedding(vocabulary, hidden)
+        nn.init.normal_(self.embed.weight, std=0.1)
+        self.body: nn.Module
+        if kind in ("lstm", "gru"):
+            self.body, wide = getattr(nn, kind.upper())(hidden, 96, batch_first=True), 96
+        else:
+            self.body, wide = nn.Sequential(*(Block(hidden, kind) for _ in range(2))), hidden
+            self.norm = nn.RMSNorm(hidden) if kind == "llama" else nn.LayerNorm(hidden)
+        if kind == "gpt":
+            self.places = nn.Parameter(0.02 * torch.randn(CONTEXT, hidden))
+        self.head = nn.Linear(wide, vocabulary, bias=False)
+
+    def forward(self, sequences: Tensor) -> Tensor:
+        """Return the mean loss per token."""
+        x = self.embed(sequences[:, :-1])
+        x = x + self.places if self.kind == "gpt" else x
+        x = self.body(x)[0] if self.kind in ("lstm", "gru") else self.norm(self.body(x))
+        return functional.cross_entropy(self.head(x).flatten(0, 1), sequences[:, 1:].flatten())
+
+
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023, arXiv:2302.06675."""
+
+    def __init__(self, params: Any, lr: float, weight_decay: float) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Make one update."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                moment = self.state[p].setdefault("moment", torch.zeros_like(p))
+                update = (0.9 * moment + 0.1 * p.grad).sign()
+                p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)
+                moment.mul_(0.99).add_(0.01 * p.grad)
+
+
+def optimizers(kind: Kind, model: Model) -> list[torch.optim.Optimizer]:
+    """Return the optimizers of a run: one, or with Muon a second one for what is no matrix of the body."""
+    params, decay, rate = list(model.parameters()), kind.weight_decay, kind.rate
+    if kind.optimizer == "SGD":
+        return [torch.optim.SGD(params, rate, momentum=0.9, weight_decay=decay)]
+    if kind.optimizer == "Lion":
+        return [Lion(params, rate, decay)]
+    if kind.optimizer == "Adafactor":
+        return [torch.optim.Adafactor(params, rate, beta2_decay=-0.8, weight_decay=decay)]
+    if kind.optimizer == "NAdam":
+        return [torch.optim.NAdam(params, rate)]
+    body = [p for p in model.body.parameters() if p.ndim == 2 and kind.optimizer == "Muon"]
+    rest = [p for p in params if all(p is not other for other in body)]
+    adam = torch.optim.AdamW(
+        rest, 0.3 * rate if body else rate, betas=(0.9, kind.beta2), weight_decay=decay, foreach=True
+    )
+    return [torch.optim.Muon(body, rate, weight_decay=decay), adam] if body else [adam]
+
+
+def made_up_text(characters: int) -> str:
+    """Return sentences of a made-up grammar: clauses within clauses, words of a Zipf law, endings that agree."""
+    rng = np.random.default_rng(0)
+    syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
+    words = ["".join(rng.choice(syllables, rng.integers(1, 4))) for _ in range(3000)]
+    law = 1 / np.arange(1, 1001)
+
+    def word(part: int) -> str:
+        return words[1000 * part + int(rng.choice(1000, p=law / law.sum()))]
+
+    def clause(depth: int) -> str:
+        ending = "in" if rng.random() < 0.5 else "os"
+        relative = f" ({clause(depth + 1)})" if rng.random() < 0.4 / (1 + depth) else ""
+        return f"{word(0)}{ending}{relative} {word(1)}{ending} {word(2)}"
+
+    found, length = [], 0
+    while length < characters:
+        found.append(f"{clause(0)}{'.' if rng.random() < 0.8 else '?'}\n")
+        length += len(found[-1])
+    return "".join(found)
+
+
+def tokens_of(name: str) -> tuple[Tensor, int]:
+    """Return a text of half a million to three million tokens, and how many there are to choose from."""
+    if name == "grammar":
+        text = made_up_text(1_000_000)
+    elif name in ("wikitext", "words"):
+        text = "".join((WIKITEXT / f"{part}.txt").read_text() for part in ("valid", "test"))
+    else:
+        text = read_text(Corpus(source=name))
+    if name != "words":
+        return torch.tensor([ord(character) % CHARACTERS for character in text]), CHARACTERS
+    words = text.split()
+    codes = {word: code for code, (word, _) in enumerate(Counter(words).most_common(WORDS - 1))}
+    return torch.tensor([codes.get(word, WORDS - 1) for word in words]), WORDS
+
+
+@dataclass
+class Training:
+    """A run while it trains."""
+
+    kind: Kind
+    kept: dict[int, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        codes, vocabulary = tokens_of(self.kind.text)
+        self.text, held_out = codes[: 9 * len(codes) // 10], codes[9 * len(codes) // 10 :]
+        self.held_out = spread_sequences(held_out, HELD_OUT, CONTEXT + 1, "validation")
+        torch.manual_seed(self.kind.seed)
+        self.model = Model(self.kind.model, vocabulary)
+        self.optimizers = optimizers(self.kind, self.model)
+
+    def advance(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: int, factor: float) -> float:
+        """Make one update with a share of the rate; return the loss before it."""
+        chosen = torch.Generator().manual_seed(1_000_000 * self.kind.seed + step)
+        starts = torch.randint(len(self.text) - CONTEXT, (self.kind.batch, 1), generator=chosen)
+        loss = model(self.text[starts + torch.arange(CONTEXT + 1)])
+        model.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = factor * group.setdefault("peak", group["lr"])
+            optimizer.step()
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def loss(self, model: nn.Module) -> float:
+        """Return the held-out loss of a model."""
+        return float(np.mean([float(model(part)) for part in torch.split(self.held_out, AT_ONCE)]))
+
+    def merged(self, steps: Sequence[int]) -> float:
+        """Return the held-out loss of an average of checkpoints."""
+        weights = torch.tensor(decay_weights(steps), dtype=torch.float32)
+        mean = torch.einsum("i,ij->j", weights, torch.stack([self.kept[step] for step in steps]))
+        model = copy.deepcopy(self.model)
+        nn.utils.vector_to_parameters(mean, model.parameters())
+        return self.loss(model)
+
+    def run(self) -> dict[str, Any]:
+        """Train; return what was measured."""
+        training, raw, branches = list[float](), dict[int, float](), list[dict[str, Any]]()
+        for step in range(1, STEPS + 1):
+            training.append(self.advance(self.model, self.optimizers, step, min(1.0, step / WARM_UP)))
+            if step % KEPT == 0:
+                self.kept[step] = nn.utils.parameters_to_vector(self.model.parameters()).detach().clone()
+            if step % RAW == 0:
+                raw[step] = self.loss(self.model)
+            if step in BRANCHES:
+                branches.append({"step": step, "merged": self.averages(step), "cooled": self.cooled(step)})
+        return {
+            **asdict(self.kind),
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "tokens": HELD_OUT * CONTEXT,
+            "training": np.round(training, 4).tolist(),
+            "held_out": raw,
+            "branches": branches,
+        }
+
+    def averages(self, t: int) -> list[dict[str, Any]]:
+        """Return the losses of the averages that the rule asks for, of the run's own checkpoints and of denser ones."""
+        needed = {
+            tuple(steps)
+            for spacing in {self.kind.spacing, DENSE}
+            for share in COOLED[t]
+            for steps in mergeable(t, spacing, round(share * t))
+        }
+        return [{"steps": steps, "loss": self.merged(steps)} for steps in sorted(needed)]
+
+    def cooled(self, t: int) -> list[dict[str, float | str]]:
+        """Return the losses after cool-downs from a step."""
+        found = list[dict[str, float | str]]()
+        for share in COOLED[t]:
+            for decay in ("linear", "1-sqrt"):
+                model, optimizers = copy.deepcopy((self.model, self.optimizers))
+                length = round(share * t)
+                for step in range(t + 1, t + length + 1):
+                    self.advance(model, optimizers, step, DECAYS[decay]((step - t) / length))
+                found.append({"length": length, "decay": decay, "loss": self.loss(model)})
+        return found
+
+
+def mergeable(t: int, spacing: int, length: int) -> tuple[list[int], ...]:
+    """Return the windows of a cool-down from a step, of checkpoints at a distance; none where these are too few."""
+    try:
+        return windows(range(t % spacing, t + 1, spacing), length)
+    except RefusedError:
+        return ()
+
+
+def trained(kinds: Sequence[Kind], folder: Path) -> list[Mapping[str, Any]]:
+    """Return what was measured of all runs; kinds that are in the folder are not trained again."""
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "cooldowns.jsonl"
-    known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {row["pack"] for row in known}
-    for pack in packs:
-        if pack.name in done:
-            continue
-        corpus_path = folder / f"{pack.corpus}.safetensors"
-        corpora.prepare(Corpus(source=pack.corpus), corpus_path)
-        rows = json.loads(json.dumps(list(Pool(pack, corpus_path).run())))
-        with path.open("a") as file:  # after a stop the pack is trained again as a whole
-            file.write("".join(json.dumps(row) + "\n" for row in rows))
-        known += rows
-    wanted = {pack.name for pack in packs}
-    return [row for row in known if row["pack"] in wanted]
+    known = {row["name"]: row for row in map(json.loads, path.read_text().splitlines())} if path.exists() else {}
+    for kind in kinds:
+        if kind.name not in known:
+            row = json.loads(json.dumps(Training(kind).run()))
+            with path.open("a") as file:  # after a stop the kind is trained again as a whole
+                file.write(json.dumps(row) + "\n")
+            known[kind.name] = row
+    return [known[kind.name] for kind in kinds]

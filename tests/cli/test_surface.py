@@ -31,7 +31,6 @@ COMMANDS = {
             "--pattern",
             "--role",
             "--save",
-            "--sgd",
             "--step-pattern",
             "--steps",
             "--text",

@@ -22,7 +22,7 @@ LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
 
 
 def cool_down(length: int, decay: Decay = "linear", half_width: float = 0.02, step: int = 1000) -> CoolDown:
-    merged = Merged(length, 2.9, (0.2,) * 5)
+    merged = Merged((step - length, step), 2.9, (0.5, 0.5))
     return CoolDown(step, length, decay, 2.9, 2.9 - half_width, 2.9 + half_width, 2.98, 3.0, 0.06, merged)
 
 

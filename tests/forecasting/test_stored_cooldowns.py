@@ -16,11 +16,15 @@ from toposcope.forecasting.cooldown_report import CoolDownReport
 from toposcope.forecasting.stored_cooldowns import nearest, read_cool_downs
 from toposcope.logs.table import ByStep
 
-WINDOWS = (Merged(200, 2.94, (0.2,) * 5), Merged(100, 2.93, (0.25,) * 4), Merged(50, 2.96, (0.5, 0.5)))
+WINDOWS = (
+    Merged((600, 700, 800), 2.92, (0.25, 0.5, 0.25)),
+    Merged((800, 900, 1000), 2.94, (0.25, 0.5, 0.25)),
+    Merged((900, 1000), 2.93, (0.5, 0.5)),
+)
 ANSWERS = (
-    CoolDown(1000, 50, "linear", 2.95, 2.93, 2.97, 2.99, 3.0, 0.03, WINDOWS[2], (), ("few",)),
-    CoolDown(1000, 100, "1-sqrt", 2.92, 2.9, 2.94, 2.98, 3.0, 0.05, WINDOWS[1], ("SGD gains more",)),
-    CoolDown(1000, 200, "cosine", 2.9, 2.88, 2.92, 2.97, 3.0, 0.06, WINDOWS[1]),
+    CoolDown(1000, 50, "linear", 2.95, 2.93, 2.97, 2.99, 3.0, 0.03, WINDOWS[2], ("few",)),
+    CoolDown(1000, 100, "1-sqrt", 2.92, 2.9, 2.94, 2.98, 3.0, 0.05, WINDOWS[2]),
+    CoolDown(1000, 200, "cosine", 2.9, 2.88, 2.92, 2.97, 3.0, 0.06, WINDOWS[2]),
 )
 
 
@@ -28,7 +32,7 @@ def report(answers: tuple[CoolDown, ...] = ANSWERS) -> CoolDownReport:
     losses = ByStep(np.array([500, 1000]), np.array([3.1, 3.0]))
     series = cast("Series", SimpleNamespace(spec="made", name="made"))
     refused = {} if answers else {100: "the rate varies"}
-    return CoolDownReport(series, "a text", answers, refused, 100, Course(losses, losses, 1000), WINDOWS)
+    return CoolDownReport(series, "a text", answers, refused, 100, Course(losses, 1000), WINDOWS)
 
 
 def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
@@ -45,6 +49,7 @@ def test_the_nearest_length_is_taken_as_a_ratio() -> None:
     [
         (report(()).to_dict(), "it holds no cool-down. No answer: the rate varies"),
         ([], "not what `toposcope cooldown SERIES --json` writes"),
+        ({**report().to_dict(), "merged": []}, "not what `toposcope cooldown SERIES --json` writes"),
         ({"step": 3}, "not what `toposcope cooldown SERIES --json` writes"),
         ({**report().to_dict(), "step": 0}, "not what `toposcope cooldown SERIES --json` writes"),
         ({**report().to_dict(), "step": "many"}, "not what `toposcope cooldown SERIES --json` writes"),

@@ -9,15 +9,14 @@ from toposcope.charts.axes import with_field
 from toposcope.charts.chart import Chart
 from toposcope.wording import COVERAGE
 
-LOGGED, RAW, AVERAGE = "loss in the log", "checkpoint", "average of checkpoints"
+RAW, AVERAGE = "checkpoint", "average of checkpoints"
 HOLDING, COOLED, REAL = "holding the rate", "after a cool-down", "the run's own cool-down"
 LOOKS = {
-    LOGGED: ("stroke", "the loss that was logged, as medians over steps"),
     RAW: ("circle", "checkpoints as they are"),
     AVERAGE: ("diamond", "their averages, each at its last step"),
     REAL: ("cross", "what the run itself came to"),
     COOLED: ("square", f"the ends of cool-downs by their length, with {COVERAGE:.0%} intervals"),
-    HOLDING: ("stroke", "dashed: the course at the rate of now, by the law of the run"),
+    HOLDING: ("stroke", "dashed: the course at the rate of now, as averages fall"),
 }  # in an order by which the colours next to each other on the chart can be distinguished
 MARGIN = 0.03  # of the steps shown, free at either side
 HEIGHT = 320
@@ -44,7 +43,7 @@ def cool_down_chart(losses: pl.DataFrame, title: str) -> Chart:
     ended = of(COOLED).encode(tooltip=["what:N", "step:Q", "loss:Q", "low:Q", "high:Q"])
     points: dict[str, Any] = {"size": 60, "filled": True, "opacity": 1}
     figure = alt.layer(
-        of(LOGGED, RAW).mark_line(strokeWidth=1),
+        of(RAW).mark_line(strokeWidth=1),
         of(HOLDING).mark_line(strokeDash=[6, 4]),
         ended.mark_rule(strokeWidth=2).encode(y=with_field(y, "low"), y2="high:Q"),
         of(RAW, AVERAGE).mark_point(**points).encode(shape),

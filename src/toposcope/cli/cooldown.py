@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 @click.option("--at", type=options.COUNT, metavar="STEP", help="Step to cool down from (default: the last).")
 @click.option("--log", type=options.PLACE, help="Log of the run (default: the one with the checkpoints).")
 @click.option("--constant", is_flag=True, help="The learning rate was held, where it was not logged.")
-@click.option("--sgd", is_flag=True, help="The optimizer is SGD: the gain is then at least what averages say.")
 @click.option(
     "--tokens",
     type=click.IntRange(min=2),
@@ -54,8 +53,9 @@ def cooldown(
     """Say what the loss would be after a cool-down of the learning rate that starts now.
 
     SERIES is a run of a language model at constant rate, with at least three checkpoints over the steps of the
-    cool-down. Averages of its last checkpoints are read on a text, and the gain of averaging and the law of the run
-    give the answer. An average is itself a better model than the last checkpoint: --save writes it. --out draws it all.
+    cool-down and three over as many before. Averages of either are read on a text; how they fall, carried on to the
+    end, is the answer. An average is itself a better model than the last checkpoint: --save writes it. --out draws it
+    all.
 
     \b
     Example:
@@ -104,9 +104,8 @@ def _print(report: CoolDownReport, show_all: bool) -> None:
     if show_all and report.merged:
         steps, losses = report.course.held_out
         raw = [(str(step), "as it is", f"{loss:.{report.digits}f}") for step, loss in zip(steps, losses, strict=True)]
-        last = report.course.now
         averages = [
-            (f"{last - each.window} to {last}", f"average of {len(each.weights)}", f"{each.loss:.{report.digits}f}")
+            (f"{each.steps[0]} to {each.steps[-1]}", f"average of {len(each.steps)}", f"{each.loss:.{report.digits}f}")
             for each in report.merged
         ]
         print_table(("steps", "checkpoint", "loss"), raw + averages, "checkpoints that were read")

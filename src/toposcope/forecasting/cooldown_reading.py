@@ -1,8 +1,8 @@
-"""A cool-down from a series of checkpoints: its log, and the losses of raw and merged checkpoints on a text."""
+"""A cool-down from a series of checkpoints: its rates, and the losses of raw and merged checkpoints on a text."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -23,6 +23,7 @@ from toposcope.forecasting.cooldown import (
     Course,
     Decay,
     Merged,
+    best_of,
     check_course,
     cool_down_forecast,
     windows,
@@ -42,16 +43,14 @@ from toposcope.study.corpora import OWN_FILE
 from toposcope.wording import counted
 
 SHARES = (0.05, 0.1, 0.2)  # of the steps so far: the lengths of the table; the middle one where none is asked for
-N_RAW = 10  # raw checkpoints that are read, over the last half of the steps
+N_RAW = 10  # raw checkpoints that are read, over the steps that are merged
 LENGTH = 512  # longest window of the text, in tokens
 MAX_TOKENS, MIN_TOKENS = 100_000, 10_000  # of the text, where their number is not given
 OPERATIONS = 2e13  # of all readings together, to which a text is shortened: minutes on a CPU
-NATS = {"nats": 1.0, "bits": float(np.log(2))}  # of a unit of a log
 STAGE = "checkpoints"
 CHARACTERS_PER_TOKEN = 8  # more than any text has on average
 COOLED = 0.05  # share of the rate: a cool-down has ended
 MAX_UNLOGGED = 0.02  # share of the steps so far, between the last rate logged and the last checkpoint
-MAX_WITHOUT_LOSS = 0.1  # the same share, for losses: a law is not continued over more
 
 
 def cooldown(
@@ -63,7 +62,6 @@ def cooldown(
     at: int | None = None,
     log: Run | Path | str | None = None,
     constant: bool = False,
-    sgd: bool = False,
     tokens: int | None = None,
     tokenizer: str = "",
     access: Access | None = None,
@@ -71,8 +69,8 @@ def cooldown(
 ) -> CoolDownReport:
     """Return what the loss would be after a cool-down that starts now, from the checkpoints at constant rate so far.
 
-    Averages of the last checkpoints are read on a text, and raw ones; the gain of merging, and the progress that the
-    cool-down still makes by the run's power law, give the loss (docs/methods/cool-down.md).
+    Averages of the last checkpoints and of those before are read on a text, and raw ones; how the averages fall,
+    carried on to the end of the cool-down, gives the loss (docs/methods/cool-down.md).
 
     Parameters
     ----------
@@ -88,12 +86,9 @@ def cooldown(
     at : int, optional
         The step of a checkpoint from which to cool down; the last by default.
     log : Run, Path or str, optional
-        Losses and learning rates; by default what lies with the checkpoints.
+        Learning rates; by default what lies with the checkpoints.
     constant : bool
         Whether the rate is known to be constant, where it was not logged; rates of the log count before it.
-    sgd : bool
-        Whether the optimizer is SGD, with or without momentum: real cool-downs then gain more than averages say, and
-        the answer is that the gain is at least so large.
     tokens : int, optional
         Of the text; by default 100,000, or as many as are read in minutes.
     tokenizer : str
@@ -123,20 +118,20 @@ def cooldown(
     whole = series if isinstance(series, Series) else open_series(series, access=access)
     now = _now(whole, at)
     seen = whole[: whole.steps.index(now) + 1]
-    training, rates, remarks = _logged(whole, log, now, constant=constant)
+    rates, remarks = _logged(whole, log, now, constant=constant)
     real = None if rates is None else _real(whole, now, rates)
     asked = steps or (real.step - now if real else round(SHARES[1] * now))
     if not asked:
         raise ToposcopeError(
             f"{whole.spec}: a tenth of {counted(now, 'step')} is no cool-down; take a later checkpoint"
         )
-    course = Course(training, ByStep(np.array([now]), np.array([np.nan])), 0, rates, sgd)
-    chosen: dict[int, list[list[int]]] = {}
+    course = Course(ByStep(np.array([now]), np.array([np.nan])), 0, rates)
+    chosen: dict[int, tuple[list[int], ...]] = {}
     refused: dict[int, str] = {}
     longest = int(MAX_COOL_DOWN * now)
     for length in sorted({*(min(round(share * now), longest) for share in SHARES), asked} - {0}):
         try:
-            check_course(course, sum(step >= now - length for step in seen.steps), length)
+            check_course(course, length)
             chosen[length] = windows(seen.steps, length)
         except RefusedError as error:
             refused[length] = str(error)
@@ -144,25 +139,31 @@ def cooldown(
         asked = max(chosen)
     if asked not in chosen:
         return CoolDownReport(seen, "", (), refused, asked, course, (), None, tuple(remarks))
-    needed = sorted({tuple(each) for found in chosen.values() for each in found}, key=len, reverse=True)
-    raw = _spread([checkpoint for checkpoint in seen if checkpoint.step >= now / 2], N_RAW)
+    to_merge = {tuple(each) for lists in chosen.values() for each in lists}
+    needed = sorted(to_merge, key=lambda each: (each[-1], len(each)))
+    first = chosen[asked][1][0]
+    raw = _spread([checkpoint for checkpoint in seen if checkpoint.step >= first], N_RAW)
     origin = Origin(whole.source, tokenizer, _corpus(whole), access)
     total, losses = len(raw) + len(needed) + bool(real), list[float]()
     reading = _Reading.of(seen[-1], origin, text, tokens, total)
-    for checkpoint in [*raw, *(merge(seen, window=(each[0], now)) for each in needed), *([real] if real else [])]:
+    averages = (merge(seen, window=(each[0], each[-1])) for each in needed)
+    for checkpoint in [*raw, *averages, *([real] if real else [])]:
         progress(STAGE, len(losses), total)
         losses.append(reading.loss(checkpoint))
     progress(STAGE, total, total)
     held_out = ByStep(np.array([checkpoint.step for checkpoint in raw]), np.array(losses[: len(raw)]))
-    course = Course(training if len(training.steps) else held_out, held_out, reading.tokens, rates, sgd)
-    averages = {
-        each: Merged(now - each[0], loss, tuple(decay_weights(each).tolist()))
+    course = Course(held_out, reading.tokens, rates)
+    merged = {
+        each: Merged(each, loss, tuple(decay_weights(each).tolist()))
         for each, loss in zip(needed, losses[len(raw) :], strict=False)
     }
+    best = best_of(merged.values(), now)
     answers = []
-    for length, found in chosen.items():
+    for length, lists in chosen.items():
         try:
-            answers.append(cool_down_forecast(course, [averages[tuple(each)] for each in found], length, decay))
+            last, *fall = (merged[tuple(each)] for each in lists)
+            found = cool_down_forecast(course, last, (fall[0], fall[1]), length, decay)
+            answers.append(replace(found, merged=best))
         except RefusedError as error:
             refused[length] = str(error)
     return CoolDownReport(
@@ -172,7 +173,7 @@ def cooldown(
         refused=refused,
         asked=asked,
         course=course,
-        merged=tuple(averages.values()),
+        merged=tuple(merged.values()),
         real=(real.step - now, losses[-1]) if real else None,
         remarks=(*remarks, *reading.remarks),
     )
@@ -188,36 +189,18 @@ def _now(series: Series, at: int | None) -> int:
 
 def _logged(
     series: Series, log: Run | Path | str | None, now: int, *, constant: bool
-) -> tuple[ByStep, ByStep | None, list[str]]:
-    """Return the training losses in nats, none if there are none, the learning rates, and what there is to say."""
+) -> tuple[ByStep | None, list[str]]:
+    """Return the learning rates of a log, None where they are declared to be constant, and what there is to say."""
     remarks: list[str] = []
     if log is None:
         table = find_log(series.source, series.axis) if series.source else None
     else:
         log = log if isinstance(log, Run) else read_log(log)
-        table = log.table or LogTable.from_rows({})
+        table = log.table
         remarks += log.remarks
-    unit = NATS.get(log.unit, 0.0) if isinstance(log, Run) else 1.0
-    losses = ByStep(np.empty(0, np.int64), np.empty(0))
-    if table is not None and unit:
-        has_training = np.isfinite(table.values["loss"]).any()
-        values = table.values["loss" if has_training else "validation_loss"]
-        known = np.isfinite(values) & (values > 0)
-        if known.any() and not has_training:
-            remarks.append("no training loss was logged: the law of the run is that of its validation loss")
-        if known.any() and log is None and series.source and "run.json" not in series.source.files():
-            remarks.append("losses of the log that lies with the checkpoints are taken to be in nats")
-        losses = ByStep(table.steps[known], unit * values[known])
-    on_text = "the law of the run is that of its checkpoints on the text"
-    last = int(losses.steps[losses.steps <= now].max(initial=-1))
-    if not len(losses.steps):
-        remarks.append(f"no training loss in nats was logged: {on_text}")
-    elif last < (1 - MAX_WITHOUT_LOSS) * now:
-        losses = ByStep(losses.steps[:0], losses.values[:0])
-        remarks.append(f"no loss is logged in the last {now - max(last, 0):,} steps before step {now:,}: {on_text}")
     rates = None if table is None else _rates(table)
     if constant and (rates is None or rates.steps[-1] < (1 - MAX_UNLOGGED) * now):
-        return losses, None, [*remarks, "the learning rate is taken to be constant, as declared"]
+        return None, [*remarks, "the learning rate is taken to be constant, as declared"]
     if rates is None:
         raise ToposcopeError(
             f"{series.spec}: no learning rates with it; name a log that has them with --log FILE (log=...), or say "
@@ -228,7 +211,7 @@ def _logged(
             f"{series.spec}: learning rates are logged up to step {rates.steps[-1]:,}, and the last checkpoint is "
             f"of step {now:,}; give the whole log, or a checkpoint before its end with --at STEP (at=...)"
         )
-    return losses, rates, remarks
+    return rates, remarks
 
 
 def _rates(table: LogTable) -> ByStep | None:

@@ -10,14 +10,13 @@ import polars as pl
 from toposcope.checkpoints import Series
 from toposcope.checkpoints.merging import merge
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.cooldown import CoolDown, Course, Merged, text_noise
-from toposcope.wording import counted, joined
+from toposcope.forecasting.cooldown import CoolDown, Course, Merged, best_of, text_noise
+from toposcope.wording import counted
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
 
 HELD_OUT = "the held-out part"  # how the text of a run of ours is named
-N_HELD, N_LOGGED = 25, 60  # points of the course at the rate of now, and medians of logged losses, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +36,9 @@ class CoolDownReport:
     asked : int
         The length that the first sentence is about.
     course : Course
-        The losses of raw checkpoints and of the log.
+        The losses of raw checkpoints, and the rates.
     merged : tuple of Merged
-        Averages of checkpoints, longest window first.
+        Averages of checkpoints, by their last step.
     real : tuple of (int, float) or None
         Steps and loss of the cool-down that the run itself went on to make, where it did.
     remarks : tuple of str
@@ -77,14 +76,11 @@ class CoolDownReport:
             return f"No answer: {self.refused[self.asked]}."
         loss, low, high, gain = (f"{each:.{self.digits}f}" for each in (found.loss, found.low, found.high, found.gain))
         begin = f"Cooling down over the next {found.length:,} steps would bring the {self._loss_words} to "
-        less = least = why = ""
-        if found.at_least:
-            less, least, why = " or less", "at least ", f", as {joined(found.at_least)}"
-        ends = f"{begin}{loss}{less} ({low} to {high})"
+        ends = f"{begin}{loss} ({low} to {high})"
         if found.gain <= 0:
-            return f"{ends}, no lower than holding the rate{why}: {found.held:.{self.digits}f}."
+            return f"{ends}, no lower than holding the rate: {found.held:.{self.digits}f}."
         in_hand = f"{found.in_hand:.0%} of that is in hand now as a merged model, written with --save"
-        return f"{ends}: {least}{gain} below holding the rate{why}; {in_hand}."
+        return f"{ends}: {gain} below holding the rate; {in_hand}."
 
     @property
     def _loss_words(self) -> str:
@@ -115,8 +111,7 @@ class CoolDownReport:
                 "in a difference"
             )
         else:
-            logged = counted(int((course.training.steps <= course.now).sum()), "logged loss", "logged losses")
-            sentences["read"] = f"{logged} up to step {course.now:,}; no checkpoint, as there is no answer"
+            sentences["read"] = "no checkpoint, as there is no answer"
         if self.real is not None:
             length, loss = self.real
             sentences["real"] = f"the run went on to cool down over {length:,} steps, to {loss:.{self.digits}f}"
@@ -125,27 +120,20 @@ class CoolDownReport:
     def losses(self) -> pl.DataFrame:
         """Return ``what, step, loss, low, high`` of everything that `plot` draws, in nats per token.
 
-        Where nothing was read on the text these are the logged losses; without a log there are none.
+        There are none where nothing was read on the text.
         """
         from toposcope.charts import cooldown as drawn
-        from toposcope.charts.forecast import binned_medians
 
-        course = self.course
-        rows: list[tuple[Any, ...]] = []
+        now, rows = self.course.now, list[tuple[Any, ...]]()
         if self.merged:
-            rows += [(drawn.RAW, step, loss, None, None) for step, loss in zip(*course.held_out, strict=True)]
-            rows += [(drawn.AVERAGE, course.now, each.loss, None, None) for each in self.merged]
-        else:
-            late = (course.training.steps <= course.now) & (course.training.steps >= course.now / 2)
-            steps = course.training.steps[late].astype(np.float64)
-            medians = binned_medians(steps, course.training.values[late], N_LOGGED)
-            rows += [(drawn.LOGGED, step, loss, None, None) for step, loss in zip(*medians, strict=True)]
+            rows += [(drawn.RAW, step, loss, None, None) for step, loss in zip(*self.course.held_out, strict=True)]
+            rows += [(drawn.AVERAGE, each.steps[-1], each.loss, None, None) for each in self.merged]
         if self.answers:
-            ahead = np.unique(np.linspace(0, max(each.length for each in self.answers), N_HELD).round())
-            rows += [(drawn.HOLDING, course.now + each, course.held(each), None, None) for each in ahead]
-        rows += [(drawn.COOLED, each.step + each.length, each.loss, each.low, each.high) for each in self.answers]
+            rows.append((drawn.HOLDING, now, self.answers[-1].now, None, None))
+        rows += [(drawn.HOLDING, now + each.length, each.held, None, None) for each in self.answers]
+        rows += [(drawn.COOLED, now + each.length, each.loss, each.low, each.high) for each in self.answers]
         if self.real is not None:
-            rows.append((drawn.REAL, course.now + self.real[0], self.real[1], None, None))
+            rows.append((drawn.REAL, now + self.real[0], self.real[1], None, None))
         floats = dict.fromkeys(("step", "loss", "low", "high"), pl.Float64)
         return pl.DataFrame(rows, schema={"what": pl.String, **floats}, orient="row")
 
@@ -175,10 +163,10 @@ class CoolDownReport:
         return [*self.remarks, *(() if self.answer is None else self.answer.notes)]
 
     def best(self) -> Merged:
-        """Return the average of checkpoints with the lowest loss."""
+        """Return the average of checkpoints up to now with the lowest loss."""
         if not self.merged:
             raise ToposcopeError(f"{self.series.spec}: nothing was merged: {self.refused[self.asked]}")
-        return min(self.merged, key=lambda each: each.loss)
+        return best_of(self.merged, self.course.now)
 
     def save(self, folder: Path | str) -> Path:
         """Write the merged model that is in hand now: its weights, configuration, tokenizer, and what went into it.
@@ -209,8 +197,7 @@ class CoolDownReport:
                 {
                     "length": each.length, "decay": each.decay, "loss": each.loss, "low": each.low, "high": each.high,
                     "held": each.held, "now": each.now, "gain": each.gain, "beyond": each.beyond,
-                    "in_hand": each.in_hand,
-                    "at_least": list(each.at_least), "notes": list(each.notes),
+                    "in_hand": each.in_hand, "notes": list(each.notes),
                 }
                 for each in self.answers
             ],
@@ -219,7 +206,7 @@ class CoolDownReport:
                 "steps": self.course.held_out.steps.tolist(), "losses": self.course.held_out.values.tolist()
             },
             "merged": [
-                {"window": each.window, "loss": each.loss, "weights": list(each.weights)} for each in self.merged
+                {"steps": list(each.steps), "loss": each.loss, "weights": list(each.weights)} for each in self.merged
             ],
             "real": None if self.real is None else {"length": self.real[0], "loss": self.real[1]},
             "remarks": self.all_remarks(),

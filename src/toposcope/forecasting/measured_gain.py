@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.forecasting.cooldown import COOL_DOWN_LATE_SHARE, GAIN_GROWTH, MAX_RATE_CHANGE, CoolDown, Decay
+from toposcope.forecasting.cooldown import MAX_RATE_CHANGE, CoolDown
 from toposcope.forecasting.decision.advice import MAX_STEPS_TO_DECAY
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecasters.cooldown_laws import S1_ANNEAL, AnnealedLaw, Prior
@@ -26,20 +26,20 @@ from toposcope.logs.schedules.recognised import WARMED_UP
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Vector
 
-# Cool-downs from checkpoints: docs/methods/cool-down.md; on real cool-downs of small GPTs (benchmarks/cooldowns.py)
-MIN_KEPT, MAX_KEPT_BY_SQRT = 0.25, 0.42  # mean rate of a decay over its peak: 1/2 if linear, 1/3 if 1 - sqrt
+# Cool-downs from checkpoints: docs/methods/cool-down.md; on real cool-downs of small models (benchmarks/cooldowns.py)
+MIN_KEPT = 0.25  # mean rate of a decay over its peak: 1/2 if linear, 1/3 if 1 - sqrt
 
 
 class MeasuredLaw(AnnealedLaw):
-    """``s1_anneal`` with a measured gain as its coefficient, fitted to as much as the law that it was measured by."""
+    """``s1_anneal`` with a measured gain as its coefficient, fitted to the late half of what was seen."""
 
-    share = COOL_DOWN_LATE_SHARE
+    share = 0.5
 
-    def __init__(self, measured: CoolDown, coefficient: float) -> None:
+    def __init__(self, measured: CoolDown) -> None:
         super().__init__(S1_ANNEAL.name, S1_ANNEAL.annealing)
         self.measured = measured
-        source = f"measured at step {measured.step:,} on merged checkpoints, {coefficient:.3g} nats"
-        self._prior = Prior(coefficient, measured.high - measured.loss, source)
+        source = f"measured at step {measured.step:,} on merged checkpoints, {measured.beyond:.3g} nats"
+        self._prior = Prior(measured.beyond, measured.high - measured.loss, source)
 
     def prior(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Prior:
         """Return what was measured."""
@@ -53,8 +53,7 @@ class MeasuredLaw(AnnealedLaw):
         """Return the forecast with its 90% interval.
 
         Three errors are added as independent: that of a cool-down from the step that it was measured at, half of what
-        the law lets the loss fall from there until the decay begins, and the noise of the last rows of a run. Where the
-        gain is "at least" this one, the interval reaches further down.
+        the law lets the loss fall from there until the decay begins, and the noise of the last rows of a run.
         """
         step, fit = self.measured.step, forecast.diagnostics
         ends = np.array([step, max(decay_of(schedule)[0], step)])
@@ -62,9 +61,9 @@ class MeasuredLaw(AnnealedLaw):
         to_fall = fit["A"] * (now ** -fit["a"] - then ** -fit["a"])
         rows_at_end = max(FINAL_SHARE * schedule.last_step * len(log.steps) / log.steps[-1], 1.0)
         noise = NORMAL_WIDTH * row_noise(log.loss[len(log.loss) // 2 :]) / np.sqrt(rows_at_end)
-        found, loss = self.measured, forecast.loss
-        down, up = (np.linalg.norm([side, to_fall / 2, noise]) for side in (found.loss - found.low, self._prior.spread))
-        low, high = loss * float(np.exp(-down / loss)), loss * float(np.exp(up / loss))
+        loss = forecast.loss
+        error = float(np.linalg.norm([self._prior.spread, to_fall / 2, noise])) / loss
+        low, high = loss * float(np.exp(-error)), loss * float(np.exp(error))
         remark = "interval: errors of cool-downs predicted from merged checkpoints"
         return replace(forecast, low=low, high=high, remarks=(*forecast.remarks, remark))
 
@@ -88,17 +87,11 @@ def measured_law(
     reason = _not_usable(measured, log, schedule, siblings)
     if reason:
         return None, not_used(measured, reason)
-    decay: Decay = "1-sqrt" if _kept(schedule, begin, end) < MAX_KEPT_BY_SQRT else "linear"
-    coefficient = measured.beyond * (
-        (1 + GAIN_GROWTH[decay] * (end - begin) / measured.step)
-        / (1 + GAIN_GROWTH[measured.decay] * measured.length / measured.step)
-    )
-    at_least = f", at least that: {measured.at_least[0]}" if measured.at_least else ""
     sentence = (
-        f"the cool-down from step {begin:,} on gains {coefficient:.3g} nats beyond its progress, as merged checkpoints "
-        f"up to step {measured.step:,} measure, in place of a prior{at_least}"
+        f"the cool-down from step {begin:,} on gains {measured.beyond:.3g} nats beyond its progress, as merged "
+        f"checkpoints up to step {measured.step:,} measure, in place of a prior"
     )
-    return MeasuredLaw(measured, coefficient), sentence
+    return MeasuredLaw(measured), sentence
 
 
 def not_used(measured: CoolDown, reason: str) -> str:

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.forecasting.cooldown import CoolDown, Decay, Merged
+from toposcope.forecasting.cooldown import CoolDown, Decay, Merged, best_of
 from toposcope.untrusted import bytes_of, json_as
 
 _Steps = Annotated[int, msgspec.Meta(gt=0)]
@@ -23,7 +23,6 @@ class _Answer(msgspec.Struct):
     held: float
     now: float
     beyond: float
-    at_least: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -44,22 +43,15 @@ def read_cool_downs(path: str | Path) -> tuple[CoolDown, ...]:
     """
     try:
         stored = json_as(bytes_of(Path(path)), _Stored)
+        merged = best_of(stored.merged, stored.step) if stored.answers else None
     except (OSError, ValueError) as error:
         raise ToposcopeError(
             f"{path}: not what `toposcope cooldown SERIES --json` writes ({message_of(error)})"
         ) from error
-    if not stored.answers:
+    if merged is None:
         raise ToposcopeError(f"{path}: it holds no cool-down. {stored.headline}".rstrip())
     return tuple(
-        CoolDown(
-            step=stored.step,
-            merged=min(
-                (each for each in stored.merged if each.window <= answer.length),
-                key=lambda each: each.loss,
-                default=Merged(0, answer.now, (1.0,)),
-            ),
-            **msgspec.structs.asdict(answer),
-        )
+        CoolDown(step=stored.step, merged=merged, **msgspec.structs.asdict(answer))
         for answer in sorted(stored.answers, key=lambda answer: answer.length)
     )
 

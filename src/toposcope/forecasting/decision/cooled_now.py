@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown
-from toposcope.wording import joined, short
+from toposcope.wording import short
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,10 @@ def affordable(cool_downs: Sequence[CoolDown], tokens: float, new: float) -> tup
 def cooled_sentences(cooled: CooledNow) -> tuple[str, ...]:
     """Return what the cool-down would bring at the compute that it takes, and what the rest of the budget would."""
     now = cooled.measured
-    at_least = f", or more: {joined(now.at_least)}" if now.at_least else ""
     first = (
         f"Cooled down from now on over {now.length:,} steps, {cooled.share:.0%} of the budget, the run would end at "
         f"{now.loss:.3f} nats ({now.low:.3f} to {now.high:.3f}) on the text of its merged checkpoints, {now.gain:.3f} "
-        f"below going on at the rate of now for as many steps{at_least}. By the law that is {cooled.loss:.3f}, and "
+        f"below going on at the rate of now for as many steps. By the law that is {cooled.loss:.3f}, and "
         f"{cooled.fresh:.3f} for a fresh run of as much compute."
     )
     if cooled.share >= 1:

@@ -54,13 +54,11 @@ def measured_words(folder: Path, step: int | None) -> str:
 
 def _words(answer: Mapping[str, Any], at: int, text: str, *, is_now: bool) -> str:
     started, would = ("now", "would end") if is_now else (f"at step {at:,}", "would have ended")
-    loss = f"at {loss_words(answer['high'])} or below" if answer["at_least"] else f"at {range_words(answer)}"
-    below = f"{loss_words(answer['gain'])} below" if answer["gain"] > 0 else "no lower than"
-    gain = f"{'at least ' if answer['at_least'] and answer['gain'] > 0 else ''}{below}"
+    gain = f"{loss_words(answer['gain'])} below" if answer["gain"] > 0 else "no lower than"
     again = "" if is_now else "; measure it again"
     return (
-        f"A cool-down started {started} {would} {loss} after {answer['length']:,} steps, {gain} holding the "
-        f"rate: by merged checkpoints up to step {at:,}, on {text}{again}."
+        f"A cool-down started {started} {would} at {range_words(answer)} after {answer['length']:,} steps, {gain} "
+        f"holding the rate: by merged checkpoints up to step {at:,}, on {text}{again}."
     )
 
 
