@@ -67,14 +67,20 @@ KINDS = (
     Kind("SGD, LSTM", "lstm", "SGD", 1.0, "grammar", 20, weight_decay=0),
     Kind("AdamW .98, words, Llama", "llama", "AdamW", 3e-3, "words", 20, beta2=0.98),
     Kind("Muon, cool, mixer", "mixer", "Muon", 3e-3, "python-docs", 40),
+    Kind("AdamW .98, hot, Llama", "llama", "AdamW", 1e-2, "wikitext", 10, batch=8, beta2=0.98, seed=2),
+    Kind("Lion, mixer", "mixer", "Lion", 1e-3, "grammar", 20, seed=2),
+    Kind("Adafactor, LSTM", "lstm", "Adafactor", 5e-3, "python-source", 10, weight_decay=0, seed=2),
+    Kind("Muon, hot, Llama", "llama", "Muon", 3e-2, "python-docs", 40, seed=2),
+    Kind("NAdam, GRU", "gru", "NAdam", 3e-3, "wikitext", 20, weight_decay=0, seed=2),
+    Kind("SGD, mixer", "mixer", "SGD", 0.3, "python-source", 20, weight_decay=1e-3, seed=2),
 )
 ASIDE = (
-    Kind("AdamW .98, hot, Llama, aside", "llama", "AdamW", 1e-2, "wikitext", 10, batch=8, beta2=0.98, seed=2),
-    Kind("Lion, mixer, aside", "mixer", "Lion", 1e-3, "grammar", 20, seed=2),
-    Kind("Adafactor, LSTM, aside", "lstm", "Adafactor", 5e-3, "python-source", 10, weight_decay=0, seed=2),
-    Kind("Muon, hot, Llama, aside", "llama", "Muon", 3e-2, "python-docs", 40, seed=2),
-    Kind("NAdam, GRU, aside", "gru", "NAdam", 3e-3, "wikitext", 20, weight_decay=0, seed=2),
-    Kind("SGD, mixer, aside", "mixer", "SGD", 0.3, "python-source", 20, weight_decay=1e-3, seed=2),
+    Kind("SGD, Llama", "llama", "SGD", 0.5, "wikitext", 10, weight_decay=0, seed=3),
+    Kind("RMSprop, GPT", "gpt", "RMSprop", 1e-3, "python-source", 20, seed=3),
+    Kind("AdamW .999, mixer", "mixer", "AdamW", 4e-3, "words", 20, batch=8, beta2=0.999, seed=3),
+    Kind("Lion, hot, LSTM", "lstm", "Lion", 1e-3, "wikitext", 10, seed=3),
+    Kind("Muon, GRU", "gru", "Muon", 1e-2, "python-docs", 40, seed=3),
+    Kind("Adafactor, hot, Llama", "llama", "Adafactor", 2e-2, "grammar", 20, weight_decay=0, seed=3),
 )
 """Kinds that nobody looked at while the rule was chosen."""
 
@@ -175,8 +181,8 @@ def optimizers(kind: Kind, model: Model) -> list[torch.optim.Optimizer]:
         return [Lion(params, rate, decay)]
     if kind.optimizer == "Adafactor":
         return [torch.optim.Adafactor(params, rate, beta2_decay=-0.8, weight_decay=decay)]
-    if kind.optimizer == "NAdam":
-        return [torch.optim.NAdam(params, rate)]
+    if kind.optimizer in ("NAdam", "RMSprop"):
+        return [getattr(torch.optim, kind.optimizer)(params, rate)]
     body = [p for p in model.body.parameters() if p.ndim == 2 and kind.optimizer == "Muon"]
     rest = [p for p in params if all(p is not other for other in body)]
     adam = torch.optim.AdamW(

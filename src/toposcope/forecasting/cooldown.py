@@ -24,7 +24,8 @@ MAX_COOL_DOWN = 0.2  # share of the steps so far; longer ones were not measured
 MAX_RATE_CHANGE = 0.05  # of the learning rate over the windows that are merged
 TEXT_NOISE = 0.5  # nats times the root of the tokens: of the difference of two models on one text
 RISE_ERRORS = 2.0  # standard errors of the text by which averages rise where the run overfits
-COOL_DOWN_ERROR, COOL_DOWN_ERROR_SHARE = 0.008, 0.5  # nats, and share of the progress to come: the half width
+COOL_DOWN_ERROR = 0.008  # nats of the half width, beside the noise of the text
+PROGRESS_ERROR, GAIN_ERROR = 0.3, 0.05  # its shares of the progress to come, and of what is gained beyond progress
 
 Decay = Literal["linear", "1-sqrt", "cosine"]
 DECAYS: tuple[Decay, ...] = get_args(Decay)
@@ -243,7 +244,8 @@ def cool_down_forecast(
     steps, losses = course.held_out
     merged = steps >= earlier.steps[0]
     level = float(np.mean(losses[merged] - slope * np.log(now / steps[merged])))
-    half_width = COOL_DOWN_ERROR + COOL_DOWN_ERROR_SHARE * abs(to_come) + NORMAL_WIDTH * noise
+    beyond = level - progress(now, now + MEAN_RATES[decay] * length) - loss
+    half_width = COOL_DOWN_ERROR + NORMAL_WIDTH * noise + PROGRESS_ERROR * abs(to_come) + GAIN_ERROR * max(beyond, 0)
     notes = []
     if decay == "cosine":
         notes.append("no cool-down along a cosine was measured: it is taken to end as one along a line does")
@@ -258,7 +260,7 @@ def cool_down_forecast(
         high=loss + half_width,
         held=level - progress(now, now + length),
         now=level,
-        beyond=level - progress(now, now + MEAN_RATES[decay] * length) - loss,
+        beyond=beyond,
         merged=last,
         notes=tuple(notes),
     )
