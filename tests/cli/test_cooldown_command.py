@@ -102,7 +102,8 @@ def test_all_as_numbers(held: Path, tmp_path: Path) -> None:
     assert 5000 <= found["tokens"] < 5100
     assert {*(each["length"] for each in found["answers"]), *map(int, found["refused"])} == {24, 48, 96}
     assert {each["decay"] for each in found["answers"]} == {"1-sqrt"}
-    assert found["raw"]["steps"] == list(range(384, HELD + 1, EVERY))
+    assert len(found["raw"]["steps"]) == 10
+    assert found["raw"]["steps"][::9] == [336, HELD]
     assert found["raw"]["steps"][-1] == HELD
     assert "bring the loss on other.txt to" in found["headline"] or found["headline"].startswith("No answer")
     for average in found["merged"]:
@@ -129,7 +130,7 @@ def test_a_rate_that_falls_has_no_answer(made: Path, tmp_path: Path) -> None:
     assert done.code == 2
     assert done.out.splitlines()[0] in (tmp_path / "page" / "report.md").read_text(encoding="utf-8")
     assert "nothing was read that could be drawn" in complaint_of("cooldown", made, "--out", tmp_path / "chart.svg")
-    assert done.out.startswith("No answer: the learning rate falls over the last 116 steps, from 0.01 to 0: ")
+    assert done.out.startswith("No answer: the learning rate falls over the last 173 steps, from 0.01 to 0: ")
     assert "ask at a step before" in done.out
     assert json.loads(called("cooldown", made, "--json").out)["answers"] == []
     assert done.out.startswith(called("cooldown", made, "--constant").out)  # what was logged counts
@@ -169,6 +170,4 @@ def test_three_checkpoints_are_needed(made: Path, tmp_path: Path) -> None:
             path.unlink()
     done = called("cooldown", tmp_path / "few", "--at", str(HELD))
     assert done.code == 2
-    assert (
-        "No answer: 2 checkpoints in the last 96 steps and 2 before the last 96, and 3 are needed" in done.out
-    )
+    assert "No answer: 2 checkpoints in the last 96 steps, and 3 are needed" in done.out

@@ -18,7 +18,6 @@ from toposcope.forecasting.cooldown import (
     Merged,
     check_course,
     cool_down_forecast,
-    fall_length,
     windows,
 )
 from toposcope.forecasting.cooldown_report import CoolDownReport
@@ -144,7 +143,7 @@ def test_averages_that_fall_along_ln_step_are_carried_on(fall: float, shift: flo
 def test_the_interval_widens_with_the_progress_to_come_and_with_a_short_text(planted: Planted) -> None:
     last, (earlier, later) = planted.merged(200)
     usual = cool_down_forecast(planted.course, last, (earlier, later), 200)
-    faster = cool_down_forecast(planted.course, last, (replace(earlier, loss=earlier.loss + 0.05), later), 200)
+    faster = cool_down_forecast(planted.course, last, (replace(earlier, loss=earlier.loss + 0.1), later), 200)
     shorter = cool_down_forecast(replace(planted.course, tokens=1000), last, (earlier, later), 200)
     assert faster.high - faster.low > usual.high - usual.low + 0.02
     assert shorter.high - shorter.low > usual.high - usual.low + 0.04
@@ -163,8 +162,9 @@ def test_windows_end_now_and_follow_each_other(chosen: set[int], length: int) ->
         assert each == [step for step in steps if each[0] <= step <= each[-1]]
     assert last[-1] == later[-1] == steps[-1]
     assert last[0] >= steps[-1] - length
-    assert earlier[-1] == later[0]
-    assert steps[-1] - later[0] <= fall_length(steps[-1], length)
+    size = min(steps[-1] / 10, (steps[-1] - steps[0]) / 3)
+    assert later[0] >= steps[-1] - size >= earlier[-1] + size - 1e-9 >= earlier[0] + size - 1e-9
+    assert earlier[0] >= steps[-1] - 3 * size - 1e-9
 
 
 def test_refusals_say_what_to_do(planted: Planted) -> None:
@@ -181,15 +181,17 @@ def test_refusals_say_what_to_do(planted: Planted) -> None:
         return replace(course, rates=ByStep(steps, RATE * rates))
 
     assert "ask for at most 400 steps" in refused(course, 500)
-    with pytest.raises(RefusedError, match="2 checkpoints in the last 200 steps and 2 before the last 200, and 3 are"):
+    with pytest.raises(RefusedError, match="2 checkpoints in the last 200 steps, and 3 are needed"):
         windows(range(200, 2001, 200), 200)
+    with pytest.raises(RefusedError, match="1 checkpoint in the last 200 but 400 steps"):
+        windows([1400, *range(1700, 2001, 10)], 200)
     falling = np.where(steps < 1900, 1.0, 1 - (steps - 1900) / 1000)
-    assert "the learning rate falls over the last 400 steps, from 0.1 to 0.09" in refused(with_rates(falling))
+    assert "the learning rate falls over the last 600 steps, from 0.1 to 0.09" in refused(with_rates(falling))
     assert "until step 300" in refused(with_rates(np.minimum(1, steps / 300)))
     assert "ask again at step 3,000" in refused(with_rates(np.minimum(1, steps / 300)))
     assert "ask again at step" in refused(with_rates(np.minimum(1, steps / 2000)))
     rising = refused(course, fall=(replace(fall[0], loss=2.5), fall[1]))
-    assert "the loss of averages on the text has risen, from 2.5 at step 1,800" in rising
+    assert "the loss of averages on the text has risen, from 2.5 at step 1,600" in rising
     assert "the run overfits or diverges" in rising
     check_course(with_rates(np.where(steps < 1900, 1.0, 0.97)), 200)
     check_course(replace(course, rates=None), 200)

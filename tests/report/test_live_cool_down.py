@@ -93,22 +93,22 @@ def test_a_page_notices_that_it_was_measured(tmp_path: Path) -> None:
 
 
 def test_else_it_is_said_how_to_measure_it(tmp_path: Path) -> None:
-    study(tmp_path / "mine", [700, 850, 900, 1000])
+    study(tmp_path / "mine", [650, *range(700, 1001, 50)])
     told, command = said(tmp_path / "mine")["to_measure"]
-    assert told.startswith("3 checkpoints were saved at a constant learning rate.")
+    assert told.startswith("7 checkpoints were saved at a constant learning rate.")
     here = (tmp_path / "mine").resolve()
     assert command == f"toposcope cooldown '/my runs/saved' --log {here} --json > {here / STORED}"
     store(tmp_path / "mine")
     assert said(tmp_path / "mine")["to_measure"] == ("", "")
 
 
-@pytest.mark.parametrize("steps", [None, [], [850, 1000], [10, 20, 30, 40], ["many", None, 1.5]])
+@pytest.mark.parametrize("steps", [None, [], [*range(750, 1001, 50)], [10, 20, 30, 40], ["many", None, 1.5]])
 def test_too_few_checkpoints_and_what_is_none_are_no_reason(steps: list[int] | None, tmp_path: Path) -> None:
     study(tmp_path, steps)
     assert said(tmp_path)["to_measure"] == ("", "")
 
 
 def test_a_rate_that_falls_is_no_reason(tmp_path: Path) -> None:
-    made = study(tmp_path, [850, 900, 1000])
+    made = study(tmp_path, [*range(700, 1001, 50)])
     made.store.append_log(made.run, {1001: {"loss": 2.5, "learning_rate": 9e-4}})
     assert said(tmp_path)["to_measure"] == ("", "")

@@ -52,10 +52,9 @@ def cooldown(
 ) -> None:
     """Say what the loss would be after a cool-down of the learning rate that starts now.
 
-    SERIES is a run of a language model at constant rate, with at least three checkpoints over the steps of the
-    cool-down and three over as many before. Averages of either are read on a text; how they fall, carried on to the
-    end, is the answer. An average is itself a better model than the last checkpoint: --save writes it. --out draws it
-    all.
+    SERIES is a run of a language model at constant rate, with at least three checkpoints in a tenth of its steps.
+    Averages of the last checkpoints and of earlier ones are read on a text; how they fall, carried on to the end, is
+    the answer. An average is itself a better model than the last checkpoint: --save writes it. --out draws it all.
 
     \b
     Example:

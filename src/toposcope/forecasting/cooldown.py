@@ -32,7 +32,7 @@ DECAYS: tuple[Decay, ...] = get_args(Decay)
 MEAN_RATES: Mapping[Decay, float] = {"linear": 1 / 2, "1-sqrt": 1 / 3, "cosine": 1 / 2}
 """Mean of the rate over a cool-down, as a share of the rate before it."""
 MIN_MERGED, FEW_MERGED = 3, 5  # checkpoints in a window: fewer are refused, or said to be few
-MIN_FALL = 0.1  # of the steps so far: over fewer of them the fall of averages drowns in their noise
+FALL = 0.1  # of the steps so far: each of the two windows that show how averages fall, with as many between them
 MIN_WARM_UPS = 10  # steps seen, in warm-ups
 
 
@@ -148,9 +148,10 @@ def text_noise(tokens: int) -> float:
 
 
 def windows(steps: Sequence[int], length: int) -> tuple[list[int], list[int], list[int]]:
-    """Return the steps of the checkpoints to merge: of the last `length`, and of two windows of the `fall_length`.
+    """Return the steps of the checkpoints to merge: of the last `length`, and of two windows that show their fall.
 
-    The latter follow each other up to now; they are shorter where checkpoints do not reach back so far.
+    These are the tenth of the steps so far that ends now, and the last but two. They are shorter where checkpoints do
+    not reach back so far.
 
     Raises
     ------
@@ -158,25 +159,20 @@ def windows(steps: Sequence[int], length: int) -> tuple[list[int], list[int], li
         If there are fewer than 3 in any.
     """
     now = steps[-1]
-    fall = min(fall_length(now, length), (now - steps[0]) / 2)
-    last, later = ([step for step in steps if step >= now - size] for size in (length, fall))
-    earlier = [step for step in steps if later[0] - fall <= step <= later[0]]
-    if len(last) < MIN_MERGED or len(earlier) < MIN_MERGED:
-        raise RefusedError(
-            f"{counted(len(last), 'checkpoint')} in the last {length:,} steps and {len(earlier)} before the last "
-            f"{now - later[0]:,}, and {MIN_MERGED} are needed to merge; save them more often, or ask for a longer "
-            "cool-down"
-        )
+    size = min(FALL * now, (now - steps[0]) / 3)
+    last, later = ([step for step in steps if step >= now - each] for each in (length, size))
+    earlier = [step for step in steps if now - 3 * size <= step <= now - 2 * size]
+    for name, found in ((f"{length:,}", last), (f"{size:,.0f}", later), (f"{size:,.0f} but {2 * size:,.0f}", earlier)):
+        if len(found) < MIN_MERGED:
+            raise RefusedError(
+                f"{counted(len(found), 'checkpoint')} in the last {name} steps, and {MIN_MERGED} are needed to merge; "
+                "save them more often, or ask for a longer cool-down"
+            )
     return last, earlier, later
 
 
-def fall_length(now: int, length: int) -> int:
-    """Return the steps of each of the two windows that show how averages fall."""
-    return max(length, round(MIN_FALL * now))
-
-
 def check_course(course: Course, length: int) -> None:
-    """Refuse (`RefusedError`) a cool-down that is too long, or of a rate that was not constant in its two windows."""
+    """Refuse (`RefusedError`) a cool-down that is too long, or of a rate that was not constant while averages fell."""
     now, schedule = course.now, course.schedule
     if length > MAX_COOL_DOWN * now:
         raise RefusedError(
@@ -185,20 +181,19 @@ def check_course(course: Course, length: int) -> None:
         )
     if course.rates is None:
         return
-    seen = 2 * fall_length(now, length)
-    if schedule.warm_up > now - seen or now < MIN_WARM_UPS * schedule.warm_up:
+    if now < MIN_WARM_UPS * schedule.warm_up:
         raise RefusedError(
             f"the learning rate warmed up until step {schedule.warm_up:,}, and the last checkpoint is of step {now:,}: "
             f"a cool-down is predicted from {MIN_WARM_UPS} warm-ups on; ask again at step "
-            f"{max(MIN_WARM_UPS * schedule.warm_up, schedule.warm_up + seen):,}"
+            f"{MIN_WARM_UPS * schedule.warm_up:,}"
         )
+    seen = round(3 * FALL * now)
     rates = schedule.rates[now - seen :]
     if np.ptp(rates) > MAX_RATE_CHANGE * rates.max():
         how = "falls" if rates[-1] < rates[0] else "changes"
         raise RefusedError(
-            f"the learning rate {how} over the last {seen:,} steps, from {rates[0]:.3g} to {rates[-1]:.3g}: "
-            f"averages of checkpoints predict a cool-down where it is constant to {MAX_RATE_CHANGE:.0%}; ask at a "
-            "step before, or for a shorter cool-down"
+            f"the learning rate {how} over the last {seen:,} steps, from {rates[0]:.3g} to {rates[-1]:.3g}: averages "
+            f"of checkpoints predict a cool-down where it is constant to {MAX_RATE_CHANGE:.0%}; ask at a step before"
         )
 
 

@@ -14,7 +14,7 @@ from toposcope.wording import loss_words, sentence
 
 STORED = "cooldown.json"  # in the folder of the run: what ``toposcope cooldown --json`` wrote
 OF_NOW = 0.9  # of the steps so far: what was measured later counts as measured now
-MIN_SAVED, WINDOW = 3, 0.2  # checkpoints of the last fifth of the steps, from which a cool-down can be measured
+MIN_SAVED, WINDOW = 7, 0.3  # checkpoints of the last three tenths of the steps, that measuring a cool-down takes
 MAX_CHANGE = 0.05  # of the learning rate there
 
 
