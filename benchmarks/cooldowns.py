@@ -5,7 +5,7 @@
 Runs at constant rate of kinds that differ in optimizer, rate, model, text, batch and the spacing of their checkpoints.
 From some of their steps they were cooled down over 5, 10 and 20% of the steps so far, along a line and along 1 - sqrt,
 on the batches that they read next. The interval of each kind is made with the other kinds; some kinds were set aside
-until the rule was chosen. Half an hour to an hour of one core; runs that are in ``.bench/cooldowns`` are not trained again.
+until the rule was chosen. An hour of one core; runs that are in ``.bench/cooldowns`` are not trained again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ def main(quick: bool, out: Path) -> None:
     facts = {
         "models": "GPT, Llama, LSTM, GRU and mixers of 67k to 178k parameters, context 64, rate held after 40 steps",
         "cool-downs": "from steps 400, 800 and 1600, on the batches that the run reads next",
-        "training": "half an hour to an hour of one core; not in what it took where runs of .bench/cooldowns are used again",
+        "training": "an hour of one core; not in what it took where runs of .bench/cooldowns are used again",
         "text": "65,536 held-out tokens",
         "checkpoints": "every 5 to 40 steps as the kind has it, or every 10; raw losses every 40",
         "kinds": "the interval was made with the first ones; the last six were set aside until it was",
