@@ -126,7 +126,7 @@ def predicted(
     """Return what the rule says of one cool-down; None where it is refused."""
     losses = {tuple(each["steps"]): each["loss"] for each in branch["merged"]}
     lists = [tuple(steps) for steps in mergeable(branch["step"], spacing, length)]
-    if not lists or any(steps not in losses for steps in lists):
+    if not lists:
         return None
     last, earlier, later = (Merged(steps, losses[steps], tuple(decay_weights(steps))) for steps in lists)
     try:

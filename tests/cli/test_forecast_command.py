@@ -406,12 +406,16 @@ def test_a_measured_gain_is_used_where_a_decay_is_near_and_a_line_says_so(tmp_pa
         "now": 3,
         "beyond": 0.08,
     }
-    stored = {"step": 1800, "answers": [found], "merged": [{"window": 90, "loss": 2.95, "weights": [0.5, 0.5]}]}
+    stored = {
+        "step": 1800,
+        "answers": [found],
+        "merged": [{"steps": [1710, 1800], "loss": 2.95, "weights": [0.5, 0.5]}],
+    }
     (tmp_path / "cooldown.json").write_text(json.dumps(stored))
     options = (tmp_path / "log.csv", "--measured", tmp_path / "cooldown.json")
     near = told(*options, "--schedule", "wsd:steps=2000,decay=0.1")
     assert near.exit_code == 0, near.output
-    assert "cool-down: the cool-down from step 1,800 on gains 0.0808 nats beyond its progress" in near.output
+    assert "cool-down: the cool-down from step 1,800 on gains 0.08 nats beyond its progress" in near.output
     assert "default: s1_anneal" in near.output
     far = told(*options, "--schedule", "wsd:steps=9000,decay=0.1")
     assert "is not used: the decay begins at step 8,100, too far from step 1,800" in far.output
