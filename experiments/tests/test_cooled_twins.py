@@ -16,7 +16,7 @@ from toposcope.family.batches import validation_sequences
 from toposcope.family.evaluation import mean_loss
 from toposcope.family.model import GPT
 from toposcope.forecasting import cooldown as rule
-from toposcope.forecasting.cooldown import MAX_COOL_DOWN, MAX_RATE_CHANGE
+from toposcope.forecasting.cooldown import MAX_RATE_CHANGE
 from toposcope.logs import LogTable
 from toposcope.report.live import cool_down as live_cool_down
 from toposcope.study import Study, load_declaration
@@ -168,7 +168,8 @@ def test_a_declaration_that_names_them_says_where_they_went(tmp_path: Path, writ
 
 
 def test_they_have_the_bounds_of_the_rule_of_cool_downs() -> None:
-    assert cooled_twins.MIN_MERGED == live_cool_down.MIN_SAVED == rule.MIN_MERGED
+    assert cooled_twins.MIN_MERGED == rule.MIN_MERGED
+    assert live_cool_down.MIN_SAVED == 3 * (rule.MIN_MERGED - 1) + 1  # evenly over three tenths
     assert cooled_twins.MIN_WARM_UPS == rule.MIN_WARM_UPS
     assert cooled_twins.MAX_RATE_CHANGE == live_cool_down.MAX_CHANGE == MAX_RATE_CHANGE
-    assert live_cool_down.WINDOW == MAX_COOL_DOWN
+    assert pytest.approx(3 * rule.FALL) == live_cool_down.WINDOW
