@@ -111,11 +111,8 @@ def test_points_along_runs_make_room_for_a_cool_down(tmp_path: Path) -> None:
 
 def test_cooling_down_now_is_a_third_way(points: Path, tmp_path: Path) -> None:
     found = {"length": 200, "decay": "linear", "loss": 2.9, "low": 2.8, "high": 3, "held": 3, "now": 3, "beyond": 0.1}
-    stored = {
-        "step": 2000,
-        "answers": [found],
-        "merged": [{"steps": [1800, 2000], "loss": 2.95, "weights": [0.5, 0.5]}],
-    }
+    merged = {"steps": [1800, 2000], "loss": 2.95, "weights": [0.5, 0.5]}
+    stored = {"step": 2000, "answers": [found], "merged": [merged]}
     (tmp_path / "cooldown.json").write_text(json.dumps(stored))
     now = log(tmp_path / "now.csv")
     done = run("--points", points, "--log", now, "--extra", 1.3e17, "--measured", tmp_path / "cooldown.json")

@@ -406,11 +406,8 @@ def test_a_measured_gain_is_used_where_a_decay_is_near_and_a_line_says_so(tmp_pa
         "now": 3,
         "beyond": 0.08,
     }
-    stored = {
-        "step": 1800,
-        "answers": [found],
-        "merged": [{"steps": [1710, 1800], "loss": 2.95, "weights": [0.5, 0.5]}],
-    }
+    merged = {"steps": [1710, 1800], "loss": 2.95, "weights": [0.5, 0.5]}
+    stored = {"step": 1800, "answers": [found], "merged": [merged]}
     (tmp_path / "cooldown.json").write_text(json.dumps(stored))
     options = (tmp_path / "log.csv", "--measured", tmp_path / "cooldown.json")
     near = told(*options, "--schedule", "wsd:steps=2000,decay=0.1")

@@ -161,12 +161,14 @@ def windows(steps: Sequence[int], length: int) -> tuple[list[int], list[int], li
     now = steps[-1]
     size = min(FALL * now, (now - steps[0]) / 3)
     last, later = ([step for step in steps if step >= now - each] for each in (length, size))
-    earlier = [step for step in steps if now - 3 * size <= step <= now - 2 * size]
-    for name, found in ((f"{length:,}", last), (f"{size:,.0f}", later), (f"{size:,.0f} but {2 * size:,.0f}", earlier)):
+    begin, end = now - 3 * size, now - 2 * size
+    earlier = [step for step in steps if begin <= step <= end]
+    places = f"in the last {length:,} steps", f"in the last {size:,.0f} steps", f"from step {begin:,.0f} to {end:,.0f}"
+    for place, found in zip(places, (last, later, earlier), strict=True):
         if len(found) < MIN_MERGED:
             raise RefusedError(
-                f"{counted(len(found), 'checkpoint')} in the last {name} steps, and {MIN_MERGED} are needed to merge; "
-                "save them more often, or ask for a longer cool-down"
+                f"{counted(len(found), 'checkpoint')} {place}, and {MIN_MERGED} are needed to merge; save them more "
+                "often, or ask for a longer cool-down"
             )
     return last, earlier, later
 
