@@ -77,9 +77,10 @@ def test_the_answer_names_the_third_way_and_its_price() -> None:
     advice = decide(points(), extra=new, log=log(), measured=THREE, resamples=30)
     assert advice.decision is not None
     assert advice.decision.answer == "cool down"
-    first, second, third, fourth = brief(advice)
+    first, second, flip, third, fourth = brief(advice)
     assert first.startswith("Cool down now: what the rest of the budget would bring the run, 0.0")
     assert second.startswith("With 1.8e+18 FLOP more the run ends at")
+    assert flip.startswith("By the law the answer flips at 1.31e+19 FLOP")
     assert third.startswith(
         "Cooled down from now on over 200 steps, 67% of the budget, the run would end at 2.900 nats (2.88"
     )
