@@ -48,11 +48,6 @@ def test_any_rows(rows: list[tuple[int, float | None]]) -> None:
     assert has_remark(log, "0 or below") == any(x is not None and x <= 0 for _, x in rows)
 
 
-def test_a_loss_that_stays_negative_is_refused() -> None:
-    with pytest.raises(ToposcopeError, match="negative in 7 rows of 10, first at step 3"):
-        log_from({"step": list(range(10)), "loss": [3, 2, 1, *[-1.0] * 7]})
-
-
 def test_remarks_count_the_rows_left_out() -> None:
     log = log_from({"step": [0, 10, 20, 30, 20, 30, 40, 50.5, -1], "loss": [5, 4, np.nan, 3, 3.5, 3.25, 0, 2, 2]})
     assert log.steps.tolist() == [0, 10, 20, 30]

@@ -100,7 +100,7 @@ def test_no_column_of_losses(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("losses", "message"),
-    [("-3 -2 -1", "no loss is positive"), ("nan inf nan", "no loss is finite"), ("a b c", "holds no number")],
+    [("0 0 0", "no loss is above 0"), ("nan inf nan", "no loss is finite"), ("a b c", "holds no number")],
 )
 def test_columns_without_a_usable_loss(losses: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("step,loss\n" + "".join(f"{i},{x}\n" for i, x in enumerate(losses.split())))

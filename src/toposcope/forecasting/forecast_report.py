@@ -24,7 +24,7 @@ from toposcope.forecasting.siblings import (
     with_family,
     without_itself,
 )
-from toposcope.forecasting.stages import Stage
+from toposcope.forecasting.stages import Stage, check_falls
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.logs import Logs, Run, read_log, read_logs
 from toposcope.logs.schedules.schedule import Schedule, planned
@@ -290,6 +290,8 @@ def forecast(
     if log.diverged is not None:
         plan = planned(log, last_step=max(log.last_seen, last_step or log.last_step or 0))
         return ForecastReport(log, plan, (), None, log.remarks)
+    if not log.is_complete:
+        check_falls(log)  # before its end is asked for
     ended = log.finished and last_step is None and not schedule
     plan = planned(log, schedule, log.last_step or log.last_seen if ended else last_step, [each.log for each in runs])
     if ended or planned_run(log, plan.last_step).is_complete:

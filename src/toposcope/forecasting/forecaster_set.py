@@ -11,7 +11,7 @@ from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, Re
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_language_model, is_learning, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
-from toposcope.forecasting.stages import Stage, Stairs, check_course, check_epochs, check_plateau, new_stage
+from toposcope.forecasting.stages import Stage, Stairs, check_course, check_epochs, check_falls, check_plateau, new_stage
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.wording import COVERAGE
@@ -65,6 +65,7 @@ def run_forecasters(
     RefusedError
         If all of them refuse, or no law of a learning run describes the loss.
     """
+    check_falls(log)
     found: Stage | Stairs | None = None
     if sum(run.log.family == log.family for run in siblings) < MIN_ERRORS:
         check_plateau(log)

@@ -205,6 +205,9 @@ def complete_runs(logs: Sequence[Run]) -> CompleteRuns:
         if log.diverged is not None:
             remarks.append(f"{log.name}: left out, {log.diverged}")
             continue
+        if log.need_not_fall:
+            remarks.append(f"{log.name}: left out, its loss need not fall: {log.need_not_fall}")
+            continue
         status = "" if log.watched is None else log.watched.status
         if status == FAILED or (status == TRAINING and not log.is_complete):
             remarks.append(f"{log.name}: left out, it is {status} by its monitor")

@@ -220,6 +220,13 @@ def _blocks(log: Run) -> tuple[Vector, Steps, float]:
     return np.array([np.median(part) for part in parts]), steps, row_noise(np.log(log.loss)) / np.sqrt(len(parts[0]))
 
 
+def check_falls(log: Run) -> None:
+    """Refuse (`RefusedError`) a loss that need not fall where training goes well, whatever was seen of it."""
+    if log.need_not_fall:
+        why = f"need not fall where training goes well ({log.need_not_fall})"
+        raise RefusedError(f"{log.name}: {log.target!r} {why}: no law describes where it ends")
+
+
 def check_plateau(log: Run) -> None:
     """Refuse (`RefusedError`) a loss that stood still from near its beginning and then fell suddenly."""
     if len(log.loss) < MIN_ROWS:

@@ -36,23 +36,26 @@ class Divergence(NamedTuple):
         return f"the run diverged at step {self.step:,}: {self.reason}"
 
 
-def divergence(steps: Steps, losses: Vector, kind: str = "", *, explodes: bool = True) -> Divergence | None:
-    """Return how a run ended badly: NaN, infinite or 0 to the end, or above its first value by more than it fell."""
+def divergence(steps: Steps, losses: Vector, kind: str = "", *, falls: bool = True) -> Divergence | None:
+    """Return how a run ended badly: NaN, infinite or 0 to the end, or above its first value by more than it fell.
+
+    Of a loss that need not fall, only NaN and infinite count.
+    """
     kept = steps <= np.minimum.accumulate(steps[::-1])[::-1]
     steps, losses = steps[kept], losses[kept]
     name = f"the {kind} loss" if kind else "the loss"
-    found = _lost(steps, losses, name)
-    if found is None and kind != "validation" and explodes:
+    found = _lost(steps, losses, name, falls=falls)
+    if found is None and kind != "validation" and falls:
         positive = np.isfinite(losses) & (losses > 0)
         found = _explosion(steps[positive], losses[positive], name)
     return found
 
 
-def _lost(steps: Steps, losses: Vector, name: str) -> Divergence | None:
+def _lost(steps: Steps, losses: Vector, name: str, *, falls: bool) -> Divergence | None:
     """Return where losses end that are numbers, and not 0."""
     positive = losses[np.isfinite(losses) & (losses > 0)]
     lost = ~np.isfinite(losses)
-    if len(positive) and positive[-N_BEFORE_ZEROS:].min() > MAX_ROUNDED * last_place(positive):
+    if falls and len(positive) and positive[-N_BEFORE_ZEROS:].min() > MAX_ROUNDED * last_place(positive):
         lost |= losses == 0
     present = np.flatnonzero(~lost)
     if not len(present):

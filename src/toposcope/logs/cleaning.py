@@ -9,14 +9,13 @@ from toposcope.errors import ToposcopeError
 from toposcope.logs.anomalies import Divergence, divergence, gaps
 from toposcope.logs.columns import (
     FACTS,
-    GAME_WORDS,
     Columns,
     Target,
     identify_columns,
     identify_facts,
     target_of,
-    words_of,
 )
+from toposcope.logs.descent import why_need_not_fall
 from toposcope.logs.epoch_steps import steps_by_epochs
 from toposcope.logs.raw import MAX_REMARK_LENGTH, Numbers, RawLog, join_names, one_line, plural, size_of
 from toposcope.logs.run import Run
@@ -26,7 +25,7 @@ from toposcope.logs.target import choose_target, own_rows
 from toposcope.typing import Steps, Vector
 
 MAX_ROUND_OFF = 1e-6  # share of the peak by which a learning rate may be negative and count as 0
-MAX_NEGATIVE, MIN_MISSING = 0.2, 3  # share of losses that may be slips below 0; last rows of one logged no more
+MIN_MISSING = 3  # last rows of a loss that is logged no more
 MAX_BARE_COLUMNS = 3  # of a table of steps and losses alone
 
 PER_ROW = ("learning_rate", "weight_norm", "grad_norm", "tokens")
@@ -80,7 +79,8 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
             if row is not by_epoch and size_of(facts.get("last_step")) < np.nanmax(row):  # 1000 of 1/1000, 2/1000
                 facts["last_step"] = size_of(facts["last_step"]) * size_of(facts.get("last_epoch"))
                 evidence["last_step"] = f"{evidence['last_step']}, in each of {facts.get('last_epoch')} epochs"
-    curve = _clean_losses(row, loss, bool(named.get("rank")), remarks)
+    why = why_need_not_fall(raw.table.columns, target, loss.values[loss.logged])
+    curve = _clean_losses(row, loss, remarks, ranks=bool(named.get("rank")), falls=not why)
     further_columns = {quantity: raw.numbers[named[quantity][0]] for quantity in PER_ROW if quantity in named}
     remarks += [
         f"column {named[quantity][0]!r} holds no number in {plural(column.unreadable, 'row', 'rows')}: ignored there"
@@ -112,9 +112,9 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         norms={norm: series[norm].at(curve.steps) for norm in ("weight_norm", "grad_norm") if norm in series},
         remarks=tuple(one_line(remark, MAX_REMARK_LENGTH) for remark in remarks),
         table=log_table(raw.numbers, identified._replace(losses=losses), row, main),
-        diverged=_divergence(raw, target, loss, losses, row),
+        diverged=_divergence(raw, target, loss, losses, row, falls=not why),
         finished=_finished(raw, losses),
-        need_not_fall=_need_not_fall(raw, target),
+        need_not_fall=why,
         watched=raw.watched,
         axis=axis,
         evidence={fact: one_line(clause) for fact, clause in evidence.items()},
@@ -160,7 +160,7 @@ def _in_unit(target: Target, losses: Numbers, unit: str | None, remarks: list[st
         return "nats", losses._replace(values=np.log(losses.values))
 
 
-def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -> ByStep:
+def _clean_losses(row: Vector, loss: Numbers, remarks: list[str], *, ranks: bool, falls: bool) -> ByStep:
     """Return the losses by step, of several ranks their mean; remarks say what was left out, and what went wrong."""
     if loss.unreadable:
         remarks.append(f"{plural(loss.unreadable, 'row holds', 'rows hold')} no number as the loss: ignored")
@@ -173,24 +173,17 @@ def _clean_losses(row: Vector, loss: Numbers, ranks: bool, remarks: list[str]) -
                 "no row with a loss has a whole step of 0 or more; name the column with --column step=NAME"
             )
     whole_steps, losses = steps[valid].astype(np.int64), losses[valid]
-    finite, positive = np.isfinite(losses), losses > 0
+    finite = np.isfinite(losses)
+    usable = finite & (losses > 0) if falls else finite
     if not finite.any():
         raise ToposcopeError("no loss is finite")
-    if not (finite & positive).any():
-        raise ToposcopeError("no loss is positive: losses must be; a log-likelihood has the opposite sign")
+    if not usable.any():
+        raise ToposcopeError("no loss is above 0, and nothing in the log says why")
     if not finite.all():
         n = int((~finite).sum())
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss that is NaN or infinite: ignored")
-    negative = finite & (losses < 0)
-    if negative[finite].mean() > MAX_NEGATIVE or negative[finite][-MIN_MISSING:].all():
-        raise ToposcopeError(
-            f"the loss is negative in {plural(int(negative.sum()), 'row', 'rows')} of {len(losses)}, first at step "
-            f"{whole_steps[negative][0]:,}: a forecast needs losses above 0"
-        )
-    if (finite & ~positive).any():
-        n = int((finite & ~positive).sum())
+    if n := int((finite & ~usable).sum()):
         remarks.append(f"{plural(n, 'row has', 'rows have')} a loss of 0 or below: ignored")
-    usable = finite & positive
     several = rows_a_step(whole_steps[usable])
     if ranks:
         several = max(several, round(usable.sum() / max(1, len(np.unique(whole_steps[usable])))))
@@ -213,16 +206,17 @@ def _losses_of_both_kinds(raw: RawLog, losses: list[Target], target: Target) -> 
     return losses, [target.name, *sorted(others, key=lambda name: -int(raw.numbers[name].logged.sum()))[:1]]
 
 
-def _divergence(raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector) -> Divergence | None:
+def _divergence(
+    raw: RawLog, target: Target, loss: Numbers, losses: list[Target], row: Vector, *, falls: bool
+) -> Divergence | None:
     """Return how a run ended badly: by the loss to forecast, or by the training loss next to a validation loss."""
-    explodes = not _need_not_fall(raw, target)
-    found = _divergence_of(target, loss, row, explodes=explodes)
+    found = _divergence_of(target, loss, row, falls=falls)
     if found is None and not target.validation and not raw.one_run:
         found = _missing_to_the_end(raw, target, loss, losses, row)
     training = next((one for one in losses if not one.validation), None)
     if found is not None or training is None or not target.validation:
         return found
-    return _divergence_of(training, own_rows(raw, training, losses), row, explodes=explodes)
+    return _divergence_of(training, own_rows(raw, training, losses), row, falls=falls)
 
 
 def _missing_to_the_end(
@@ -248,20 +242,10 @@ def _missing_to_the_end(
     )
 
 
-def _divergence_of(target: Target, loss: Numbers, row: Vector, *, explodes: bool) -> Divergence | None:
+def _divergence_of(target: Target, loss: Numbers, row: Vector, *, falls: bool) -> Divergence | None:
     usable = loss.logged & is_step(row)
     kind = "validation" if target.validation else "training"
-    return (
-        divergence(row[usable].astype(np.int64), loss.values[usable], kind, explodes=explodes) if usable.any() else None
-    )
-
-
-def _need_not_fall(raw: RawLog, target: Target) -> str:
-    """Return why a loss need not fall: it is one of several players, or the log has the rewards of an agent."""
-    if not GAME_WORDS.isdisjoint(words_of(target.name)):
-        return f"{target.name!r} is a loss of one of several players, or of a policy"
-    rewards = [name for name in raw.table.columns if not {"reward", "rewards"}.isdisjoint(words_of(name))]
-    return f"its log has rewards, {one_line(rewards[0])!r}" if rewards else ""
+    return divergence(row[usable].astype(np.int64), loss.values[usable], kind, falls=falls) if usable.any() else None
 
 
 def _finished(raw: RawLog, losses: list[Target]) -> bool:

@@ -94,6 +94,9 @@ GAME_WORDS = frozenset(
     """.split()
 )
 """Words of losses of players against each other, or of an agent: these need not fall where training goes well."""
+AGENT_WORDS = frozenset("reward rewards rew policy actor advantage advantages clipfrac ppo grpo".split())
+PREFERENCE_WORDS = frozenset({"chosen", "rejected"})
+"""Words of columns next to the loss of an agent; of pairs of preferences, which have rewards and a loss that falls."""
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^][]*\]")  # a unit after a name: ``step (iterations)``
 ACCURACY = "accuracy"
 ACCURACIES = frozenset({"accuracy", "acc"})  # words of an accuracy

@@ -33,7 +33,7 @@ class Run:
     steps : ndarray, shape (n,), int64
         Ascending, each once; steps of the optimiser since training began, unless `axis` says otherwise.
     loss : ndarray, shape (n,), float64
-        Finite and positive, in `unit`.
+        Finite, in `unit`; positive unless it need not fall.
     learning_rate : ndarray, shape (n,), float64
         NaN where it was not logged.
     last_step : int or None
@@ -73,7 +73,7 @@ class Run:
     Raises
     ------
     ToposcopeError
-        If the steps do not ascend, or a loss is not finite and positive.
+        If the steps do not ascend, or a loss that should fall is not finite and positive.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Run:
             raise ToposcopeError(f"{self.name}: no step has a loss")
         if (np.diff(self.steps) <= 0).any():
             raise ToposcopeError(f"{self.name}: steps do not ascend")
-        if not (np.isfinite(self.loss) & (self.loss > 0)).all():
+        if not (np.isfinite(self.loss) & ((self.loss > 0) | bool(self.need_not_fall))).all():
             raise ToposcopeError(f"{self.name}: a loss is not finite and positive")
 
     @property

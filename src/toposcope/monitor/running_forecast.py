@@ -26,6 +26,7 @@ from toposcope.forecasting.siblings import (
     with_family,
     without_itself,
 )
+from toposcope.forecasting.stages import check_falls
 from toposcope.logs import LogTable, Run
 from toposcope.logs.anomalies import Divergence, divergence
 from toposcope.logs.cleaning import clean_log
@@ -62,6 +63,7 @@ class RunningForecast:
         self.diverged: Divergence | None = None
         self.seconds = FORECAST_SECONDS  # of CPU time that a forecast takes
         self.refusal = ""  # why the last attempt made none
+        self._need_not_fall = ""  # why the loss need not; remembered, since rows that are merged hide its signs
         self._n_losses: tuple[int, str] | None = None  # that the last attempt had, if too few
         self.target = ""  # the loss that the last forecast is of; empty before the first
         self.borrowed = ""  # what it takes from siblings, a clause
@@ -143,6 +145,8 @@ class RunningForecast:
         self._n_losses = None
         try:
             log = self._cleaned(table)
+            self._need_not_fall = log.need_not_fall or self._need_not_fall
+            log = replace(log, need_not_fall=self._need_not_fall)
             diverged = log.diverged
             made, self.refusal = self._made(log, int(table.steps[-1]))
             return made or diverged
@@ -238,6 +242,8 @@ def _forecast_of(
     log: Run, siblings: tuple[LoggedRun, ...], last_step: int | None = None
 ) -> tuple[int, Forecast, str] | None:
     """Return the last step, the default forecast, and what it takes from siblings; None of a complete run."""
+    if not log.is_complete:
+        check_falls(log)  # before its end is asked for
     schedule = planned(log, last_step=last_step, siblings=[each.log for each in siblings])
     if planned_run(log, schedule.last_step).is_complete:
         return None

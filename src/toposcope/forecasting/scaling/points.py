@@ -106,6 +106,8 @@ def points_of(logs: Iterable[Run]) -> Points:
         why = ""
         if log.diverged is not None:
             why = str(log.diverged)
+        elif log.need_not_fall:
+            why = f"its loss need not fall: {log.need_not_fall}"
         elif not (log.parameters > 0 and tokens > 0):
             why = _unknown(log.name, {"parameters": log.parameters, "tokens": tokens})
         elif log.last_step is not None and log.last_seen < MIN_COMPLETE_SHARE * log.last_step:
