@@ -60,7 +60,7 @@ def group_relative(rng: np.random.Generator, t: NDArray[np.float64]) -> NDArray[
 
 
 def divergence_penalty(rng: np.random.Generator, t: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.round(np.maximum(0, 0.0015 * t * (1 + 0.4 * rng.normal(size=len(t)))), 4)
+    return np.asarray(np.round(np.clip(0.0015 * t * (1 + 0.4 * rng.normal(size=len(t))), 0, None), 4), np.float64)
 
 
 def policy_gradient(rng: np.random.Generator, t: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -192,7 +192,7 @@ FEW = MIN_FORECAST_ROWS
         (None, rows(200), "No forecast: the planned number of steps is unknown; `Monitor(last_step=...)`, or now"),
         (None, rows(200), "mine --steps ...`"),
         (1000, LOST, "No forecast: the run diverged at step 100"),
-        (200, {step: {"loss": -loss(step)} for step in range(1, 99)}, "No forecast: no loss is positive"),
+        (200, {step: {"loss": -loss(step)} for step in range(1, 99)}, "No forecast: 'loss' need not fall"),
         (1000, rows(101), ""),
     ],
 )
