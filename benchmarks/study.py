@@ -278,7 +278,7 @@ def check_association(ours: pl.DataFrame, theirs: pl.DataFrame) -> None:
     """Let both agree in every column; ends of bootstrap intervals up to the noise of resampling."""
     keys = ["run", "group", "target", "feature"]
     both = theirs.join(ours, on=keys, how="left", suffix=" ours", maintain_order="left")
-    left_out = {*keys, "kind", "verdict", "untested", "needs", "p_pairing", "p_pairing_differences"}
+    left_out = {*keys, "kind", "verdict", "untested", "needs", "p_pairing"}
     for name in (name for name in theirs.columns if name not in left_out and "adjusted" not in name):
         a, b = (both[column].to_numpy().astype(np.float64) for column in (name, f"{name} ours"))
         allowed = NOISE if name.removeprefix("block_") in ("low", "high") else SAME

@@ -1,7 +1,8 @@
 """An association table by a plain loop over scipy.stats: the baseline of `benchmarks/study.py`.
 
 The ten items of `toposcope.analysis.association`, one feature at a time and one resample at a time. The rules for the
-length of blocks, the effective number of checkpoints and the verdict are toposcope's own in both: they are definitions.
+length of blocks, the effective number of checkpoints, what covariates may explain, the noise of what they leave and the
+verdict are toposcope's own in both: they are definitions.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,9 @@ from scipy.stats import rankdata, spearmanr
 from scipy.stats import t as student
 
 from toposcope.analysis.association_verdict import with_verdicts
+from toposcope.analysis.given_covariates import covariate_basis, noise_given
 from toposcope.analysis.ranks import block_length, effective_size
+from toposcope.analysis.smooth_trend import ColouredNoise
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.probes import Feature
 
@@ -23,7 +26,6 @@ Row = dict[str, str | int | float]
 
 RESAMPLES = 1000
 COVARIATES = ("step", "learning_rate", "cumulative_learning_rate", "weight_norm")
-PARTIALLED = ("step", "learning_rate", "weight_norm")
 
 
 def association(found: Sequence[Trajectory], runs: int, features: int) -> pl.DataFrame:
@@ -33,20 +35,25 @@ def association(found: Sequence[Trajectory], runs: int, features: int) -> pl.Dat
     for trajectory in found[:runs]:
         target, losses = next(iter(trajectory.targets.items()))
         for feature in list(trajectory.features)[:features]:
-            others = [other.features[feature] for other in found if other is not trajectory]
+            others = [(other.features[feature], basis_of(other)) for other in found if other is not trajectory]
             place: Row = {
                 "run": trajectory.run,
                 "group": "network",
                 "target": target,
                 "feature": str(feature),
                 "kind": feature.kind,
+                "block": 0,
             }
             rows.append(place | _items(trajectory, feature, losses, others, rng))
-    return with_verdicts(pl.DataFrame(rows))
+    return with_verdicts(pl.DataFrame(rows)).drop("block")
 
 
 def _items(
-    trajectory: Trajectory, feature: Feature, y: Vector, others: Sequence[Vector], rng: np.random.Generator
+    trajectory: Trajectory,
+    feature: Feature,
+    y: Vector,
+    others: Sequence[tuple[Vector, Vector]],
+    rng: np.random.Generator,
 ) -> Row:
     x, n = trajectory.features[feature], len(y)
     covariates = [trajectory.covariates[name] for name in COVARIATES]
@@ -57,18 +64,22 @@ def _items(
     block_low, block_high = _interval(x, y, [_blocks(n, length, rng) for _ in range(RESAMPLES)])
     shifts = [spearmanr(x, np.roll(y, k))[0] for k in range(n)]
     rho_given_step, p_given_step = partial(x, y, step)
-    rate, norm = (trajectory.covariates[name] for name in PARTIALLED[1:])
-    rho_given_all, p_given_all = partial(x, y, [step[0], rate, norm])
+    basis = basis_of(trajectory)
+    noise = noise_given(y, basis)
+    x_left, y_left = (left_ranks(values, basis, noise) for values in (x, y))
+    rho_given_all = float(np.corrcoef(x_left, y_left)[0, 1])
+    n_given_all = float(effective_size(x_left, y_left, n // 5)) - (basis.shape[1] - 1)
     n_eff = float(effective_size(rankdata(x), rankdata(y)))
-    dx, dy, later = np.diff(x), np.diff(y), [step[0][1:], np.diff(rate)]
+    dx, dy = np.diff(x), np.diff(y)
+    later = [step[0][1:], np.diff(trajectory.covariates["learning_rate"])]
     rho_differences = spearmanr(dx, dy)[0]
     p_differences = _dependent_p(float(rho_differences), float(effective_size(rankdata(dx), rankdata(dy))))
     rho_changes, p_changes = partial(dx, dy, later)
-    rho_changes_all, p_changes_all = partial(dx, dy, [*later, np.diff(norm)])
-    as_well = [abs(spearmanr(other, y)[0]) >= abs(rho) for other in others]
-    as_well_given = [abs(partial(other, y, step)[0]) >= abs(rho_given_step) for other in others]
-    changes_of_others = [partial(np.diff(other), dy, [*later, np.diff(norm)])[0] for other in others]
-    as_well_changes = [abs(rho) >= abs(rho_changes_all) for rho in changes_of_others]
+    as_well = []
+    for other, other_basis in others:
+        both = np.column_stack([basis, other_basis])
+        own, theirs, loss = (left_ranks(values, both, noise) for values in (x, other, y))
+        as_well.append(abs(np.corrcoef(theirs, loss)[0, 1]) >= abs(np.corrcoef(own, loss)[0, 1]))
     twin = trajectory.twins["network"][feature]
     rho_twin_given_step, p_twin = partial(twin, y, step)
     return {
@@ -79,20 +90,28 @@ def _items(
         **{f"rho_{name}": float(spearmanr(c, y)[0]) for name, c in zip(COVARIATES, covariates, strict=True)},
         "rho_with_step": float(spearmanr(x, step[0])[0]),
         **{"rho_given_step": rho_given_step, "p_given_step": p_given_step},
-        **{"rho_given_all": rho_given_all, "p_given_all": p_given_all},
+        **{"rho_given_all": rho_given_all, "p_given_all": _dependent_p(rho_given_all, n_given_all)},
         **{"rho_differences": float(rho_differences), "p_differences": p_differences},
         **{"rho_differences_given_step": rho_changes, "p_differences_given_step": p_changes},
-        **{"rho_differences_given_all": rho_changes_all, "p_differences_given_all": p_changes_all},
         **{"n_others": float(len(others)), "share_others": float(np.mean(as_well))},
-        "share_others_given_step": float(np.mean(as_well_given)),
-        **{"n_others_differences": float(len(others)), "share_others_differences": float(np.mean(as_well_changes))},
         **{"rho_twin": float(spearmanr(twin, y)[0]), "rho_twin_given_step": rho_twin_given_step},
         "p_twin_given_step": p_twin,
-        **{"p_pairing": np.nan, "p_pairing_differences": np.nan},  # over all runs at once; the loop does without
+        "p_pairing": np.nan,  # over all runs at once; the loop does without
         # Features of weights have no scale of hidden states.
         **dict.fromkeys(("n_scale", "rho_top_eigenvalue", "rho_given_scale", "p_given_scale"), np.nan),
         "noise": float(np.median(trajectory.noise[feature]) / np.median(np.abs(np.diff(x)))),
     }
+
+
+def basis_of(trajectory: Trajectory) -> Vector:
+    """Return what the covariates of a run may explain, a column each."""
+    return covariate_basis(trajectory.steps, trajectory.covariates)
+
+
+def left_ranks(values: Vector, columns: Vector, noise: ColouredNoise) -> Vector:
+    """Return the ranks, where the noise is white, of what least squares on columns leaves."""
+    left = values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]
+    return np.asarray(rankdata(noise.whiten(left[:, None])[:, 0]))
 
 
 def _interval(x: Vector, y: Vector, draws: Sequence[NDArray[np.int64]]) -> tuple[float, float]:

@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 from scipy.stats import rankdata, spearmanr
 
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, AssociationTask, FeatureSeries, associate
+from toposcope.analysis.given_covariates import correlations_given, covariate_basis
 
 RNG = np.random.default_rng(7)
 STEPS = np.arange(0, 4000, 100)
@@ -73,6 +75,40 @@ def test_differences_are_those_of_checkpoints() -> None:
     assert found["rho_differences_given_step"] == pytest.approx((a - b * c) / np.sqrt((1 - b**2) * (1 - c**2)))
 
 
+def test_given_covariates_against_least_squares_written_out() -> None:
+    """Of white noise next to a trend, a rate that restarts and the square of a scale, ranks of residuals remain."""
+    n = 400
+    steps, t = np.arange(n) * 100, np.arange(n) / n
+    rate = 1e-3 * (0.1 + np.cos(np.pi * np.concatenate([t[: n // 2], t[: n // 2]])) ** 2)
+    scale, x, y = RNG.normal(size=(3, n))
+    total = np.cumsum(rate)
+    feature = 3 * np.sqrt(t) - 400 * rate + 0.1 * (0.6 * y + 0.8 * x) + scale**2
+    loss = 4 - np.log1p(5 * total / total[-1]) + 300 * rate + 0.02 * y
+    covariates = {"step": steps.astype(np.float64), "learning_rate": rate, "cumulative_learning_rate": total}
+    task = AssociationTask(FeatureSeries(steps, feature[None]), loss, covariates, scales=scale[None])
+    found = associate(task, 0, resampled=False)
+    assert found.column("rho_given_all")[0] == pytest.approx(spearmanr(0.6 * y + 0.8 * x, y)[0], abs=0.06)
+    assert found.column("p_given_all")[0] < 1e-8
+    blind = associate(AssociationTask(task.series, loss, covariates), 0, resampled=False)
+    assert abs(blind.column("rho_given_all")[0]) < 0.3
+    none = associate(AssociationTask(FeatureSeries(steps, rate[None]), loss, covariates), 0, resampled=False)
+    assert none.column("rho_given_all")[0] == 0.0
+    assert none.column("p_given_all")[0] == 1.0
+
+
+@pytest.mark.parametrize("phi", [-0.7, 0.0, 0.7, 0.9])
+def test_p_given_covariates_is_uniform_whatever_the_noise_of_either(phi: float) -> None:
+    """Below a level as often as the level says, or less: of a loss of AR(1) noise and features of AR(1) and walks."""
+    rng, steps = np.random.default_rng(3), np.arange(60) * 10
+    basis = covariate_basis(steps, {})
+    p = []
+    for _ in range(150):
+        e = lfilter([1], [1, -phi], rng.normal(size=(11, 160)))[:, -60:]
+        e[6:] = np.cumsum(e[6:], axis=1)
+        p += [*correlations_given(e[1:], e[0], basis).p]
+    assert 0.02 < np.mean(np.array(p) < 0.05) < 0.075
+
+
 def test_other_runs_are_compared_on_common_steps() -> None:
     target = RNG.normal(size=N)
     own = (target + 0.5 * RNG.normal(size=N))[None]
@@ -81,17 +117,13 @@ def test_other_runs_are_compared_on_common_steps() -> None:
     (found,) = ask(own, target, others=[better, worse, elsewhere])
     assert found["n_others"] == 2
     assert found["share_others"] == 0.5
-    assert found["share_others_given_step"] == 0.5
 
 
-def test_another_run_that_cannot_be_asked_is_not_one_that_did_worse() -> None:
-    """Too short a stretch in common, or one in which this run's loss is the step and nothing else."""
-    target = np.concatenate([np.arange(N // 2 + 1, dtype=np.float64), RNG.normal(size=N - N // 2 - 1)])
+def test_another_run_with_too_few_common_checkpoints_is_not_one_that_did_worse() -> None:
     short = FeatureSeries(STEPS[-8:], RNG.normal(size=(1, 8)))
-    clocked = FeatureSeries(STEPS[: N // 2 + 1], RNG.normal(size=(1, N // 2 + 1)))
-    (found,) = ask(RNG.normal(size=(1, N)), target, others=[short, clocked])
+    (found,) = ask(RNG.normal(size=(1, N)), RNG.normal(size=N), others=[short])
     assert found["n_others"] == 0
-    assert np.isnan(found["share_others_given_step"])
+    assert np.isnan(found["share_others"])
 
 
 def test_noise_is_beside_the_change() -> None:

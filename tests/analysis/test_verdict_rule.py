@@ -6,11 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 from named_features import by_feature
+from scipy.stats import combine_pvalues
 from synthetic_runs import synthetic_study
 
-from toposcope.analysis.adjustment import adjusted_over_runs, replicated
+from toposcope.analysis.adjustment import adjusted_over_runs, own_p, replicated
 from toposcope.analysis.association import COLUMNS
-from toposcope.analysis.association_verdict import FEATURE, GAPS, LOSS, RUNS, with_verdicts
+from toposcope.analysis.association_verdict import DETERMINED, GAPS, RUNS, with_verdicts
 from toposcope.analysis.ranks import dependent_p
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectory import Trajectory
@@ -45,23 +46,36 @@ def falling(feature: Rule, n_runs: int = 5, n_features: int = 4, target: str = "
     return association_table(runs)
 
 
-def test_a_loss_that_falls_at_every_checkpoint_leaves_the_verdict_open() -> None:
-    table = falling(lambda rng, drops: np.sqrt(STEPS) + 30 * rng.normal(size=N))
-    assert table.get_column("rho_given_step").is_nan().all()
-    assert set(table.get_column("verdict")) == {UNDETERMINED}
-    assert set(table.get_column("untested")) == {LOSS.untested}
-    assert set(table.get_column("needs")) == {"finer checkpoints"}  # the loss is one of validation already
-    raw = falling(lambda rng, drops: rng.normal(size=N), target="smoothed_loss")
-    assert set(raw.get_column("needs")) == {"finer checkpoints, or a validation loss"}
-
-
-def test_changes_speak_where_the_step_determines_the_loss() -> None:
+def test_a_loss_that_falls_at_every_checkpoint_is_compared_by_how_far_it_falls() -> None:
+    """Given the step its ranks leave nothing; its values do."""
+    walks = falling(lambda rng, drops: np.sqrt(STEPS) + 30 * rng.normal(size=N))
+    assert walks.get_column("rho_given_step").is_nan().all()
+    assert BEYOND not in set(walks.get_column("verdict"))
     table = falling(lambda rng, drops: np.cumsum(drops + 0.003 * rng.normal(size=N)))
     assert set(table.get_column("verdict")) == {BEYOND}
     assert set(table.get_column("untested")) == {""}
 
 
-def test_changes_that_other_runs_have_as_well_are_no_information() -> None:
+@pytest.mark.parametrize(("target", "needs"), [("validation_loss", ""), ("smoothed_loss", ", or a validation loss")])
+def test_a_loss_that_its_covariates_determine_leaves_the_verdict_open(target: str, needs: str) -> None:
+    loss = 4 - np.log1p(STEPS / 100)
+    runs = [
+        Trajectory(
+            f"run{run}",
+            STEPS,
+            by_feature({"rips f": np.random.default_rng(run).normal(size=N)}),
+            {target: loss},
+            {"step": STEPS.astype(np.float64)},
+        )
+        for run in range(5)
+    ]
+    table = association_table(runs)
+    assert set(table.select("verdict", "untested", "needs").iter_rows()) == {
+        (UNDETERMINED, DETERMINED.untested, f"finer checkpoints{needs}")
+    }
+
+
+def test_falls_that_other_runs_have_as_well_are_no_information() -> None:
     shared = 0.05 * np.random.default_rng(99).uniform(size=N)
     runs = []
     for run in range(5):
@@ -74,16 +88,14 @@ def test_changes_that_other_runs_have_as_well_are_no_information() -> None:
     assert dict(counts.iter_rows()).get(BEYOND, 0) <= 0.05
 
 
-def test_a_clock_among_the_features_cannot_be_told_and_few_runs_need_more() -> None:
-    """The loss is free here; one feature is the step, the other holds information."""
+def test_few_runs_need_more_and_a_feature_that_is_a_covariate_fails() -> None:
     runs = synthetic_study("clock and information", 3, 1, 0.0, 0.1, 0)
     for run in runs:
-        run.features.update(by_feature({"rips clock": run.steps.astype(np.float64)}))
+        run.features.update(by_feature({"rips norm": run.covariates["weight_norm"]}))
     table = association_table(runs)
-    clock, informed = (table.filter(feature=f"rips {name}") for name in ("clock", "f0"))
-    assert set(clock.select("verdict", "untested", "needs").iter_rows()) == {
-        (UNDETERMINED, FEATURE.untested, "finer checkpoints")
-    }
+    norm, informed = (table.filter(feature=f"rips {name}") for name in ("norm", "f0"))
+    assert set(norm.get_column("p_given_all")) == {1.0}
+    assert BEYOND not in set(norm.get_column("verdict"))
     assert set(informed.select("verdict", "untested", "needs").iter_rows()) == {
         (UNDETERMINED, RUNS.untested, "more runs")
     }
@@ -119,14 +131,19 @@ def test_two_rising_series_are_worth_one_of_few_orders() -> None:
 
 def test_a_feature_is_one_hypothesis_in_all_its_runs() -> None:
     p = np.array([[0.001, 0.02, 0.03, 0.9], [0.2, 0.2, 0.2, 0.2], [0.004, np.nan, np.nan, np.nan]])
-    assert replicated(p) == pytest.approx([3 / 2 * 0.03, 0.2, 0.004])  # one small p does not decide, three do
-    assert replicated(np.array([[0.01, 0.3, 0.9]])) == pytest.approx([3 * 0.01])  # too few runs for a verdict
+    # one small p does not decide; with too few runs for a verdict the lowest counts
+    assert replicated(p) == pytest.approx([combine_pvalues(of).pvalue for of in (p[0, 1:], p[1, 1:], [0.004])])
+    assert replicated(np.array([[0.01, 0.3, 0.9]])) == pytest.approx([combine_pvalues([0.01, 0.3, 0.9]).pvalue])
     assert np.isnan(replicated(np.full((1, 4), np.nan))).all()
-    rows, features = p.ravel(), np.repeat([0, 1, 2], 4)
-    by_row = adjusted_over_runs(rows, features)
-    assert by_row[:4] == pytest.approx([0.09, 0.09, 0.09, 0.9])  # the second of three features, and at least its own
+    rho = np.where(np.isnan(p), np.nan, np.array([[0.5, 0.4, -0.4, 0.1]]))
+    # the third run has another sign than the others; the last feature is in one run alone
+    assert own_p(p, rho)[0] == pytest.approx([0.0005, 0.01, 0.985, 0.45])
+    assert own_p(p, rho)[2, 0] == 0.004
+    by_row = adjusted_over_runs(p.ravel(), rho.ravel(), np.repeat([0, 1, 2], 4))
+    assert by_row[:2] == pytest.approx([2 * replicated(p)[0]] * 2)  # the second of three features
+    assert by_row[2] == pytest.approx(0.985)  # at least its own
     assert by_row[8] == pytest.approx(0.012)
-    assert np.array_equal(np.isnan(by_row), np.isnan(rows))
+    assert np.array_equal(np.isnan(by_row), np.isnan(p.ravel()))
 
 
 @pytest.mark.parametrize("n_runs", [4, 8, 24])
@@ -139,12 +156,10 @@ def test_more_runs_make_no_false_feature_more_likely(n_runs: int) -> None:
 
 
 def row(**other: float) -> pl.DataFrame:
-    """A row that passes every test given the step."""
+    """A row that passes both tests."""
     values = dict.fromkeys(COLUMNS, np.nan) | {
         **{"rho": 0.2, "block_low": -0.3, "block_high": 0.6, "p_shift": 0.4, "n_others": 4.0, "rho_step": -0.9},
-        **{"rho_given_step": 0.8, "rho_given_all": 0.8, "rho_differences_given_step": 0.7},
-        **{"share_others_given_step": 0.0, "p_pairing": 0.008, "p_pairing_differences": 0.008},
-        **dict.fromkeys(("p_given_step", "p_given_all", "p_differences_given_step"), 1e-4),
+        **{"rho_given_step": 0.8, "rho_given_all": 0.8, "p_given_all": 1e-4, "share_others": 0.0, "p_pairing": 0.008},
         **other,
     }
     place = {"target": ["x"], "group": ["network"], "feature": ["f"], "block": [0]}
@@ -154,18 +169,16 @@ def row(**other: float) -> pl.DataFrame:
 @pytest.mark.parametrize(
     ("other", "verdict"),
     [
-        ({}, BEYOND),  # the plain correlation does not have to hold
-        ({"p_given_step": 0.2}, NONE),
+        ({}, BEYOND),  # neither the plain correlation nor that given the step has to hold
         ({"p_given_all": 0.2}, NONE),
         ({"p_given_all": 0.2, "block_low": 0.1, "p_shift": 0.02}, TREND),
-        ({"rho_given_all": -0.8}, NONE),  # of the other sign
-        ({"rho_given_all": np.nan, "p_given_all": np.nan}, NONE),  # the covariates determine the feature
-        ({"rho_given_all": np.nan, "p_given_all": np.nan, "rho_learning_rate": 1.0}, UNDETERMINED),  # ... the loss
+        ({"rho_given_all": 0.0, "p_given_all": 1.0}, NONE),  # the covariates determine the feature
+        ({"rho_given_all": np.nan, "p_given_all": np.nan}, UNDETERMINED),  # ... the loss
         ({"p_given_all": np.nan}, UNDETERMINED),  # too few independent checkpoints
-        ({"p_differences_given_step": np.nan}, UNDETERMINED),
+        ({"rho_given_all": np.nan, "p_given_all": np.nan, "n_scale": 3.0}, UNDETERMINED),
         ({"p_pairing": 0.2}, NONE),
         ({"p_pairing": np.nan}, UNDETERMINED),
-        ({"p_pairing": np.nan, "p_given_step": 0.2}, NONE),  # a test that fails settles it
+        ({"p_pairing": np.nan, "p_given_all": 0.2}, NONE),  # a test that fails settles it
     ],
 )
 def test_each_test_is_needed(other: dict[str, float], verdict: str) -> None:
@@ -187,5 +200,5 @@ def test_each_verdict_has_one_gloss_one_mark_and_one_sentence() -> None:
 
 
 def test_every_gap_says_why_in_a_few_words() -> None:
-    assert len(GAPS) == 9
+    assert len(GAPS) == 6
     assert all(untested == gap.untested and 0 < len(gap.reason) <= 40 for untested, gap in GAPS.items())

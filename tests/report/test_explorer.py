@@ -15,6 +15,7 @@ from made_studies import FEATURES, RUNS, N, study
 from named_features import by_feature
 from numpy.typing import NDArray
 
+from toposcope.analysis.given_covariates import covariate_basis
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.report.explorer import MAX_BARS, MAX_LAYER_VALUES, explorer_data
@@ -43,7 +44,9 @@ def test_features_of_all_runs_come_back() -> None:
     for t, run in zip(material.trajectories, data["runs"], strict=True):
         assert run["steps"] == t.steps.tolist()
         np.testing.assert_allclose(unpacked(run["loss"]), t.targets["validation_loss"], rtol=1e-6)
-        assert len(run["covariates"]) == 2  # the step and the weight norm
+        assert np.array(list(map(unpacked, run["covariates"]))) == pytest.approx(
+            covariate_basis(t.steps, t.covariates).T, abs=1e-6
+        )
         for feature in data["features"]:
             wanted = {str(f): values for f, values in t.features.items()}[feature["key"]]
             np.testing.assert_allclose(unpacked(feature["values"]["network"][t.run]), wanted, rtol=1e-6)
@@ -54,7 +57,7 @@ def test_the_correlation_with_the_loss_is_said_beside_that_of_the_step() -> None
     raw, given = h0["notes"]["network"]
     assert raw.startswith("rho: small −0.")
     assert "The step alone: small −0." in raw
-    assert given == "rho: not defined. Verdict: cannot be told."
+    assert given == "rho: small 0.00, middle 0.00, large 0.00, huge 0.00. Verdict: trend only."
 
 
 def test_a_feature_that_never_changes_is_left_out() -> None:

@@ -13,7 +13,7 @@ from made_up_material import material as made_up
 from made_up_states import with_states
 from section_tools import with_tables
 
-from toposcope.analysis.association_verdict import LOSS, POWER
+from toposcope.analysis.association_verdict import DETERMINED, POWER
 from toposcope.analysis.association_verdict import RUNS as RUNS_GAP
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectory import Trajectory
@@ -40,10 +40,10 @@ def with_verdict(of: StudyData, verdict: str, untested: str = "", feature: str =
 
 
 def falling(rule: str = "nothing") -> StudyData:
-    """A study of one run whose loss falls at every checkpoint."""
+    """A study of one run whose loss is a line in the step."""
     of = study(rule, RUNS[:1])
     (t,) = of.trajectories
-    found = [Trajectory(t.run, t.steps, t.features, {"smoothed_loss": np.linspace(3, 1, N) ** 2}, t.covariates)]
+    found = [Trajectory(t.run, t.steps, t.features, {"smoothed_loss": np.linspace(3, 1, N)}, t.covariates)]
     return dataclasses.replace(with_tables(of, {"association": association_table(found)}), trajectories=found)
 
 
@@ -77,8 +77,8 @@ STUDIES: dict[str, tuple[Callable[[], StudyData], str, str]] = {
     "untestable": (
         falling,
         f"{CANNOT}no test is defined.",
-        "3 features cannot be told: the loss follows the step exactly. Finer checkpoints or a validation loss would "
-        "help.",
+        "3 features cannot be told: the loss follows its covariates exactly. Finer checkpoints or a validation loss "
+        "would help.",
     ),
     "weak": (
         lambda: with_columns(
@@ -107,9 +107,8 @@ STUDIES: dict[str, tuple[Callable[[], StudyData], str, str]] = {
     ),
     "a clock": (
         lambda: study("clock"),
-        NOTHING_ADDED,
-        "None of 3 topological features drifts with the loss; none of the 2 that can be tested is significant "
-        "given the step and the weight norm.",
+        "Topology goes with the loss, but says no more about it than the training step.",
+        "1 of 3 topological features drifts with the loss; none is significant given the step and the weight norm.",
     ),
     "between runs, beyond": (
         lambda: between_runs(study("nothing"), BEYOND),
@@ -143,7 +142,7 @@ def test_where_one_run_cannot_be_tested_it_is_said() -> None:
     in_one = pl.when(run=RUNS[1]).then(pl.lit(UNDETERMINED)).otherwise("verdict")
     screen = first_screen(
         with_columns(
-            of, verdict=in_one, untested=pl.when(run=RUNS[1]).then(pl.lit(LOSS.untested)).otherwise("untested")
+            of, verdict=in_one, untested=pl.when(run=RUNS[1]).then(pl.lit(DETERMINED.untested)).otherwise("untested")
         )
     )
     assert screen.first == NOTHING_ADDED
@@ -188,12 +187,12 @@ def test_the_table_has_a_verdict_for_each_quantity() -> None:
     assert table.columns == RUNS[:3]
     words = {row.name: (row.verdict, row.mark, row.where) for row in table.rows}
     assert list(words) == ["Mean neural persistence", "H0 total", "H1 total", "Weight norm (control)", STEP]
-    assert words["H0 total"] == ("cannot be told", "?", "the feature follows the step exactly")
+    assert words["H0 total"] == ("trend only", "○", "")
     assert words["H1 total"][0] == "none"
     assert words[STEP] == ("", "", "")
     h0, step = (next(row for row in table.rows if row.name == name) for name in ("H0 total", STEP))
     assert [cell.rho for cell in h0.cells] == [cell.rho for cell in step.cells]
-    assert all(cell.partial == "–" for cell in h0.cells)
+    assert all(cell.partial == "0.00" for cell in h0.cells)
     assert all(" to " in cell.range for cell in h0.cells)
 
 
@@ -213,7 +212,7 @@ def test_of_several_verdicts_the_strongest_is_named_with_its_runs() -> None:
         .then(pl.lit(UNDETERMINED))
         .otherwise(pl.lit(NONE))
     )
-    table = headline_table(with_columns(of, verdict=verdict, untested=LOSS.untested))
+    table = headline_table(with_columns(of, verdict=verdict, untested=DETERMINED.untested))
     assert table is not None
     h0 = next(row for row in table.rows if row.name == "H0 total")
     assert (h0.verdict, h0.where) == ("beyond trend", "in 1 of 4 runs")
@@ -239,7 +238,7 @@ def test_the_chart_has_a_mark_for_each_run(n: int) -> None:
     rows = data_of(chart)
     assert len(rows) == 4 * n
     left = {row["quantity"]: row["partial_rho"] for row in rows}
-    assert left["H0 total"] is None
+    assert left["H0 total"] == 0.0
     assert isinstance(left["H1 total"], float)
     assert chart.title == "Given the covariates, no correlation is significant"
     assert "given the step and the weight norm where that is defined" in chart.caption

@@ -72,7 +72,7 @@ def test_a_study_without_data_has_no_finding_or_says_so(anchor: str) -> None:
     ("rule", "text"),
     [
         ("information", "Topology says more about the loss than the training step"),
-        ("clock", "Nothing found: topology says no more about the loss than the training step"),
+        ("clock", "Topology goes with the loss, but says no more about it than the training step"),
     ],
 )
 def test_the_association_says_what_is_beyond_the_trend(rule: str, text: str) -> None:

@@ -5,6 +5,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import chdtrc
 
 from toposcope.analysis.permutations import drawn_orders, orders
 from toposcope.typing import Indices, Matrix, Vector
@@ -14,7 +15,10 @@ MIN_RUNS = 4  # three runs have six pairings, so that p could not be below 1/6
 
 
 def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
-    """Return the share of all pairings of features with losses as strong as the true one: an exact p of any series."""
+    """Return the share of all pairings of features with losses as strong as the true one, an exact p of any series.
+
+    Row i of `strengths` is of the loss of run i, column j of the feature of run j.
+    """
     runs = list(range(len(strengths)))
     if len(runs) < MIN_RUNS:
         return math.nan
@@ -26,7 +30,7 @@ def pairing_p(strengths: NDArray[np.float64], seed: int) -> float:
         return math.nan
     square = strengths[np.ix_(runs, runs)]
     sums = square[np.arange(n), orders(n) if n <= MAX_ENUMERATED_RUNS else drawn_orders(n, seed)].sum(axis=1)
-    return float((sums >= sums[0] * (1 - 1e-12)).mean())
+    return float((sums >= sums[0] - 1e-12).mean())
 
 
 Method = Literal["holm", "bonferroni", "bh"]
@@ -57,16 +61,33 @@ def adjusted(p: Vector, method: Method = "holm") -> Vector:
 
 
 def replicated(p: Matrix) -> Vector:
-    """Return the p of a feature in two runs or more: partial conjunction (Benjamini & Heller 2008) by Simes' method."""
-    in_order, k, r = np.sort(p, axis=1), np.arange(1, p.shape[1] + 1), np.isfinite(p).sum(axis=1, keepdims=True)
-    alone = np.where(r < MIN_RUNS, 0, 1)
-    raised = (r - alone) / np.maximum(k - alone, 1) * in_order
-    return np.asarray(np.fmin.reduce(np.where(k > alone, raised, np.nan), axis=1, initial=np.nan))
+    """Return the p of a feature in two runs or more: partial conjunction (Benjamini & Heller 2008) by Fisher's method.
+
+    The lowest p of its runs is left out; with fewer than four runs none is.
+    """
+    in_order, r = np.sort(p, axis=1), np.isfinite(p).sum(axis=1)
+    left_out = np.where(r < MIN_RUNS, 0, 1)
+    counted = np.isfinite(in_order) & (np.arange(p.shape[1]) >= left_out[:, None])
+    logs = np.where(counted, np.log(np.maximum(in_order, 1e-300, where=counted, out=np.ones(p.shape))), 0.0)
+    return np.where(r > 0, chdtrc(2.0 * np.maximum(r - left_out, 1), -2 * logs.sum(axis=1)), np.nan)
 
 
-def adjusted_over_runs(p: Vector, features: Indices, method: Method = "holm") -> Vector:
-    """Return p-values of features in runs, adjusted for the number of features."""
+def own_p(p: Matrix, rho: Matrix) -> Matrix:
+    """Return the p of a feature in each run, one-sided in the direction that it has in the others, shape (f, r).
+
+    Two-sided where no other run has a direction.
+    """
+    directed = np.nan_to_num(rho)
+    others = directed.sum(axis=1, keepdims=True) - directed
+    return np.where(others == 0, p, np.where(directed * others > 0, p / 2, 1 - p / 2))
+
+
+def adjusted_over_runs(p: Vector, rho: Vector, features: Indices, method: Method = "holm") -> Vector:
+    """Return p-values of features in runs, adjusted for the number of features, and no lower than `own_p`."""
     order, sizes = np.argsort(features, kind="stable"), np.bincount(features)
-    by_feature = np.full((len(sizes), sizes.max(initial=0)), np.nan)
-    by_feature[np.arange(by_feature.shape[1]) < sizes[:, None]] = p[order]
-    return np.maximum(adjusted(replicated(by_feature), method)[features], p)
+    by_feature, directed = np.full((2, len(sizes), sizes.max(initial=0)), np.nan)
+    filled = np.arange(by_feature.shape[1]) < sizes[:, None]
+    by_feature[filled], directed[filled] = p[order], rho[order]
+    own = np.empty(len(p))
+    own[order] = own_p(by_feature, directed)[filled]
+    return np.maximum(adjusted(replicated(by_feature), method)[features], own)

@@ -6,17 +6,27 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from toposcope.analysis.given_covariates import (
+    NORM,
+    PROGRESS,
+    RATE,
+    STEP,
+    correlations_given,
+    covariate_basis,
+    excess_of_another,
+    noise_given,
+    union_basis,
+)
 from toposcope.analysis.ranks import (
+    Correlations,
     block_draws,
     block_length,
     correlate,
     dense_ranks,
     dependent_p,
     effective_size,
-    is_free,
     partial,
     ranks,
-    rho_given,
     single_draws,
     two_sided,
 )
@@ -26,10 +36,7 @@ from toposcope.typing import Matrix, Vector
 
 RESAMPLES = 1000
 MIN_CHECKPOINTS = 5  # an association is measured on at least this many checkpoints
-STEP, RATE, NORM = "step", "learning_rate", "weight_norm"
-COVARIATES = (STEP, RATE, "cumulative_learning_rate", NORM)
-PARTIALLED = (STEP, RATE, NORM)
-"""The covariates that are taken out together; within a run the cumulative learning rate is a function of the step."""
+COVARIATES = (STEP, RATE, PROGRESS, NORM)
 
 COLUMNS = (
     *("rho", "p", "low", "high"),
@@ -39,9 +46,7 @@ COLUMNS = (
     "rho_with_step",
     *("rho_given_step", "p_given_step", "rho_given_all", "p_given_all", "rho_given_scale", "p_given_scale"),
     *("rho_differences", "p_differences", "rho_differences_given_step", "p_differences_given_step"),
-    *("rho_differences_given_all", "p_differences_given_all"),
-    *("n_others", "share_others", "share_others_given_step"),
-    *("n_others_differences", "share_others_differences"),
+    *("n_others", "share_others"),
     *("rho_twin", "rho_twin_given_step", "p_twin_given_step"),
     "noise",
 )
@@ -54,12 +59,17 @@ class FeatureSeries:
 
     steps: NDArray[np.int64]  # shape (n,)
     features: Matrix  # shape (f, n); naN where unknown
+    basis: Matrix | None = None  # shape (n, k); of the run's covariates (`covariate_basis`), if it is another run
 
-    def at(self, steps: NDArray[np.int64]) -> Matrix:
-        """Return the features at some steps; NaN at steps without a checkpoint."""
+    def at(self, steps: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
+        """Return the features and the basis at some steps; NaN at steps without a checkpoint."""
         place = {int(step): i for i, step in enumerate(self.steps)}
         columns = np.array([place.get(int(step), -1) for step in steps])
-        return np.where(columns >= 0, self.features[:, columns], np.nan)
+        basis = covariate_basis(self.steps, {}) if self.basis is None else self.basis
+        return (
+            np.where(columns >= 0, self.features[:, columns], np.nan),
+            np.where(columns[:, None] >= 0, basis[columns], np.nan),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,22 +97,13 @@ class AssociationResult:
     # shape (f, len(COLUMNS); naN where not defined: fewer than `MIN_CHECKPOINTS` checkpoints, or feature or target
     # constant
     table: Matrix
-    # shape (f, o); strength of the association of each other run's feature with this run's target, given the step: the
-    # absolute partial correlation; 0 where the step determines the feature, NaN where the runs cannot be compared
+    # shape (f, o); by how much each other run's feature is correlated more strongly with this run's target than its own
+    # is, given the covariates of both; NaN where the runs cannot be compared
     pairings: Matrix
-    # shape (f, o); the same of the changes from checkpoint to checkpoint, given the covariates of this run
-    change_pairings: Matrix
 
     def column(self, name: str) -> Vector:
         """Return one of `COLUMNS`, shape (f,)."""
         return self.table[:, COLUMNS.index(name)]
-
-    def with_own(self, here: int) -> tuple[Matrix, Matrix]:
-        """Return `pairings` and `change_pairings` with this run's own strengths as column `here`, shape (f, o + 1)."""
-        own, own_changes = (
-            np.nan_to_num(np.abs(self.column(f"rho_{name}"))) for name in ("given_step", "differences_given_all")
-        )
-        return np.insert(self.pairings, here, own, axis=1), np.insert(self.change_pairings, here, own_changes, axis=1)
 
 
 def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> AssociationResult:
@@ -111,7 +112,7 @@ def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> As
     known = np.isfinite(features) & np.isfinite(target)
     n = known.sum(axis=1)
     table = np.full((len(features), len(COLUMNS)), np.nan)
-    pairings, change_pairings = np.full((2, len(features), len(task.others)), np.nan)
+    pairings = np.full((len(features), len(task.others)), np.nan)
     for mask, rows in _by_mask(known):
         if n[rows[0]] < MIN_CHECKPOINTS or np.ptp(target[mask]) == 0:
             continue
@@ -120,8 +121,8 @@ def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> As
             shared = _SharedCheckpoints(task, rows, mask, seed)
             columns = shared.items() | (shared.resampled() if resampled else {})
             table[rows] = np.column_stack([columns.get(name, np.full(len(rows), np.nan)) for name in COLUMNS])
-            pairings[rows], change_pairings[rows] = shared.pairings, shared.change_pairings
-    return AssociationResult(n, table, pairings, change_pairings)
+            pairings[rows] = shared.pairings
+    return AssociationResult(n, table, pairings)
 
 
 def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
@@ -147,16 +148,14 @@ class _SharedCheckpoints:
         }
         self.covariate_values = {name: covariate for name, covariate in covariates.items() if np.ptp(covariate) > 0}
         self.covariates = {name: ranks(covariate) for name, covariate in self.covariate_values.items()}
+        self.basis = covariate_basis(self.steps, self.covariate_values)
         self.step = self.covariates[STEP][None]
         self.rho, self.n_eff = correlate(self.x, self.y), effective_size(self.x, self.y)
         self.given_step = partial(self.x, self.y, self.step)
 
     def items(self) -> dict[str, Vector]:
         """Return the columns of `COLUMNS` that need no resampling, shape (f,)."""
-        differences = self._differences()
-        given_all = partial(
-            self.x, self.y, np.array([self.covariates[name] for name in PARTIALLED if name in self.covariates])
-        )
+        given_all = self._given_all()
         return {
             "rho": self.rho,
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
@@ -169,8 +168,8 @@ class _SharedCheckpoints:
             "rho_given_all": given_all.rho,
             "p_given_all": given_all.p,
             **self._scales(),
-            **differences,
-            **self._others(differences["rho_differences_given_all"]),
+            **self._differences(),
+            **self._others(),
             **self._twins(),
             "noise": self._noise(),
         }
@@ -206,6 +205,24 @@ class _SharedCheckpoints:
         shifted = np.array([np.roll(self.y, k) for k in range(len(self.y))])
         return np.asarray((np.abs(self.x @ shifted.T) >= np.abs(self.x @ self.y)[:, None] * (1 - 1e-12)).mean(axis=1))
 
+    def _given_all(self) -> Correlations:
+        """Correlate what the covariates leave of feature and target (item 4), where a feature's own scale is known."""
+        if not self.task.scales.size:
+            return correlations_given(self.values, self.target, self.basis)
+        rho, p = np.full((2, len(self.rows)), np.nan)
+        scales, which = np.unique(  # NaN is not equal to NaN
+            np.nan_to_num(self.task.scales[np.ix_(self.rows, self.mask)], nan=np.inf), axis=0, return_inverse=True
+        )
+        for i, scale in enumerate(scales):
+            rows, known = np.flatnonzero(which.ravel() == i), np.isfinite(scale)
+            if not known.any():
+                rho[rows], p[rows] = correlations_given(self.values[rows], self.target, self.basis)
+            elif known.sum() >= MIN_CHECKPOINTS and np.ptp(self.target[known]) > 0:
+                covariates = {name: values[known] for name, values in self.covariate_values.items()}
+                basis = covariate_basis(self.steps[known], covariates, scale[known])
+                rho[rows], p[rows] = correlations_given(self.values[np.ix_(rows, known)], self.target[known], basis)
+        return Correlations(rho, p)
+
     def _scales(self) -> dict[str, Vector]:
         """Correlate each feature's own covariate, and the feature given this covariate and the step (item 4)."""
         names = ("n_scale", "rho_top_eigenvalue", "rho_given_scale", "p_given_scale")
@@ -237,58 +254,35 @@ class _SharedCheckpoints:
     def _differences(self) -> dict[str, Vector]:
         """Correlations of changes from checkpoint to checkpoint (item 5)."""
         x, y = ranks(np.diff(self.values)), ranks(np.diff(self.target))
-        given = ("", "_given_step", "_given_all")
+        given = ("", "_given_step")
         columns = {f"{kind}_differences{g}": self._all(np.nan) for g in given for kind in ("rho", "p")}
         moving = (np.abs(x).max(axis=1) > 0) & (np.abs(y).max() > 0)
         if moving.any():
-            x, everything = x[moving], np.ones(len(self.steps), dtype=bool)
+            x = x[moving]
             rho = correlate(x, y)
-            controls = [self._change_controls(everything, names) for names in ((RATE,), (RATE, NORM))]
-            results = (rho, dependent_p(rho, effective_size(x, y)), *(v for c in controls for v in partial(x, y, c)))
+            rate = [np.diff(self.covariate_values[RATE])] if RATE in self.covariate_values else []
+            controls = np.array([ranks(values) for values in (self.steps[1:].astype(np.float64), *rate)])
+            results = (rho, dependent_p(rho, effective_size(x, y)), *partial(x, y, controls))
             for column, result in zip(columns.values(), results, strict=True):
                 column[moving] = result
         return columns
 
-    def _change_controls(self, mask: NDArray[np.bool_], names: Sequence[str]) -> Matrix:
-        """Return the centred ranks of the step and of the changes of some covariates, from checkpoint to checkpoint."""
-        changes = [np.diff(self.covariate_values[name][mask]) for name in names if name in self.covariate_values]
-        return np.array([ranks(values) for values in (self.steps[mask][1:].astype(np.float64), *changes)])
-
-    def _others(self, change: Vector) -> dict[str, Vector]:
+    def _others(self) -> dict[str, Vector]:
         """Return the share of other runs whose feature correlates as strongly with this run's target (item 6)."""
-        # Of all other runs at once, row by row: those measured at the same steps share what is computed.
-        n_others = len(self.task.others)
-        values = np.concatenate(
-            [np.empty((0, len(self.steps))), *(other.at(self.steps)[self.rows] for other in self.task.others)]
-        )
-        plain, given_step, given_covariates = np.full((3, len(values)), np.nan)
-        for mask, rows in _by_mask(np.isfinite(values)):
-            if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
-                continue  # too few common checkpoints for a comparison
-            of_runs, target = values[np.ix_(rows, mask)], self.target[mask]
-            controls = self._change_controls(mask, (RATE, NORM))
-            given_covariates[rows] = _strength(ranks(np.diff(of_runs)), ranks(np.diff(target)), controls)
-            step = ranks(self.steps[mask].astype(np.float64))[None]
-            x, y = ranks(of_runs), ranks(target)
-            given_step[rows] = strength = _strength(x, y, step)
-            # Where the step determines the target, the runs are not compared given the step, nor without it.
-            plain[rows] = np.where(np.isnan(strength), np.nan, np.nan_to_num(np.abs(correlate(x, y))))
-        plain, self.pairings, self.change_pairings = (
-            strengths.reshape(n_others, len(self.rows)).T for strengths in (plain, given_step, given_covariates)
-        )
-        counted, counted_differences = (
-            np.isfinite(pairings).sum(axis=1).astype(np.float64) for pairings in (self.pairings, self.change_pairings)
-        )
-        own, own_given, own_change = (np.nan_to_num(np.abs(rho)) for rho in (self.rho, self.given_step.rho, change))
-        shares = {
-            name: _ratio((values >= strength[:, None] * (1 - 1e-12)).sum(axis=1).astype(np.float64), count)
-            for name, values, strength, count in (
-                ("share_others", plain, own, counted),
-                ("share_others_given_step", self.pairings, own_given, counted),
-                ("share_others_differences", self.change_pairings, own_change, counted_differences),
-            )
-        }
-        return {"n_others": counted, "n_others_differences": counted_differences, **shares}
+        self.pairings = np.full((len(self.rows), len(self.task.others)), np.nan)
+        noise = noise_given(self.target, self.basis)
+        for i, other in enumerate(self.task.others):
+            values, basis = other.at(self.steps)
+            values = values[self.rows]
+            for mask, rows in _by_mask(np.isfinite(values)):
+                if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
+                    continue  # too few common checkpoints for a comparison
+                both = union_basis(np.column_stack([self.basis[mask], basis[mask]]))
+                own, theirs = self.values[np.ix_(rows, mask)], values[np.ix_(rows, mask)]
+                self.pairings[rows, i] = excess_of_another(own, theirs, self.target[mask], both, noise.at(mask))
+        counted = np.isfinite(self.pairings).sum(axis=1).astype(np.float64)
+        as_strong = (self.pairings >= -1e-12).sum(axis=1).astype(np.float64)
+        return {"n_others": counted, "share_others": _ratio(as_strong, counted)}
 
     def _twins(self) -> dict[str, Vector]:
         """Correlate the scale-free twins (item 7)."""
@@ -312,13 +306,6 @@ class _SharedCheckpoints:
         known = np.asarray(np.isfinite(noise).all(axis=1))
         change = np.median(np.abs(np.diff(self.values)), axis=1)
         return np.where(known, _ratio(np.median(np.where(known[:, None], noise, 0.0), axis=1), change), np.nan)
-
-
-def _strength(x: Matrix, y: Vector, controls: Matrix) -> Vector:
-    """Return |correlation| of ranks given controls: 0 where these determine the feature, NaN where the target."""
-    if not is_free(y[None], controls)[0]:
-        return np.full(len(x), np.nan)
-    return np.nan_to_num(np.abs(rho_given(x, y, controls)))
 
 
 def _percentiles(rho: Matrix) -> tuple[Vector, Vector]:

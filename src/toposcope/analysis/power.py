@@ -6,25 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import polars as pl
-from numpy.polynomial.chebyshev import chebvander
 from numpy.typing import NDArray
 
 from toposcope.analysis import association_verdict as rule
-from toposcope.analysis.adjustment import MIN_RUNS, pairing_p, replicated
-from toposcope.analysis.association import (
-    COLUMNS,
-    PARTIALLED,
-    AssociationResult,
-    AssociationTask,
-    FeatureSeries,
-    associate,
-)
+from toposcope.analysis.adjustment import MIN_RUNS, own_p, pairing_p, replicated
+from toposcope.analysis.association import COLUMNS, AssociationResult, AssociationTask, FeatureSeries, associate
+from toposcope.analysis.given_covariates import covariate_basis, noise_given
 from toposcope.analysis.ranks import MIN_RESIDUAL_SHARE
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.seeds import SEED, derive_seed
 from toposcope.typing import Matrix, Vector
-
-POWER_DEGREE, CHECKPOINTS_PER_DEGREE = 6, 8  # of the polynomial in the log of the step that the loss follows
 
 N_PLANTED = 32  # features planted in each run
 SIZES = (rule.PLANTED, 0.6, 0.75, 0.9)
@@ -61,8 +52,7 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
 def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Vector]:
     """Return `power` and `detectable` in each run of one of so many features, shape (r,)."""
     rng = np.random.default_rng(derive_seed(SEED, "planted", len(runs)))
-    signals = [_residual(run) for run in runs]
-    noises = [_autoregressive(signal, rng) for signal in signals]
+    signals, noises = zip(*(_signal_and_noise(run, rng) for run in runs), strict=True)
 
     def share_detected(*sizes: float) -> Matrix:
         planted = [
@@ -78,26 +68,17 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
     return power[0], np.where(enough.any(axis=0), np.array(SIZES)[enough.argmax(axis=0)], np.nan)
 
 
-def _residual(run: AssociationTask) -> Vector:
-    """Return what a polynomial in log step and the covariates leave of the losses, of length 1, or 0 if nothing."""
-    steps, loss = run.series.steps, run.target
-    time = np.log1p((steps - steps[0]) / (steps[1] - steps[0]))
-    known = [covariate for name, covariate in run.covariates.items() if name in PARTIALLED] + [*run.scales]
-    covariates = [(covariate - covariate.mean()) / np.ptp(covariate) for covariate in known if np.ptp(covariate) > 0]
-    curve = chebvander(2 * time / time[-1] - 1, min(POWER_DEGREE, len(time) // CHECKPOINTS_PER_DEGREE))
-    basis, _ = np.linalg.qr(np.column_stack([curve, *covariates]))
-    residual = loss - basis @ (basis.T @ loss)
-    size = float(np.linalg.norm(residual))
-    return residual / size if size > MIN_RESIDUAL_SHARE * float(np.linalg.norm(loss)) else np.zeros(len(loss))
-
-
-def _autoregressive(signal: Vector, rng: np.random.Generator) -> Matrix:
-    """Return circular AR(1) series with the autocorrelation of a signal at lag 1, of length 1, shape (f, n)."""
-    phi = np.clip(signal[1:] @ signal[:-1], -0.9, 0.9)
-    spectrum = np.fft.rfft(rng.standard_normal((N_PLANTED, len(signal))))
-    spectrum[:, 0] = 0
-    series = np.fft.irfft(spectrum / (1 - phi * np.exp(-2j * np.pi * np.fft.rfftfreq(len(signal)))), len(signal))
-    return np.asarray(series / np.linalg.norm(series, axis=1, keepdims=True))
+def _signal_and_noise(run: AssociationTask, rng: np.random.Generator) -> tuple[Vector, Matrix]:
+    """Return what the covariates leave of the losses, and of noise like it, shape (f, n); all of length 1, or 0."""
+    scale = run.scales[0] if np.isfinite(run.scales).any() else None
+    basis = covariate_basis(run.series.steps, run.covariates, scale)
+    drawn = noise_given(run.target, basis).colour(rng.standard_normal((len(run.target), N_PLANTED)))
+    left = np.column_stack([run.target, drawn])
+    left -= basis @ (basis.T @ left)
+    sizes = np.linalg.norm(left, axis=0)
+    is_left = sizes > MIN_RESIDUAL_SHARE * np.linalg.norm(np.column_stack([run.target, drawn]), axis=0)
+    left = np.divide(left, sizes, out=np.zeros(left.shape), where=is_left)
+    return left[:, 0], left[:, 1:].T
 
 
 def _detected(runs: Sequence[AssociationTask], planted: Sequence[Matrix], n_features: int) -> NDArray[np.bool_]:
@@ -106,7 +87,8 @@ def _detected(runs: Sequence[AssociationTask], planted: Sequence[Matrix], n_feat
     candidates = np.flatnonzero(detected.any(axis=0))
     if len(runs) >= MIN_RUNS and len(candidates):
         series = [
-            FeatureSeries(run.series.steps, features[candidates]) for run, features in zip(runs, planted, strict=True)
+            FeatureSeries(run.series.steps, features[candidates], covariate_basis(run.series.steps, run.covariates))
+            for run, features in zip(runs, planted, strict=True)
         ]
         others = [series[:i] + series[i + 1 :] for i in range(len(runs))]
         detected[:, candidates] = _pass(_associated(runs, [of.features for of in series], others), n_features)
@@ -133,15 +115,14 @@ def _pass(results: Sequence[AssociationResult], n_features: int) -> NDArray[np.b
     """Return which features pass every test, or every one but the comparison with other runs if that was not made."""
     tables = np.stack([result.table for result in results])
     columns: dict[str, Matrix] = dict(zip(COLUMNS, np.moveaxis(tables, 2, 0), strict=True))
-    for name, p_of in rule.ADJUSTED.items():  # as the first of so many features
-        columns[name] = np.fmax(columns[p_of], np.minimum(1.0, n_features * replicated(columns[p_of].T)))
+    # as the first of so many features
+    p, rho = (columns[name].T.copy() for name in rule.ADJUSTED["p_given_all_adjusted"])
+    columns["p_given_all_adjusted"] = np.fmax(own_p(p, rho), n_features * replicated(p)[:, None]).T
     columns["n"] = np.stack([result.n for result in results])
-    columns["p_pairing"] = columns["p_pairing_differences"] = np.full(tables.shape[:2], np.nan)
+    columns["p_pairing"] = np.full(tables.shape[:2], np.nan)
     if results[0].pairings.size:
-        squares = zip(*(result.with_own(i) for i, result in enumerate(results)), strict=True)
-        for name, by_run in zip(("p_pairing", "p_pairing_differences"), squares, strict=True):
-            p = [pairing_p(square, SEED) for square in np.stack(by_run, axis=1)]
-            columns[name] = np.tile(p, (len(results), 1))
+        squares = np.stack([np.insert(result.pairings, i, 0.0, axis=1) for i, result in enumerate(results)], axis=1)
+        columns["p_pairing"] = np.tile([pairing_p(square, SEED) for square in squares], (len(results), 1))
     verdicts, gaps = rule.verdicts_of({name: values.ravel() for name, values in columns.items()})
     passing = [verdict == BEYOND or gap is rule.RUNS for verdict, gap in zip(verdicts, gaps, strict=True)]
     return np.reshape(passing, tables.shape[:2])

@@ -18,11 +18,11 @@ def autocorrelation(series: Matrix) -> Matrix:
     return np.asarray(covariance / covariance[..., :1])
 
 
-def effective_size(x: Matrix, y: Matrix) -> Vector:
+def effective_size(x: Matrix, y: Matrix, max_lag: int | None = None) -> Vector:
     """Return the independent pairs that x and y are worth, 2 to n (Bartlett 1935; Pyper & Peterman 1998, eq. 1)."""
     n = x.shape[-1]
-    weights = 1 - np.arange(1, n) / n
-    dependence = (autocorrelation(x)[..., 1:] * autocorrelation(y)[..., 1:] * weights).sum(axis=-1)
+    lags = np.arange(1, n if max_lag is None else max_lag + 1)
+    dependence = (autocorrelation(x)[..., lags] * autocorrelation(y)[..., lags] * (1 - lags / n)).sum(axis=-1)
     return np.asarray(np.clip(n / np.maximum(1 + 2 * dependence, 1 / n), 2, n))
 
 
@@ -149,29 +149,14 @@ def dependent_p(rho: Vector, n: Vector) -> Vector:
 
 def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     """Correlate residuals of ranks regressed on those of controls; p by their effective number less the controls."""
-    rho, left, target, rank = _correlated(x, y, controls)
-    defined, p = np.isfinite(rho), np.full(len(x), np.nan)
-    if defined.any():
-        p[defined] = dependent_p(rho[defined], effective_size(left[defined], target) - rank)
-    return Correlations(rho, p)
-
-
-def rho_given(x: Matrix, y: Vector, controls: Matrix) -> Vector:
-    """Return the rho of `partial` without its p, which takes longer."""
-    return _correlated(x, y, controls)[0]
-
-
-def _correlated(x: Matrix, y: Vector, controls: Matrix) -> tuple[Vector, Matrix, Vector, int]:
-    """Return partial correlations, the residuals of features and target, and the rank of the controls."""
     basis = orthonormal_basis(controls)
     left, target = _residuals(x, basis), y - basis @ (basis.T @ y)
     defined = _is_left(left, x) & _is_left(_residuals(y[None], basis), y[None])
-    return np.where(defined, correlate(left, target), np.nan), left, target, basis.shape[1]
-
-
-def is_free(series: Matrix, controls: Matrix) -> NDArray[np.bool_]:
-    """Return for each row, shape (f, n), of centred ranks whether it is more than a linear function of the controls."""
-    return _is_left(_residuals(series, orthonormal_basis(controls)), series)
+    rho, p = np.where(defined, correlate(left, target), np.nan), np.full(len(x), np.nan)
+    defined &= np.isfinite(rho)
+    if defined.any():
+        p[defined] = dependent_p(rho[defined], effective_size(left[defined], target) - basis.shape[1])
+    return Correlations(rho, p)
 
 
 def _residuals(series: Matrix, basis: Matrix) -> Matrix:

@@ -23,7 +23,7 @@ class ColouredNoise:
     Attributes
     ----------
     correlation : float
-        Of neighbouring checkpoints, in [0, 0.95].
+        Of neighbouring checkpoints, in [-0.95, 0.95].
     scale : ndarray, shape (n,)
         Standard deviation of the innovations, up to a common factor.
     """
@@ -37,7 +37,7 @@ class ColouredNoise:
         return cls(0.0, np.ones(n))
 
     @classmethod
-    def estimate(cls, residuals: Vector, n_parameters: int) -> Self:
+    def estimate(cls, residuals: Vector, n_parameters: int, lowest: float = 0.0) -> Self:
         """Estimate both from what a regression leaves.
 
         The lag-1 autocorrelation is corrected for the bias of residuals, (p + (p + 2) r) / n with p parameters
@@ -49,6 +49,8 @@ class ColouredNoise:
         residuals : ndarray, shape (n,)
         n_parameters : int
             Of the regression.
+        lowest : float
+            Correlation of neighbouring checkpoints.
         """
         n = len(residuals)
         size = np.abs(residuals)
@@ -58,8 +60,12 @@ class ColouredNoise:
         even = residuals / scale
         lagged = float((even[1:] * even[:-1]).sum() / (even**2).sum())
         unbiased = (lagged + n_parameters / n) / max(1 - (n_parameters + 2) / n, 1 / n)
-        correlation = float(np.clip(unbiased, 0, MAX_NOISE_CORRELATION))
+        correlation = float(np.clip(unbiased, lowest, MAX_NOISE_CORRELATION))
         return cls(correlation, _loudness(np.abs(residuals[1:] - correlation * residuals[:-1]), n))
+
+    def at(self, checkpoints: NDArray[np.bool_]) -> Self:
+        """Return the noise at some of the checkpoints, as correlated from each to the next."""
+        return type(self)(self.correlation, self.scale[checkpoints])
 
     def whiten(self, columns: Vector) -> Vector:
         """Return columns, shape (..., n, m), in coordinates where this noise is white and equally loud."""

@@ -8,9 +8,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method, pairing_p
-from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, STEP, AssociationTask, FeatureSeries, associate
+from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, AssociationTask, FeatureSeries, associate
 from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.comparison import against
+from toposcope.analysis.given_covariates import STEP, covariate_basis
 from toposcope.analysis.power import with_power
 from toposcope.analysis.trajectory import Features, SeriesByName, Trajectory, cloud_feature
 from toposcope.probes.feature import NETWORK, TOPOLOGY, Feature
@@ -49,7 +50,7 @@ def association_table(
     -------
     polars.DataFrame
         ``run, group, target, feature, kind, n``, the columns of `toposcope.analysis.association.COLUMNS`, ``p_pairing``
-        and ``p_pairing_differences`` of `toposcope.analysis.adjustment.pairing_p`, and those of
+        of `toposcope.analysis.adjustment.pairing_p`, and those of
         `toposcope.analysis.association_verdict.with_verdicts`.
     """
     grouped = len(trajectories) <= MAX_COMPARED
@@ -80,16 +81,13 @@ def _block_rows(
         for group in (_features(trajectory) if grouped and i == 0 else [NETWORK])
     ]
     parts = []
+    bases = {t.run: covariate_basis(t.steps, t.covariates) for t in trajectories if len(t.steps) >= MIN_CHECKPOINTS}
     for done, (trajectory, group, target) in enumerate(tasks, start=1):
-        parts.append(_group_rows(trajectory, group, target, trajectories, designs))
+        parts.append(_group_rows(trajectory, group, target, trajectories, bases, designs))
         progress("association", done, len(tasks))
     table = pl.concat([pl.DataFrame(schema=SCHEMA), *(rows for rows, _ in parts)])
-    given_step, changes = ([strengths[i] for _, strengths in parts] for i in range(2))
-    return table.with_columns(
-        block=pl.lit(block, pl.Int64),
-        p_pairing=_pairings(table, given_step, trajectories),
-        p_pairing_differences=_pairings(table, changes, trajectories),
-    )
+    pairings = _pairings(table, [strengths for _, strengths in parts], trajectories)
+    return table.with_columns(block=pl.lit(block, pl.Int64), p_pairing=pairings)
 
 
 def _pairings(table: pl.DataFrame, strengths: Sequence[Matrix], trajectories: Sequence[Trajectory]) -> pl.Series:
@@ -113,14 +111,19 @@ def _features(trajectory: Trajectory) -> dict[str, Features]:
 
 
 def _group_rows(
-    trajectory: Trajectory, group: str, target: str, trajectories: Sequence[Trajectory], designs: Designs
-) -> tuple[pl.DataFrame, tuple[Matrix, Matrix]]:
-    """Return the rows of a group, and each run's strengths against its target, given step or covariates."""
+    trajectory: Trajectory,
+    group: str,
+    target: str,
+    trajectories: Sequence[Trajectory],
+    bases: Mapping[str, Matrix],
+    designs: Designs,
+) -> tuple[pl.DataFrame, Matrix]:
+    """Return the rows of a group, and how much stronger each run's features are against its target than its own."""
     features = _features(trajectory)[group]
     names = list(features)
     unknown = np.full(len(trajectory.steps), np.nan)
     if not names:
-        return pl.DataFrame(schema=SCHEMA), (np.empty((0, len(trajectories))), np.empty((0, len(trajectories))))
+        return pl.DataFrame(schema=SCHEMA), np.empty((0, len(trajectories)))
     n = len(trajectory.steps)
     noise = trajectory.noise if group == NETWORK else {}
     task = AssociationTask(
@@ -128,7 +131,9 @@ def _group_rows(
         target=trajectory.targets[target],
         covariates=trajectory.covariates,
         others=[
-            FeatureSeries(other.steps, _rows(_features(other).get(group, {}), names, len(other.steps)))
+            FeatureSeries(
+                other.steps, _rows(_features(other).get(group, {}), names, len(other.steps)), bases.get(other.run)
+            )
             for other in trajectories
             if other.run != trajectory.run
         ],
@@ -151,7 +156,7 @@ def _group_rows(
         },
         schema=SCHEMA,
     )
-    return rows, result.with_own([other.run for other in trajectories].index(trajectory.run))
+    return rows, np.insert(result.pairings, [other.run for other in trajectories].index(trajectory.run), 0.0, axis=1)
 
 
 def _design(run: str, task: AssociationTask, row: int, designs: Designs) -> int:

@@ -44,7 +44,7 @@ def within_runs(rows: pl.DataFrame) -> WithinRuns:
         if not len(missing(rows, rule.POWER.untested)):
             return WithinRuns(UNDETERMINED, NO_TEST, NO_TEST, [])
         return WithinRuns(UNDETERMINED, rule.POWER.reason, rule.POWER.untested, [])
-    failing = rows.filter(pl.col("verdict").is_in([TREND, NONE]), ~explained_by_scale(rows))
+    failing = rows.filter(pl.col("verdict").is_in([TREND, NONE]))
     if partial := features_of(failing.filter(is_below("p_given_all_adjusted"))):
         return WithinRuns(TREND, "", KEEPS_ONE, partial)
     drifting = features_of(rows.filter(verdict=TREND))
@@ -75,10 +75,3 @@ def is_below(column: str) -> pl.Expr:
 def has_scales(rows: pl.DataFrame) -> bool:
     """Return whether any row is of a feature of hidden states, whose scale is a covariate of its own."""
     return SCALED in rows.columns and bool(rows.get_column(SCALED).is_finite().any())
-
-
-def explained_by_scale(rows: pl.DataFrame) -> pl.Expr:
-    """Select rows of hidden states that are not significant given the step and their top eigenvalue."""
-    if not has_scales(rows):
-        return pl.lit(value=False)
-    return pl.col(SCALED).is_finite() & ~is_below("p_given_scale_adjusted")

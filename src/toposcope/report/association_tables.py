@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from toposcope.analysis.association import STEP
+from toposcope.analysis.given_covariates import STEP
 from toposcope.analysis.topology_verdict import SCALED, has_scales
 from toposcope.analysis.verdict import LEVEL
 from toposcope.probes.feature import TOPOLOGY
@@ -25,14 +25,14 @@ LEGEND = Terms(
         ("3 covariates", "rho of the step, of the learning rate of the moment, of its sum and of the weight norm with "
          "the same loss, and of the feature with the step. A feature that only follows a covariate has that "
          "covariate's rho."),
-        ("4 given the covariates", "partial rho given the step, and given all known covariates: step, learning rate of "
-         "the moment and weight norm."),
+        ("4 given the covariates", "partial rho given the step; and the correlation of what all known covariates leave "
+         "of feature and loss: polynomials of the step and of the sum of the learning rates, the learning rate and its "
+         "past, the weight norm, of hidden states also their top eigenvalue."),
         ("5 differences", "rho of the changes from checkpoint to checkpoint; the same given the step and the change of "
-         "the learning rate; and given these and the change of the weight norm."),
+         "the learning rate."),
         ("6 others", "cross-pairing: of the study's other comparable runs, the share whose feature correlates with "
-         "this run's loss at least as strongly, and the same given the step; p of pairings: over the whole study, the "
-         "share of all pairings of features with losses of the runs that correlate as strongly. Then the same of the "
-         "changes given the covariates."),
+         "this run's loss at least as strongly, given the covariates of both; p of pairings: over the whole study, the "
+         "share of all pairings of features with losses of the runs that correlate as strongly."),
         ("7 scale-free twin", "the same feature divided by the scale of the weights."),
         ("8 noise", "the feature's standard deviation over draws or batches, over its median change from checkpoint to "
          "checkpoint; empty for exact features."),
@@ -42,7 +42,7 @@ LEGEND = Terms(
          "test and what that needs."),
         ("power", "how often the tests find a feature planted in this run with a partial correlation of 0.45, and the "
          "smallest such correlation that they find 4 times in 5; where a verdict rests on it."),
-        ("–", "not defined, mostly because the feature or the loss is perfectly rank-correlated with a covariate."),
+        ("–", "not defined, mostly because the feature or the loss is perfectly rank-correlated with the step."),
     )
 )  # fmt: skip
 
@@ -79,20 +79,15 @@ SPECS: tuple[Spec, ...] = (
         "norm": "rho_weight_norm", "with step": "rho_with_step",
     }),
     *_tests("4 given the covariates", {"step": "given_step", "all": "given_all"}),
-    *_tests("5 differences", {
-        "rho": "differences", "given step": "differences_given_step", "given all": "differences_given_all",
-    }),
-    *numbers("6 others", whole={"runs": "n_others"}),
-    *numbers("6 others", share={"share as strong": "share_others", "given step": "share_others_given_step"}),
-    *numbers("6 others", p_value={"p of pairings": "p_pairing"}, whole={"runs, changes": "n_others_differences"}),
-    *numbers("6 others", share={"share as strong, changes": "share_others_differences"}),
-    *numbers("6 others", p_value={"p of pairings, changes": "p_pairing_differences"}),
+    *_tests("5 differences", {"rho": "differences", "given step": "differences_given_step"}),
+    *numbers("6 others", whole={"runs": "n_others"}, share={"share as strong": "share_others"}),
+    *numbers("6 others", p_value={"p of pairings": "p_pairing"}),
     *numbers("7 scale-free twin", signed={"rho": "rho_twin", "given step": "rho_twin_given_step"}),
     *numbers("7 scale-free twin", p_value={"p-value": "p_twin_given_step"}),
     *numbers("8 noise", tenths={"ratio": "noise"}),
     *numbers("9 adjusted p", p_value={
         "rho": "p_adjusted", "given step": "p_given_step_adjusted", "given all": "p_given_all_adjusted",
-        "changes": "p_differences_adjusted", "changes given all": "p_differences_given_all_adjusted",
+        "changes": "p_differences_adjusted",
     }),
 )  # fmt: skip
 SCALE_SPECS = numbers(
@@ -117,7 +112,7 @@ SHORT: tuple[Spec, ...] = (
         )
         for spec in numbers(group, signed={"rho": f"rho_{rho}"}, p_value={"p, adjusted": f"p_{p}_adjusted"})
     ),
-    *numbers("other runs", share={"share as strong": "share_others_given_step"}),
+    *numbers("other runs", share={"share as strong": "share_others"}),
 )
 SHORT_SCALE = numbers(
     "given step and top eigenvalue",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from toposcope.analysis.association import PARTIALLED
+from toposcope.analysis.given_covariates import covariate_basis
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
@@ -67,7 +67,7 @@ def _run(trajectory: Trajectory, place: int) -> dict[str, Any]:
         "tokens": packed(trajectory.tokens) if np.isfinite(trajectory.tokens).any() else None,
         "loss": packed(loss),
         "colour": place,
-        "covariates": [packed(trajectory.covariates[name]) for name in PARTIALLED if name in trajectory.covariates],
+        "covariates": [packed(column) for column in covariate_basis(trajectory.steps, trajectory.covariates).T],
     }
 
 

@@ -13,7 +13,6 @@ from toposcope.analysis.power import SIZES
 from toposcope.analysis.topology_verdict import (
     KEEPS_ONE,
     NO_TEST,
-    explained_by_scale,
     features_of,
     is_below,
     missing,
@@ -114,7 +113,7 @@ def association_sentences(data: StudyData) -> list[str]:
         untested = untested.filter(pl.col("untested") != rule.POWER.untested, found.reason == rule.POWER.reason)
     if len(untested):
         sentences.append(untested_sentence(topology, untested))
-    sentences += [_correlation_sentence(topology), *_monotone_loss_sentences(topology)]
+    sentences += [_correlation_sentence(topology)]
     headlines = (*TRAJECTORIES, *headlines_of(data.trajectories, CLOUD_TOPOLOGY))
     sentences += [s for headline in headlines if (s := _feature_sentence(headline, topology))]
     counts = SpectralComparisonCounts.of(data.tables["comparisons"])
@@ -174,26 +173,6 @@ def _correlation_sentence(topology: pl.DataFrame) -> str:
     )
 
 
-def _monotone_loss_sentences(topology: pl.DataFrame) -> list[str]:
-    """Name the runs whose loss follows the step exactly: there, the ranks of a feature cannot add to those of the step.
-
-    Features measured at other checkpoints can see another part of the same loss: a run counts once.
-    """
-    runs = topology.group_by("run", maintain_order=True).agg(
-        monotone=(pl.col("rho_step").abs() > rule.MIN_PERFECT_CORRELATION).all()
-    )
-    monotone = list(runs.filter("monotone").get_column("run"))
-    if not monotone:
-        return []
-    where = "In the run" if len(runs) == 1 else f"In {len(monotone)} of {len(runs)} runs"
-    which = "" if len(monotone) == len(runs) else f" ({examples(monotone)})"
-    return [
-        f"{where}{which} the loss is perfectly rank-correlated with the step, so given the step no rank correlation "
-        "with it is defined, and only changes from checkpoint to checkpoint can be tested. "
-        "That is no proof that features carry no information about it."
-    ]
-
-
 def _feature_sentence(headline: Headline, topology: pl.DataFrame) -> str:
     """Describe one feature: its verdicts over the runs and why, then its correlations."""
     rows = topology.filter(feature=headline.key)
@@ -204,8 +183,6 @@ def _feature_sentence(headline: Headline, topology: pl.DataFrame) -> str:
         .then(pl.col("untested").replace({gap.untested: gap.reason for gap in rule.GAPS.values()}))
         .when(verdict=BEYOND)
         .then(pl.lit(""))
-        .when(is_below("p_given_all_adjusted") & explained_by_scale(rows))
-        .then(pl.lit("significant given the covariates, but not given the step and the states' top eigenvalue"))
         .when(is_below("p_given_all_adjusted"))
         .then(pl.lit(f"significant given {covariates_of(rows)}, but another test fails"))
         .when(is_below("p_given_step_adjusted"))

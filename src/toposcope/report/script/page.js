@@ -90,7 +90,7 @@ function pairs(given) {
     if (!series[0]) return [];
     const known = run.steps.map((_, i) => i).filter((i) => series.every((values) => !isNaN(values[i])));
     let [a, b, ...covariates] = series.map((values) => known.map((i) => values[i]));
-    if (given) [a, b] = [a, b].map((values) => residual([...covariates, values].map(ranks)));
+    if (given) [a, b] = [a, b].map((values) => ranks(residual([...covariates, values])));
     return known.map((i, k) => ({ run: run.name, step: run.steps[i], a: a[k], b: b[k] }));
   });
 }

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 import altair as alt
 import polars as pl
 
-from toposcope.analysis.association import MIN_CHECKPOINTS, STEP
+from toposcope.analysis.association import MIN_CHECKPOINTS
+from toposcope.analysis.given_covariates import STEP
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.topology_verdict import SCALED, has_scales
 from toposcope.analysis.trajectory import SCALE as SCALE_STATISTIC

@@ -36,8 +36,9 @@ QUANTITIES = Terms(
         ("effective number", "the number of independent checkpoints that the series is worth, given its "
          "autocorrelation."),
         ("circular shifts", "the share of all rotations of the loss that correlate at least as strongly."),
-        ("partial correlation", "correlation of ranks after the ranks of the controls are regressed out of both; its p "
-         "is based on the effective number of checkpoints, by the autocorrelation of the residuals."),
+        ("partial correlation", "given the step: correlation of ranks after the ranks of the step are regressed out of "
+         "both. Given all covariates: rank correlation of what a regression on them leaves of both, its noise made "
+         "white. p is based on the effective number of checkpoints, by the autocorrelation of the residuals."),
         ("cross-pairing", "the feature of every other run against this run's loss. If another model's feature "
          "correlates as well, the correlation reflects a trend that all runs share."),
         ("scale-free twin", "the feature divided by the power of the weights' norm that it scales with."),
