@@ -86,12 +86,12 @@ def test_given_covariates_against_least_squares_written_out() -> None:
     loss = 4 - np.log1p(5 * total / total[-1]) + 300 * rate + 0.02 * y
     covariates = {"step": steps.astype(np.float64), "learning_rate": rate, "cumulative_learning_rate": total}
     task = AssociationTask(FeatureSeries(steps, feature[None]), loss, covariates, scales=scale[None])
-    found = associate(task, 0, resampled=False)
+    found = associate(task, 0)
     assert found.column("rho_given_all")[0] == pytest.approx(spearmanr(0.6 * y + 0.8 * x, y)[0], abs=0.06)
     assert found.column("p_given_all")[0] < 1e-8
-    blind = associate(AssociationTask(task.series, loss, covariates), 0, resampled=False)
+    blind = associate(AssociationTask(task.series, loss, covariates), 0)
     assert abs(blind.column("rho_given_all")[0]) < 0.3
-    none = associate(AssociationTask(FeatureSeries(steps, rate[None]), loss, covariates), 0, resampled=False)
+    none = associate(AssociationTask(FeatureSeries(steps, rate[None]), loss, covariates), 0)
     assert none.column("rho_given_all")[0] == 0.0
     assert none.column("p_given_all")[0] == 1.0
 

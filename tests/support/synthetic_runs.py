@@ -13,10 +13,12 @@ Truth = Literal[
     "clock", "nothing", "shared cause", "random walk", "rate", "clock and rate", "cumulative rate", "weight norm",
     "delayed rate", "clock and information", "rate and information", "information",
 ]  # fmt: skip
-Schedule = Literal["shared cosine", "restarts", "dips", "bursts", "cuts", "trapezoid", "cycles", "constant"]
+Schedule = Literal[
+    "shared cosine", "shared restarts", "restarts", "dips", "bursts", "cuts", "trapezoid", "cycles", "constant"
+]
 INFORMED: tuple[Truth, ...] = ("clock and information", "rate and information", "information")
 UNINFORMED: tuple[Truth, ...] = tuple(truth for truth in get_args(Truth) if truth not in INFORMED)
-OWN_SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)[1:]
+OWN_SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)[2:]
 N = 51
 SPACING = 100
 ANNEALING_GAIN = 0.19
@@ -42,7 +44,7 @@ def delayed(series: Series, checkpoints: float) -> Series:
 
 
 def learning_rate(schedule: Schedule, rng: np.random.Generator, n: int = N) -> Series:
-    """Learning rates at n checkpoints, as shares of the peak; all but the shared one differ from run to run."""
+    """Learning rates at n checkpoints, as shares of the peak."""
     rate = np.ones(n)
 
     def cosine(m: int) -> Series:
@@ -50,7 +52,7 @@ def learning_rate(schedule: Schedule, rng: np.random.Generator, n: int = N) -> S
 
     if schedule in ("shared cosine", "dips", "bursts"):
         rate = cosine(n)
-    if schedule == "restarts":
+    if schedule in ("restarts", "shared restarts"):
         places = np.sort(rng.choice(np.arange(6, n - 5), rng.integers(1, 4), replace=False))
         rate = np.concatenate([cosine(m) for m in np.diff(np.concatenate([[0], places, [n]]))])
     elif schedule in ("dips", "bursts"):
@@ -82,20 +84,22 @@ def synthetic_study(
     n: int = N,
     feature_noise: float = FEATURE_NOISE,
     loss_delay: float = 0,
+    correlation: float = 2 / 5**0.5,
+    n_informed: int | None = None,
 ) -> list[Trajectory]:
     """Runs with a falling loss, whose deviation from its trend (`noise` nats, AR(1) with `phi`) is the information.
 
-    A feature's own noise (`feature_noise`, of features that span about 1) has half the size of its share of that
-    information. Under a shared cause features hold what deviates in all runs alike: it belongs to the step, and tells
-    no run from another. Under a schedule of a run's own the loss follows the learning rate, `loss_delay` checkpoints
-    late.
+    Features span about 1, with noise of `feature_noise`; the first `n_informed`, or all, have a `correlation` with the
+    information, given the trend. Under a shared cause features hold what deviates in all runs alike: it belongs to the
+    step, and tells no run from another. Under all schedules but the shared cosine the loss follows the learning rate,
+    `loss_delay` checkpoints late.
     """
     rng = np.random.default_rng(seed)
     found = []
     common, steps, t = drifting(rng, phi, n), np.arange(n) * SPACING, np.arange(n, dtype=np.float64)
     step_clocks = (np.sqrt(t / (n - 1)), t / (n - 1), 1 - np.exp(-5 * t / (n - 1)), np.log1p(t) / np.log(n))
     for run in range(n_runs):
-        rate = learning_rate(schedule, rng, n)
+        rate = learning_rate(schedule, np.random.default_rng(seed) if "shared" in schedule else rng, n)
         total = np.cumsum(rate)
         norm = np.sqrt(100 + 1900 * total / total[-1]) * (1 + 0.0005 * rng.normal(size=n))
         deviation = common + 0.5 * drifting(rng, phi, n) if truth == "shared cause" else drifting(rng, phi, n)
@@ -118,7 +122,9 @@ def synthetic_study(
                 "rate and information": (clock + 0.3 * rate, deviation),
                 "information": (0 * t, deviation),
             }[truth]
-            informed = own if information is None else 2 * information + own
+            informed = own
+            if information is not None and (n_informed is None or feature < n_informed):
+                informed = 5**0.5 * (correlation * information + (1 - correlation**2) ** 0.5 * own)
             features[f"rips f{feature}"] = trend - feature_noise * informed
         covariates = {
             "step": steps.astype(np.float64),

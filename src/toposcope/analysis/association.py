@@ -1,7 +1,7 @@
 """Association of many features with one target within one run: items 1 to 8 of docs/methods/association.md."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from toposcope.analysis.given_covariates import (
     union_basis,
 )
 from toposcope.analysis.ranks import (
-    Correlations,
     block_draws,
     block_length,
     correlate,
@@ -106,23 +105,23 @@ class AssociationResult:
         return self.table[:, COLUMNS.index(name)]
 
 
-def associate(task: AssociationTask, seed: int, *, resampled: bool = True) -> AssociationResult:
+def associate(task: AssociationTask, seed: int) -> AssociationResult:
     """Measure the association of every feature with the target."""
     features, target = task.series.features, task.target
     known = np.isfinite(features) & np.isfinite(target)
     n = known.sum(axis=1)
     table = np.full((len(features), len(COLUMNS)), np.nan)
-    pairings = np.full((len(features), len(task.others)), np.nan)
+    excess = np.full((len(features), len(task.others)), np.nan)
     for mask, rows in _by_mask(known):
         if n[rows[0]] < MIN_CHECKPOINTS or np.ptp(target[mask]) == 0:
             continue
         rows = rows[np.ptp(features[np.ix_(rows, mask)], axis=1) > 0]
         if len(rows):
             shared = _SharedCheckpoints(task, rows, mask, seed)
-            columns = shared.items() | (shared.resampled() if resampled else {})
+            columns = shared.items()
             table[rows] = np.column_stack([columns.get(name, np.full(len(rows), np.nan)) for name in COLUMNS])
-            pairings[rows] = shared.pairings
-    return AssociationResult(n, table, pairings)
+            excess[rows] = shared.pairings
+    return AssociationResult(n, table, excess)
 
 
 def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
@@ -133,6 +132,22 @@ def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDAr
     masks, which = np.unique(known, axis=0, return_inverse=True)
     for i, mask in enumerate(masks):
         yield mask, np.flatnonzero(which.ravel() == i)
+
+
+def pairings(values: Matrix, target: Vector, basis: Matrix, others: Sequence[tuple[Matrix, Matrix]]) -> Matrix:
+    """Return by how much the features of each other run correlate more strongly with a target, shape (f, o).
+
+    Others are features and bases at the same checkpoints, NaN where they have none: half of them have to be common.
+    """
+    excess, noise = np.full((len(values), len(others)), np.nan), noise_given(target, basis)
+    for i, (theirs, other_basis) in enumerate(others):
+        for mask, rows in _by_mask(np.isfinite(theirs)):
+            if mask.sum() >= max(MIN_CHECKPOINTS, len(target) / 2):
+                both = union_basis(np.column_stack([basis[mask], other_basis[mask]]))
+                own, other = values[np.ix_(rows, mask)], theirs[np.ix_(rows, mask)]
+                there = replace(noise, scale=noise.scale[mask])
+                excess[rows, i] = excess_of_another(own, other, target[mask], both, there)
+    return excess
 
 
 class _SharedCheckpoints:
@@ -154,29 +169,24 @@ class _SharedCheckpoints:
         self.given_step = partial(self.x, self.y, self.step)
 
     def items(self) -> dict[str, Vector]:
-        """Return the columns of `COLUMNS` that need no resampling, shape (f,)."""
-        given_all = self._given_all()
+        """Return the columns of `COLUMNS`, shape (f,)."""
         return {
             "rho": self.rho,
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
             "n_eff": self.n_eff,
             "p_n_eff": dependent_p(self.rho, self.n_eff),
+            **self._intervals(),
+            "p_shift": self._shifts(),
             **{f"rho_{name}": self._all(self._rho_of_covariate(name)) for name in COVARIATES},
             "rho_with_step": correlate(self.x, self.step[0]),
             "rho_given_step": self.given_step.rho,
             "p_given_step": self.given_step.p,
-            "rho_given_all": given_all.rho,
-            "p_given_all": given_all.p,
-            **self._scales(),
+            **self._given_all(),
             **self._differences(),
             **self._others(),
             **self._twins(),
             "noise": self._noise(),
         }
-
-    def resampled(self) -> dict[str, Vector]:
-        """Return the columns of bootstraps and shifts, shape (f,)."""
-        return {**self._intervals(), "p_shift": self._shifts()}
 
     def _all(self, value: float) -> Vector:
         return np.full(len(self.rows), value)
@@ -205,51 +215,36 @@ class _SharedCheckpoints:
         shifted = np.array([np.roll(self.y, k) for k in range(len(self.y))])
         return np.asarray((np.abs(self.x @ shifted.T) >= np.abs(self.x @ self.y)[:, None] * (1 - 1e-12)).mean(axis=1))
 
-    def _given_all(self) -> Correlations:
-        """Correlate what the covariates leave of feature and target (item 4), where a feature's own scale is known."""
-        if not self.task.scales.size:
-            return correlations_given(self.values, self.target, self.basis)
-        rho, p = np.full((2, len(self.rows)), np.nan)
-        scales, which = np.unique(  # NaN is not equal to NaN
-            np.nan_to_num(self.task.scales[np.ix_(self.rows, self.mask)], nan=np.inf), axis=0, return_inverse=True
-        )
-        for i, scale in enumerate(scales):
-            rows, known = np.flatnonzero(which.ravel() == i), np.isfinite(scale)
-            if not known.any():
-                rho[rows], p[rows] = correlations_given(self.values[rows], self.target, self.basis)
-            elif known.sum() >= MIN_CHECKPOINTS and np.ptp(self.target[known]) > 0:
-                covariates = {name: values[known] for name, values in self.covariate_values.items()}
-                basis = covariate_basis(self.steps[known], covariates, scale[known])
-                rho[rows], p[rows] = correlations_given(self.values[np.ix_(rows, known)], self.target[known], basis)
-        return Correlations(rho, p)
+    def _given_all(self) -> dict[str, Vector]:
+        """Correlate given all covariates; of features with a scale of their own where it is known, and given it alone.
 
-    def _scales(self) -> dict[str, Vector]:
-        """Correlate each feature's own covariate, and the feature given this covariate and the step (item 4)."""
-        names = ("n_scale", "rho_top_eigenvalue", "rho_given_scale", "p_given_scale")
+        The scale is correlated too (item 4).
+        """
+        names = ("rho_given_all", "p_given_all", "n_scale", "rho_top_eigenvalue", "rho_given_scale", "p_given_scale")
         columns = {name: self._all(np.nan) for name in names}
-        if not self.task.scales.size:
-            return columns
-        values = self.task.scales[np.ix_(self.rows, self.mask)]
-        scaled = np.flatnonzero(np.isfinite(self.task.scales[self.rows]).any(axis=1))
-        covariates, which = np.unique(values[scaled], axis=0, return_inverse=True)
-        for i, covariate in enumerate(covariates):
-            rows = scaled[which.ravel() == i]
-            for column, result in zip(columns.values(), self._given_covariate(rows, covariate), strict=True):
-                column[rows] = result
+        scales = self.task.scales[np.ix_(self.rows, self.mask)] if self.task.scales.size else np.full((1, 1), np.nan)
+        distinct, which = np.unique(np.nan_to_num(scales, nan=np.inf), axis=0, return_inverse=True)
+        for i, scale in enumerate(distinct):
+            rows = np.flatnonzero(np.broadcast_to(which.ravel() == i, len(self.rows)))
+            results: Sequence[Vector | float] = correlations_given(self.values[rows], self.target, self.basis)
+            if (known := np.isfinite(scale)).any():
+                results = self._given_scale(rows, known, scale[known])
+            for name, result in zip(names, results, strict=False):
+                columns[name][rows] = result
         return columns
 
-    def _given_covariate(self, rows: NDArray[np.int64], covariate: Vector) -> tuple[Vector | float, ...]:
-        """Return where the covariate is known: the number of checkpoints, its rho, and partial rho and p given it."""
-        known = np.isfinite(covariate)
-        n = float(known.sum())
-        if n < MIN_CHECKPOINTS or not np.ptp(self.target[known]):
-            return n, np.nan, np.nan, np.nan
-        x, y = ranks(self.values[np.ix_(rows, known)]), ranks(self.target[known])
-        step = ranks(self.steps[known].astype(np.float64))
-        if not np.ptp(covariate[known]):  # a constant scale explains nothing
-            return n, np.nan, *partial(x, y, step[None])
-        scale = ranks(covariate[known])
-        return n, float(correlate(scale[None], y)[0]), *partial(x, y, np.array([step, scale]))
+    def _given_scale(self, rows: NDArray[np.int64], known: NDArray[np.bool_], scale: Vector) -> list[Vector | float]:
+        """Return the columns of `_given_all` at the checkpoints where a scale is known."""
+        n, target = float(known.sum()), self.target[known]
+        if n < MIN_CHECKPOINTS or not np.ptp(target):
+            return [np.nan, np.nan, n, np.nan, np.nan, np.nan]
+        values = self.values[np.ix_(rows, known)]
+        covariates = {name: covariate[known] for name, covariate in self.covariate_values.items()}
+        given_all = correlations_given(values, target, covariate_basis(self.steps[known], covariates, scale))
+        y, controls = ranks(target), ranks(np.array([self.steps[known].astype(np.float64), scale]))
+        # a constant scale explains nothing
+        rho = float(correlate(controls[1:], y)[0])
+        return [*given_all, n, rho, *partial(ranks(values), y, controls)]
 
     def _differences(self) -> dict[str, Vector]:
         """Correlations of changes from checkpoint to checkpoint (item 5)."""
@@ -269,17 +264,8 @@ class _SharedCheckpoints:
 
     def _others(self) -> dict[str, Vector]:
         """Return the share of other runs whose feature correlates as strongly with this run's target (item 6)."""
-        self.pairings = np.full((len(self.rows), len(self.task.others)), np.nan)
-        noise = noise_given(self.target, self.basis)
-        for i, other in enumerate(self.task.others):
-            values, basis = other.at(self.steps)
-            values = values[self.rows]
-            for mask, rows in _by_mask(np.isfinite(values)):
-                if mask.sum() < max(MIN_CHECKPOINTS, len(self.steps) / 2):
-                    continue  # too few common checkpoints for a comparison
-                both = union_basis(np.column_stack([self.basis[mask], basis[mask]]))
-                own, theirs = self.values[np.ix_(rows, mask)], values[np.ix_(rows, mask)]
-                self.pairings[rows, i] = excess_of_another(own, theirs, self.target[mask], both, noise.at(mask))
+        others = [(values[self.rows], basis) for values, basis in (other.at(self.steps) for other in self.task.others)]
+        self.pairings = pairings(self.values, self.target, self.basis, others)
         counted = np.isfinite(self.pairings).sum(axis=1).astype(np.float64)
         as_strong = (self.pairings >= -1e-12).sum(axis=1).astype(np.float64)
         return {"n_others": counted, "share_others": _ratio(as_strong, counted)}

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import MIN_RUNS, Method, adjusted_over_runs
 from toposcope.analysis.association import MIN_CHECKPOINTS
@@ -121,65 +120,31 @@ def with_verdicts(table: pl.DataFrame, method: Method = "holm") -> pl.DataFrame:
 
 def verdicts_of(columns: Mapping[str, Vector]) -> tuple[list[str], list[Gap | None]]:
     """Return the verdicts on rows with adjusted p-values, whatever the power, and what undetermined ones miss."""
-    return _Rows(columns).verdicts()
+    few, rare = (columns[name] < MIN_CHECKPOINTS for name in ("n", "n_scale"))
+    n_runs, no_rho, no_p = (
+        columns["n_others"] + 1,
+        ~np.isfinite(columns["rho_given_all"]),
+        ~np.isfinite(columns["p_given_all"]),
+    )
+    alone = ~(np.isfinite(columns["p_pairing"]) & (n_runs >= MIN_RUNS))
+    gaps = {FEW: few, SCALE: no_rho & rare, DETERMINED: no_rho, DEPENDENT: no_p, RUNS: alone}
+    # a feature that the covariates determine fails; the loss must not be determined
+    left = columns["p_given_all_adjusted"] < LEVEL
+    paired = columns["p_pairing"] <= np.where(n_runs > MIN_RUNS, PAIRING_LEVEL, LEVEL)
+    fails = ~(left | no_p) | ~(paired | alone)
+    excludes_zero = (columns["block_low"] > 0) | (columns["block_high"] < 0)
+    trend = excludes_zero & (columns["p_shift"] <= np.maximum(LEVEL, 1 / np.maximum(columns["n"], 1)))
+    verdicts = np.select(
+        [few, ~np.isfinite(columns["rho"]), left & paired & ~alone, ~fails, trend],
+        [UNDETERMINED, CONSTANT, BEYOND, UNDETERMINED, TREND],
+        NONE,
+    )
+    first = np.select([*gaps.values()], range(len(gaps)), 0)
+    missing = [[*gaps][k] if verdict == UNDETERMINED else None for k, verdict in zip(first, verdicts, strict=True)]
+    return verdicts.tolist(), missing
 
 
 def _needs(gap: Gap | None, target: str) -> str:
     if gap is None:
         return ""
     return gap.needs.removesuffix(OR_VALIDATION) if target in ON_FIXED_DATA else gap.needs
-
-
-Flags = NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class _Test:
-    """A test of every row: where it holds, and where it is not defined for which reason; elsewhere it fails."""
-
-    holds: Flags
-    undefined: dict[Gap, Flags]
-
-
-class _Rows:
-    """The rows of a table, by column."""
-
-    def __init__(self, columns: Mapping[str, Vector]) -> None:
-        self.columns = columns
-
-    def known(self, name: str) -> Flags:
-        return np.isfinite(self.columns[name])
-
-    def verdicts(self) -> tuple[list[str], list[Gap | None]]:
-        """Return the verdict of each row; of undetermined ones, also why the first test missing is not defined."""
-        few, constant = self.columns["n"] < MIN_CHECKPOINTS, ~self.known("rho")
-        tests = (self._given_all(), self._others())
-        holds = np.all([test.holds for test in tests], axis=0)
-        fails = np.any([~test.holds & ~np.any([*test.undefined.values()], axis=0) for test in tests], axis=0)
-        verdicts = np.select(
-            [few, constant, holds, ~fails, self._trend()], [UNDETERMINED, CONSTANT, BEYOND, UNDETERMINED, TREND], NONE
-        )
-        gaps, where = zip((FEW, few), *(item for test in tests for item in test.undefined.items()), strict=True)
-        first = np.select(where, range(len(gaps)), 0)
-        missing = [gaps[k] if verdict == UNDETERMINED else None for k, verdict in zip(first, verdicts, strict=True)]
-        return verdicts.tolist(), missing
-
-    def _given_all(self) -> _Test:
-        """Test what the covariates leave. A feature that they determine fails; the loss must not be so."""
-        holds = np.asarray(self.columns["p_given_all_adjusted"] < LEVEL)
-        rare = self.columns["n_scale"] < MIN_CHECKPOINTS
-        determined = ~self.known("rho_given_all")
-        dependent = ~determined & ~self.known("p_given_all")
-        return _Test(holds, {SCALE: determined & rare, DETERMINED: determined & ~rare, DEPENDENT: dependent})
-
-    def _others(self) -> _Test:
-        """Test whether the features of other runs go with this run's loss as well."""
-        p, n_runs = self.columns["p_pairing"], self.columns["n_others"] + 1
-        level = np.where(n_runs > MIN_RUNS, PAIRING_LEVEL, LEVEL)
-        return _Test(np.asarray(p <= level), {RUNS: ~(np.isfinite(p) & (n_runs >= MIN_RUNS))})
-
-    def _trend(self) -> Flags:
-        """Return where the plain correlation holds for dependent checkpoints (item 2)."""
-        excludes_zero = (self.columns["block_low"] > 0) | (self.columns["block_high"] < 0)
-        rarely = self.columns["p_shift"] <= np.maximum(LEVEL, 1 / np.maximum(self.columns["n"], 1))
-        return np.asarray(excludes_zero & rarely)

@@ -150,8 +150,8 @@ def dependent_p(rho: Vector, n: Vector) -> Vector:
 def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     """Correlate residuals of ranks regressed on those of controls; p by their effective number less the controls."""
     basis = orthonormal_basis(controls)
-    left, target = _residuals(x, basis), y - basis @ (basis.T @ y)
-    defined = _is_left(left, x) & _is_left(_residuals(y[None], basis), y[None])
+    left, target = residuals(x, basis), residuals(y[None], basis)[0]
+    defined = left.any(axis=1) & target.any()
     rho, p = np.where(defined, correlate(left, target), np.nan), np.full(len(x), np.nan)
     defined &= np.isfinite(rho)
     if defined.any():
@@ -159,14 +159,11 @@ def partial(x: Matrix, y: Vector, controls: Matrix) -> Correlations:
     return Correlations(rho, p)
 
 
-def _residuals(series: Matrix, basis: Matrix) -> Matrix:
-    """Return what is left of each row after projection on the columns of an orthonormal basis."""
-    return np.asarray(series - (series @ basis) @ basis.T)
-
-
-def _is_left(residuals: Matrix, series: Matrix) -> NDArray[np.bool_]:
-    """Return for each row whether its residuals are more than rounding errors."""
-    return np.asarray(np.linalg.norm(residuals, axis=1) > MIN_RESIDUAL_SHARE * np.linalg.norm(series, axis=1))
+def residuals(series: Matrix, basis: Matrix) -> Matrix:
+    """Return what an orthonormal basis leaves of each row, shape (f, n); 0 where that is rounding of its values."""
+    left = series - (series @ basis) @ basis.T
+    sizes = np.linalg.norm(series - series.mean(axis=1, keepdims=True), axis=1)
+    return np.where((np.linalg.norm(left, axis=1) > MIN_RESIDUAL_SHARE * sizes)[:, None], left, 0.0)
 
 
 def orthonormal_basis(controls: Matrix) -> Matrix:

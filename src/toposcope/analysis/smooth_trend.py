@@ -63,10 +63,6 @@ class ColouredNoise:
         correlation = float(np.clip(unbiased, lowest, MAX_NOISE_CORRELATION))
         return cls(correlation, _loudness(np.abs(residuals[1:] - correlation * residuals[:-1]), n))
 
-    def at(self, checkpoints: NDArray[np.bool_]) -> Self:
-        """Return the noise at some of the checkpoints, as correlated from each to the next."""
-        return type(self)(self.correlation, self.scale[checkpoints])
-
     def whiten(self, columns: Vector) -> Vector:
         """Return columns, shape (..., n, m), in coordinates where this noise is white and equally loud."""
         white = columns.copy()
