@@ -85,15 +85,14 @@ def test_given_covariates_against_least_squares_written_out() -> None:
     feature = 3 * np.sqrt(t) - 400 * rate + 0.1 * (0.6 * y + 0.8 * x) + scale**2
     loss = 4 - np.log1p(5 * total / total[-1]) + 300 * rate + 0.02 * y
     covariates = {"step": steps.astype(np.float64), "learning_rate": rate, "cumulative_learning_rate": total}
-    task = AssociationTask(FeatureSeries(steps, feature[None]), loss, covariates, scales=scale[None])
-    found = associate(task, 0)
-    assert found.column("rho_given_all")[0] == pytest.approx(spearmanr(0.6 * y + 0.8 * x, y)[0], abs=0.06)
-    assert found.column("p_given_all")[0] < 1e-8
-    blind = associate(AssociationTask(task.series, loss, covariates), 0)
-    assert abs(blind.column("rho_given_all")[0]) < 0.3
-    none = associate(AssociationTask(FeatureSeries(steps, rate[None]), loss, covariates), 0)
-    assert none.column("rho_given_all")[0] == 0.0
-    assert none.column("p_given_all")[0] == 1.0
+    ours = FeatureSeries(steps, np.array([feature, feature, rate]))
+    scales = np.array([scale, np.full(n, np.nan), np.full(n, np.nan)])
+    answer = associate(AssociationTask(ours, loss, covariates, scales=scales), 0)
+    found, blind, none = (dict(zip(COLUMNS, row, strict=True)) for row in answer.table)
+    assert found["rho_given_all"] == pytest.approx(spearmanr(0.6 * y + 0.8 * x, y)[0], abs=0.06)
+    assert found["p_given_all"] < 1e-8
+    assert abs(blind["rho_given_all"]) < 0.3
+    assert (none["rho_given_all"], none["p_given_all"]) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize("phi", [-0.7, 0.0, 0.7, 0.9])

@@ -1,14 +1,14 @@
 """The verdict on runs whose truth is known: how often it is wrong, and how often it finds what is there."""
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import polars as pl
 import pytest
 from named_features import by_feature
 from property_examples import repeated
-from synthetic_runs import INFORMED, OWN_SCHEDULES, SPACING, UNINFORMED, Schedule, Truth, synthetic_study
+from synthetic_runs import INFORMED, SPACING, UNINFORMED, Schedule, Truth, synthetic_study
 
 from toposcope.analysis.association_verdict import MIN_POWER, PLANTED, POWER
 from toposcope.analysis.table import association_table
@@ -50,15 +50,10 @@ def test_what_follows_a_schedule_of_the_runs_own_is_not_beyond_the_trend(
     assert found.get(BEYOND, 0) <= LEVEL
 
 
-@pytest.mark.slow
-def test_information_is_found_beside_the_clock() -> None:
-    assert shares("clock and information", 0.0, 0.1, 200)[BEYOND] > 0.9
-
-
-@pytest.mark.slow
-def test_information_without_a_trend_is_found() -> None:
-    """Its plain correlation is small beside the fall of the loss, and does not have to hold."""
-    assert shares("information", 0.0, 0.02, 200)[BEYOND] > 0.9
+@pytest.mark.parametrize("schedule", ["shared restarts", "restarts", "dips", "cycles"])
+@pytest.mark.parametrize("phi", [0.0, 0.7])
+def test_a_partial_correlation_of_06_is_found_whatever_the_schedule(schedule: Schedule, phi: float) -> None:
+    assert shares("clock and information", phi, 0.01, 80, 8, schedule, correlation=0.6)[BEYOND] > 0.7
 
 
 @pytest.mark.parametrize("n_runs", [1, 3])
@@ -142,22 +137,7 @@ def test_power_grows_with_the_checkpoints(n_runs: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("noise", repeated([0.1, 0.02, 0.3]))
-@pytest.mark.parametrize("phi", [0.0, 0.7])
-def test_a_thousand_series_of_each_truth(phi: float, noise: float) -> None:
-    """The figures of docs/methods/association.md."""
-    found = {
-        truth: shares(truth, phi, noise, 1000)
-        for truth in ("clock", "nothing", "shared cause", "clock and information", "information")
-    }
-    for truth in ("clock", "nothing", "shared cause"):
-        assert found[truth].get(BEYOND, 0) <= LEVEL
-    assert found["clock and information"].get(BEYOND, 0) >= (0.9 if phi == 0 else 0.5)
-    assert np.isclose(sum(found["information"].values()), 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", OWN_SCHEDULES)
+@pytest.mark.parametrize("schedule", get_args(Schedule))
 @pytest.mark.parametrize("noise", repeated([0.002, 0.02]))
 def test_every_truth_without_information_under_every_schedule(schedule: Schedule, noise: float) -> None:
     for truth in UNINFORMED:

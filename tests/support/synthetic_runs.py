@@ -18,7 +18,6 @@ Schedule = Literal[
 ]
 INFORMED: tuple[Truth, ...] = ("clock and information", "rate and information", "information")
 UNINFORMED: tuple[Truth, ...] = tuple(truth for truth in get_args(Truth) if truth not in INFORMED)
-OWN_SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)[2:]
 N = 51
 SPACING = 100
 ANNEALING_GAIN = 0.19

@@ -13,7 +13,7 @@ from toposcope.analysis.given_covariates import (
     STEP,
     correlations_given,
     covariate_basis,
-    excess_of_another,
+    left_ranks,
     noise_given,
     union_basis,
 )
@@ -100,10 +100,6 @@ class AssociationResult:
     # is, given the covariates of both; NaN where the runs cannot be compared
     pairings: Matrix
 
-    def column(self, name: str) -> Vector:
-        """Return one of `COLUMNS`, shape (f,)."""
-        return self.table[:, COLUMNS.index(name)]
-
 
 def associate(task: AssociationTask, seed: int) -> AssociationResult:
     """Measure the association of every feature with the target."""
@@ -138,15 +134,19 @@ def pairings(values: Matrix, target: Vector, basis: Matrix, others: Sequence[tup
     """Return by how much the features of each other run correlate more strongly with a target, shape (f, o).
 
     Others are features and bases at the same checkpoints, NaN where they have none: half of them have to be common.
+    Both runs' features are correlated given the covariates of both: what these leave little of is the same for both.
     """
     excess, noise = np.full((len(values), len(others)), np.nan), noise_given(target, basis)
     for i, (theirs, other_basis) in enumerate(others):
         for mask, rows in _by_mask(np.isfinite(theirs)):
-            if mask.sum() >= max(MIN_CHECKPOINTS, len(target) / 2):
-                both = union_basis(np.column_stack([basis[mask], other_basis[mask]]))
-                own, other = values[np.ix_(rows, mask)], theirs[np.ix_(rows, mask)]
-                there = replace(noise, scale=noise.scale[mask])
-                excess[rows, i] = excess_of_another(own, other, target[mask], both, there)
+            if mask.sum() < max(MIN_CHECKPOINTS, len(target) / 2):
+                continue
+            both = union_basis(np.column_stack([basis[mask], other_basis[mask]]))
+            series = np.concatenate([values[np.ix_(rows, mask)], theirs[np.ix_(rows, mask)], target[None, mask]])
+            left = left_ranks(series, both, replace(noise, scale=noise.scale[mask]))
+            if left[-1].any() and mask.sum() - both.shape[1] >= 2:
+                own, other = np.split(np.nan_to_num(np.abs(correlate(left[:-1], left[-1]))), 2)
+                excess[rows, i] = other - own
     return excess
 
 

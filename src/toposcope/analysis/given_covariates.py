@@ -47,7 +47,7 @@ def covariate_basis(steps: NDArray[np.int64], covariates: Mapping[str, Vector], 
     covariates : mapping of ndarray, shape (n,)
         By name; those that are unknown somewhere, or constant, are left out.
     scale : ndarray, shape (n,), optional
-        A covariate of a feature's own, with its square.
+        A covariate of a feature's own, with its square; NaN of a feature without one.
     """
     n = len(steps)
     known = {name: values for name, values in covariates.items() if np.isfinite(values).all() and np.ptp(values) > 0}
@@ -65,7 +65,7 @@ def covariate_basis(steps: NDArray[np.int64], covariates: Mapping[str, Vector], 
     columns[ITSELF] = np.array([known[name] for name in (STEP, PROGRESS) if name in known])
     terms = [columns[name][degree] for name, degree in TERMS if name in columns and degree < len(columns[name])]
     terms = terms[: min(int(MAX_SHARE * n), max(MIN_TERMS, int(USUAL_SHARE * n)))]
-    if scale is not None and np.ptp(scale) > 0:
+    if scale is not None and np.ptp(scale) > 0:  # not of an unknown one
         terms += [*_powers(scale, 2)[1:]]
     return union_basis(np.array(terms).T)
 
@@ -117,16 +117,3 @@ def correlations_given(features: Matrix, loss: Vector, basis: Matrix) -> Correla
     size = effective_size(x[left], y, max(1, n // MAX_LAG_SHARE))
     p[left] = dependent_p(rho[left], size - (basis.shape[1] - 1))
     return Correlations(rho, p)
-
-
-def excess_of_another(own: Matrix, other: Matrix, loss: Vector, basis: Matrix, noise: ColouredNoise) -> Vector:
-    """Return by how much the features of another run are correlated more strongly with this run's loss than its own.
-
-    Both given one basis, that of the covariates of both runs: where that leaves little of one it leaves little of the
-    other. NaN where nothing is left of the loss.
-    """
-    left = left_ranks(np.concatenate([own, other, loss[None]]), basis, noise)
-    if not left[-1].any() or len(loss) - basis.shape[1] < 2:
-        return np.full(len(own), np.nan)
-    ours, theirs = np.split(np.nan_to_num(np.abs(correlate(left[:-1], left[-1]))), 2)
-    return np.asarray(theirs - ours)

@@ -51,7 +51,7 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
 def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Vector]:
     """Return `power` and `detectable` in each run of one of so many features, shape (r,)."""
     rng = np.random.default_rng(derive_seed(SEED, "planted", len(runs)))
-    bases = [covariate_basis(run.series.steps, run.covariates, _scale(run)) for run in runs]
+    bases = [covariate_basis(run.series.steps, run.covariates, run.scales[0]) for run in runs]
     left = [_signal_and_noise(run.target, basis, rng) for run, basis in zip(runs, bases, strict=True)]
 
     def share_detected(*sizes: float) -> Matrix:
@@ -64,10 +64,6 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
         power = np.concatenate([power, share_detected(*SIZES[1:])])
     enough = power >= rule.MIN_POWER
     return power[0], np.where(enough.any(axis=0), np.array(SIZES)[enough.argmax(axis=0)], np.nan)
-
-
-def _scale(run: AssociationTask) -> Vector | None:
-    return run.scales[0] if np.isfinite(run.scales).any() else None
 
 
 def _signal_and_noise(target: Vector, basis: Matrix, rng: np.random.Generator) -> Matrix:

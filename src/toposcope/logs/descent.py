@@ -17,16 +17,8 @@ MIN_FIRST, MAX_FIRST, FIRST_SHARE = 5, 20, 0.2  # first rows whose size is that 
 def why_need_not_fall(columns: Sequence[str], target: Target, losses: Vector) -> str:
     """Return why a loss need not fall where training goes well, a clause; empty if it should.
 
-    It is one of several players, or the log has the rewards or the policy of an agent; pairs of preferences have
-    rewards too, and a loss that falls. Else rows at or below 0 decide (see `signed`).
-
-    Parameters
-    ----------
-    columns : sequence of str
-        Names of all columns of the log.
-    target : Target
-    losses : ndarray, shape (n,)
-        As logged, in order; NaN and infinities are left out.
+    It is one of several players, or the log, all columns of which are given, has the rewards or the policy of an agent;
+    pairs of preferences have rewards too, and a loss that falls. Else rows at or below 0 decide (see `signed`).
     """
     if not GAME_WORDS.isdisjoint(words_of(target.name)):
         return f"{target.name!r} is a loss of one of several players, or of a policy"
