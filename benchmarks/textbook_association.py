@@ -23,6 +23,7 @@ from toposcope.probes import Feature
 
 Vector = NDArray[np.float64]
 Row = dict[str, str | int | float]
+Others = list[tuple[Vector, Vector]]  # a feature and what the covariates of its run may explain
 
 RESAMPLES = 1000
 COVARIATES = ("step", "learning_rate", "cumulative_learning_rate", "weight_norm")
@@ -48,13 +49,7 @@ def association(found: Sequence[Trajectory], runs: int, features: int) -> pl.Dat
     return with_verdicts(pl.DataFrame(rows)).drop("block")
 
 
-def _items(
-    trajectory: Trajectory,
-    feature: Feature,
-    y: Vector,
-    others: Sequence[tuple[Vector, Vector]],
-    rng: np.random.Generator,
-) -> Row:
+def _items(trajectory: Trajectory, feature: Feature, y: Vector, others: Others, rng: np.random.Generator) -> Row:
     x, n = trajectory.features[feature], len(y)
     covariates = [trajectory.covariates[name] for name in COVARIATES]
     step = covariates[:1]
