@@ -75,7 +75,7 @@ RULE = (
     "significantly correlated with what they leave of the loss; and of all pairings of the runs' features with losses, "
     f"each pair given the covariates of both of its runs, at most {PAIRING_LEVEL:.0%} are as strong as the true one "
     f"({LEVEL:.0%} of {MIN_RUNS} runs). The covariates are polynomials of the step and of the sum of the learning "
-    "rates, the learning rate, its square and its past means, and the weight norm; for hidden states also their top "
+    "rates, the learning rate, its powers and its past means, and the weight norm; for hidden states also their top "
     f"eigenvalue. The noise of what is left is made white. '{UNDETERMINED}' if no test fails, but one of them is "
     "not defined: which one, and what would make it possible, is in the columns untested and needs. "
     f"'{TREND}' if a test fails, the block bootstrap interval excludes 0, and circular shifts of the "

@@ -27,7 +27,7 @@ LAGS = (4.0, 1.5, 12.0)  # checkpoints over which a series may follow the learni
 # (tests/support/synthetic_runs.py); tried on others with more restarts and noise of twelve further kinds.
 TERMS = (
     *((STEP, 0), (STEP, 1), (PROGRESS, 1), (RATE, 1), (PROGRESS, 2), (STEP, 2), (PROGRESS, 3), (LAG, 0), (NORM, 1)),
-    *((ITSELF, 0), (ITSELF, 1), (LAG, 1), (RATE, 2), (STEP, 3), (LAG, 2)),
+    *((ITSELF, 0), (ITSELF, 1), (LAG, 1), (RATE, 2), (STEP, 3), (LAG, 2), (RATE, 3)),
     *chain.from_iterable(((PROGRESS, degree), (STEP, degree)) for degree in range(4, MAX_DEGREE + 1)),
 )
 MAX_SHARE, USUAL_SHARE, MIN_TERMS = 0.4, 1 / 3, 14  # terms per checkpoint: of few, of many, and where the first ends
@@ -37,8 +37,8 @@ MAX_LAG_SHARE = 5  # lags up to a fifth of the checkpoints count for the effecti
 def covariate_basis(steps: NDArray[np.int64], covariates: Mapping[str, Vector], scale: Vector | None = None) -> Matrix:
     """Return an orthonormal basis, shape (n, k), of what covariates may explain of a series.
 
-    Step and progress, which is the sum of the learning rates, and polynomials in their logarithms; the rate and its
-    square, exponential means of it, and the weight norm. So the rate that restarts, dips or decays, and what
+    Step and progress, which is the sum of the learning rates, and polynomials in their logarithms; the rate, its
+    square and cube, exponential means of it, and the weight norm. So the rate that restarts, dips or decays, and what
     follows it late, is a covariate; of `TERMS` there are as many as the checkpoints allow.
 
     Parameters
@@ -58,7 +58,7 @@ def covariate_basis(steps: NDArray[np.int64], covariates: Mapping[str, Vector], 
         since = known[PROGRESS] - known[PROGRESS][0]
         columns[PROGRESS] = _powers(np.log1p((n - 1) * since / np.ptp(since)), MAX_DEGREE)
     if RATE in known:
-        columns[RATE] = _powers(known[RATE], 2)
+        columns[RATE] = _powers(known[RATE], 3)
         columns[LAG] = np.array([_exponential_mean(known[RATE], lag) for lag in LAGS])
     if NORM in known:
         columns[NORM] = _powers(known[NORM], 1)
