@@ -100,6 +100,10 @@ class AssociationResult:
     # is, given the covariates of both; NaN where the runs cannot be compared
     pairings: Matrix
 
+    def column(self, name: str) -> Vector:
+        """Return one of `COLUMNS`, shape (f,)."""
+        return self.table[:, COLUMNS.index(name)]
+
 
 def associate(task: AssociationTask, seed: int) -> AssociationResult:
     """Measure the association of every feature with the target."""

@@ -64,7 +64,7 @@ def covariate_basis(steps: NDArray[np.int64], covariates: Mapping[str, Vector], 
         columns[NORM] = _powers(known[NORM], 1)
     columns[ITSELF] = np.array([known[name] for name in (STEP, PROGRESS) if name in known])
     terms = [columns[name][degree] for name, degree in TERMS if name in columns and degree < len(columns[name])]
-    terms = terms[: min(int(MAX_SHARE * n), max(MIN_TERMS, int(USUAL_SHARE * n)))]
+    terms = terms[: max(1, min(int(MAX_SHARE * n), max(MIN_TERMS, int(USUAL_SHARE * n))))]
     if scale is not None and np.ptp(scale) > 0:  # not of an unknown one
         terms += [*_powers(scale, 2)[1:]]
     return union_basis(np.array(terms).T)

@@ -11,7 +11,15 @@ from toposcope.forecasting.forecaster import Forecast, Forecaster, LoggedRun, Re
 from toposcope.forecasting.forecasters import forecasters as all_forecasters
 from toposcope.forecasting.intervals import MIN_ERRORS, is_language_model, is_learning, with_interval
 from toposcope.forecasting.measured_gain import MeasuredLaw, measured_law, not_used
-from toposcope.forecasting.stages import Stage, Stairs, check_course, check_epochs, check_falls, check_plateau, new_stage
+from toposcope.forecasting.stages import (
+    Stage,
+    Stairs,
+    check_course,
+    check_epochs,
+    check_falls,
+    check_plateau,
+    new_stage,
+)
 from toposcope.logs import Run
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.wording import COVERAGE

@@ -67,7 +67,7 @@ def _rows(run: Trajectory, twin: Trajectory) -> Iterator[tuple[str | int | float
 def _against(run: str, steps: Steps, features: Matrix, loss: Vector) -> tuple[Steps, Matrix]:
     """Return for each feature the checkpoints where it is known, and the statistics `TAKEN`, shape (f, 3)."""
     task = AssociationTask(FeatureSeries(steps, features), loss, {"step": steps.astype(np.float64)})
-    result = associate(task, derive_seed(0, "cooled", run), resampled=False)
+    result = associate(task, derive_seed(0, "cooled", run))
     return result.n, np.column_stack([result.column(name) for name in TAKEN])
 
 
