@@ -162,10 +162,10 @@ class _SharedCheckpoints:
         self.steps = task.series.steps[mask]
         self.values, self.target = task.series.features[np.ix_(rows, mask)], task.target[mask]
         self.x, self.y = ranks(self.values), ranks(self.target)
-        covariates = {
-            name: covariate[mask] for name, covariate in task.covariates.items() if np.isfinite(covariate[mask]).all()
-        }
-        self.covariate_values = {name: covariate for name, covariate in covariates.items() if np.ptp(covariate) > 0}
+        covariates = {name: covariate[mask] for name, covariate in task.covariates.items()}
+        self.covariate_values = {
+            name: values for name, values in covariates.items() if np.ptp(values) > 0
+        }  # not of NaN
         self.covariates = {name: ranks(covariate) for name, covariate in self.covariate_values.items()}
         self.basis = covariate_basis(self.steps, self.covariate_values)
         self.step = self.covariates[STEP][None]
