@@ -338,8 +338,10 @@ def planned_run(log: Run, last_step: int, *, is_over: bool = False) -> Run:
 
 def _learning_rate(log: Run, schedule: Schedule) -> str:
     end = round(float(schedule.rates[-1] / schedule.peak), 5)  # cosines leave rests such as 3.58e-13%
+    if schedule.origin == "unknown":
+        return "learning rate unknown, as none was logged"
     if schedule.is_held:
-        return "learning rate constant, as none was logged" if schedule.peak == 1 else "learning rate constant"
+        return "learning rate constant"
     # without a rate in log or plan the peak is 1 and means nothing
     peak = "" if schedule.peak == 1 else f", {schedule.peak:.3g},"
     return (
