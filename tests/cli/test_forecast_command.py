@@ -86,7 +86,7 @@ def test_words_first_then_the_forecasters_side_by_side(runs: Path) -> None:
     assert read.startswith("read: 80 losses from 'loss' in nats, steps 10 to 800, 100M parameters; ")
     assert plan.startswith("plan: 2,000 steps, 40% seen; learning rate at its peak, 0.001, at step ")
     rows = {line.split("│")[1].strip(): line for line in done.stdout.splitlines() if line.startswith("│")}
-    assert {"last", "power_law", "s1", "median", "template", "stack"} <= set(rows)
+    assert {"last", "power_law", "s1", "pool", "template", "stack"} <= set(rows)
     assert "default" not in rows
     assert "needs at least 4" in rows["template"]
     notes = [line for line in done.stderr.splitlines() if line.startswith("note: ")]
