@@ -93,12 +93,12 @@ def power(design: Row, studies: int) -> Row:
         for seed in range(studies)
     ]  # fmt: skip
     table = pl.concat(tables)
-    stated = table.filter(pl.col("power").is_finite())
+    stated = table.filter(pl.col("power").is_finite()).select("power", "detectable").to_numpy()
     nothing = np.mean([verdict in (TREND, NONE) for verdict in table["verdict"]])
-    detectable = np.where(np.isfinite(stated["detectable"]), stated["detectable"], np.inf)
+    detectable = np.where(np.isfinite(stated[:, 1]), stated[:, 1], np.inf)
     return design | {
         "found at .45": f"{share(design, 'clock and information', studies, correlation=0.45):.0f}%",
-        "power": f"{100 * np.nanmean(table['power']):.0f}%" if len(stated) else "",
+        "power": f"{100 * stated[:, 0].mean():.0f}%" if len(stated) else "",
         "detectable": f"{np.median(detectable):g}" if len(stated) else "",
         "called trend only or none": f"{100 * nothing:.0f}%",
     }
