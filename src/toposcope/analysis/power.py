@@ -67,10 +67,10 @@ def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Ve
 
 
 def _signal_and_noise(target: Vector, basis: Matrix, rng: np.random.Generator) -> Matrix:
-    """Return what the covariates leave of the losses, and of noise like it, a row each, of length 1; 0 if nothing."""
-    drawn = noise_given(target, basis).colour(rng.standard_normal((len(target), N_PLANTED)))
-    left = residuals(np.vstack([target, drawn.T]), basis)
-    sizes = np.linalg.norm(left, axis=1, keepdims=True)
+    """Return what the covariates leave of the losses and of noise like it, of length 1 where it is white, or 0."""
+    noise = noise_given(target, basis)
+    left = residuals(np.vstack([target, noise.colour(rng.standard_normal((len(target), N_PLANTED))).T]), basis)
+    sizes = np.linalg.norm(noise.whiten(left.T), axis=0)[:, None]
     return np.asarray(np.divide(left, sizes, out=left, where=sizes > 0))
 
 
