@@ -364,7 +364,8 @@ def alone_errors(found: pl.DataFrame) -> Iterator[Row]:
     groups += [(f"{kind}: families of under {MIN_RUNS} runs", part) for (kind,), part in sorted(few.group_by("kind"))]
     groups += [(str(family), part) for (family,), part in sorted(made.filter(~pl.col("few")).group_by("family"))]
     refused = found.filter(pl.col("pool").is_null()) if "refused" in found.columns else found.clear()
-    yield {"family": "refused", "forecasts": len(refused), "n": refused["run"].n_unique()}
+    none: Row = dict.fromkeys(column.key for column in ALONE_COLUMNS)
+    yield none | {"family": "refused", "forecasts": len(refused), "n": refused["run"].n_unique()}
     for name, part in groups:
         off = {
             each: float(part.select((pl.col("final") / pl.col(each)).log().abs().median()).item())

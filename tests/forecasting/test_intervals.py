@@ -151,6 +151,14 @@ def test_a_warm_up_is_not_progress() -> None:
     assert widths(long, 0.29) > widths(RUN, 0.29)
 
 
+def test_before_any_law_can_be_fitted_the_interval_is_a_factor_of_a_few() -> None:
+    log = seen(made_up_run(every=40, begin=40), 0.05)
+    assert len(log.steps) < 5
+    known = evidence_of(log, RUN.schedule)
+    assert np.isnan(known.loss)
+    assert 0.2 < min(widths_alone(Forecast("last", 3.0), known)) < max(widths_alone(Forecast("last", 3.0), known)) < 1.6
+
+
 @pytest.mark.parametrize("scale", [0.01, 10.0])
 def test_widths_do_not_depend_on_the_unit_of_a_loss(scale: float) -> None:
     run = made_up_run(truth=Truth(L0=0.02, A=0.004, c=0.001), noise=0.002)

@@ -40,6 +40,7 @@ LANGUAGE, OTHER = "language", "other"
 LOW, HIGH = "below", "above"  # rows of the table: factors on the width, to either side
 LEAST = 0.003  # in ln(loss): evidence is not told apart below
 MIN_LOG_WIDTH, MAX_LOG_WIDTH = -7.0, 2.5
+UNFITTED_WIDTH = 1.0  # in ln(loss), before the factors of the sides, at most where no law can be fitted yet
 
 NATS = {"nats": 1.0, "bits": 1.44, "bits per byte": 0.36, "nats per byte": 0.25, "bits per character": 0.36}
 """Units of a loss in a nat per token; a token is taken to have four bytes."""
@@ -123,7 +124,11 @@ def widths_alone(forecast: Forecast, known: Evidence) -> tuple[float, float]:
     table = _shipped()[known.part]
     log_width = sum(table[name] * value for name, value in known.values.items())
     width = float(np.exp(np.clip(log_width, MIN_LOG_WIDTH, MAX_LOG_WIDTH)))
-    apart = 0.0 if np.isnan(known.loss) else float(np.log(forecast.loss / known.loss))
+    apart = 0.0
+    if np.isnan(known.loss):
+        width = min(width, UNFITTED_WIDTH)
+    else:
+        apart = float(np.log(forecast.loss / known.loss))
     noise = NORMAL_WIDTH * known.noise
     down, up = (float(np.linalg.norm([width * table[side], noise, apart])) for side in (LOW, HIGH))
     return down, up
