@@ -169,7 +169,8 @@ def fit_pool(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Poo
     """Fit the members and weigh them.
 
     A weight is that of the prior, times the fourth power of 1 / error: the root mean square of the own record, with
-    half of the noise of a row.
+    half of the noise of a row. To it is added what no record can show before: of members that know no gain from a
+    falling rate the gain expected of the decay ahead, of the others the spread of that.
 
     Raises
     ------
@@ -187,11 +188,11 @@ def _fit_pool(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Po
     record, horizon = own_record(log, schedule), horizon_of(log, schedule)
     sizes = {name: record.size(record.errors[name], horizon) for name in curves}
     worst = max((size for size in sizes.values() if np.isfinite(size)), default=1.0)
-    least = MIN_ERROR + scatter(log) / 2
-    raw = {
-        name: PRIOR_WEIGHTS[name] * np.hypot(size if np.isfinite(size) else worst, least) ** -POWER
-        for name, size in sizes.items()
-    }
+    least, (gain, spread) = MIN_ERROR + scatter(log) / 2, _gain_ahead(log, schedule, siblings)
+    raw = {}
+    for name, size in sizes.items():
+        error, unseen = size if np.isfinite(size) else worst, spread if name == ANNEALED else gain
+        raw[name] = PRIOR_WEIGHTS[name] * np.linalg.norm([error, least, unseen]) ** -POWER
     weights = {name: float(value / sum(raw.values())) for name, value in raw.items()}
     pooled = np.full(len(record.horizons), np.nan)
     for i in range(len(pooled)):
@@ -206,6 +207,20 @@ def _fit_pool(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Po
         by_plan = [[law.law(log, plan, siblings).loss(steps).mean() for law in LAWS] for plan in _plans(schedule)]
         plans = np.maximum(np.median(by_plan, axis=1), min(finals.values()) / 10)
     return PoolFit(curves, finals, weights, record.size(pooled, horizon), plans)
+
+
+def _gain_ahead(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[float, float]:
+    """Return what a decay of the rate still to come is expected to gain, in ln(loss), and how uncertain that is.
+
+    Both are 0 where no law fits.
+    """
+    now, end = schedule.cooled(np.array([int(log.steps[-1]), schedule.last_step]))
+    try:
+        prior = S1_ANNEAL.prior(log, schedule, siblings)
+    except RefusedError:
+        return 0.0, 0.0
+    share = max(float(end - now), 0.0) / row_level(log)
+    return share * prior.centre, share * prior.spread
 
 
 def scatter(log: Run) -> float:
