@@ -73,13 +73,13 @@ def replicated(p: Matrix) -> Vector:
 
 
 def own_p(p: Matrix, rho: Matrix) -> Matrix:
-    """Return the p of a feature in each run, one-sided in the direction that it has in the others, shape (f, r).
+    """Return the p of a feature in each run, shape (f, r): half of it in the direction that it has in the other runs.
 
-    Two-sided where no other run has a direction.
+    A run of the other direction keeps its two-sided p: a correlation may reverse with size.
     """
     directed = np.nan_to_num(rho)
     others = directed.sum(axis=1, keepdims=True) - directed
-    return np.where(others == 0, p, np.where(directed * others > 0, p / 2, 1 - p / 2))
+    return np.where(directed * others > 0, p / 2, p)
 
 
 def adjusted_over_runs(p: Vector, rho: Vector, features: Indices, method: Method = "holm") -> Vector:

@@ -86,7 +86,7 @@ RULE = (
     "partial correlation that is found so often. p-values are based on effective numbers of checkpoints. Those of a "
     "feature are combined over its runs (significant in two runs at least: Benjamini and Heller 2008, by Fisher's "
     f"method; with fewer than {MIN_RUNS} runs in any) and adjusted over the features with the same target; the run's "
-    "own p, one-sided in the direction of the other runs, has to be significant too. 'constant': feature or loss does "
+    "own p, halved in the direction of the other runs, has to be significant too. 'constant': feature or loss does "
     "not change."
 )
 

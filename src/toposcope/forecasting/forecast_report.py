@@ -273,7 +273,7 @@ def forecast(
     >>> steps = np.arange(20, 5001, 20)
     >>> rate = np.full(len(steps), 3e-4)
     >>> forecast(Run("now", steps, 2 + 3 * steps**-0.3, rate), schedule="constant:steps=10000")
-    <ForecastReport of now: Healthy. Training loss ends at 2.190 (90%: 2.095 to 2.231) at step 10,000.>
+    <ForecastReport of now: Healthy. Training loss ends at 2.190 (90%: 2.103 to 2.226) at step 10,000.>
     """
     if isinstance(measured, str | Path):
         measured = read_cool_downs(measured)
