@@ -163,7 +163,7 @@ def test_before_any_law_can_be_fitted_the_interval_is_a_factor_of_a_few() -> Non
 def test_widths_do_not_depend_on_the_unit_of_a_loss(scale: float) -> None:
     run = made_up_run(truth=Truth(L0=0.02, A=0.004, c=0.001), noise=0.002)
     assert evidence_of(seen(run, 0.3), run.schedule).part == OTHER
-    assert widths(copied(run, loss=scale * run.log.loss), 0.3) == pytest.approx(widths(run, 0.3), rel=0.02)
+    assert widths(copied(run, loss=scale * run.log.loss), 0.3) == pytest.approx(widths(run, 0.3), rel=0.05)
 
 
 def test_a_language_model_is_known_by_its_beginning_and_its_fall() -> None:
