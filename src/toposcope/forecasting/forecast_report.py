@@ -83,7 +83,7 @@ class ForecastReport:
             curve=self.curve,
             ends=ends,
             siblings=pl.concat(siblings),
-            rates=_rates(log, schedule),
+            rates=None if schedule.origin == "unknown" else _rates(log, schedule),
         )
 
     @property
