@@ -127,6 +127,7 @@ def main(studies: int, tables: tuple[str, ...], workers: int, out: Path | None) 
                 rows.append(row)
             print()
             if out is not None:
+                out.mkdir(parents=True, exist_ok=True)
                 pl.DataFrame(rows).write_csv(out / f"verdicts-{name}.csv")
 
 
