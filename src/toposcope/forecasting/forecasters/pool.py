@@ -16,6 +16,7 @@ from toposcope.forecasting.forecasters.baseline_laws import (
 )
 from toposcope.forecasting.forecasters.cooldown_laws import ANNEALING, COOLDOWN, S1_ANNEAL
 from toposcope.logs import Run
+from toposcope.logs.anomalies import row_noise
 from toposcope.logs.caching import cached
 from toposcope.logs.schedules.schedule import Schedule, usual_schedules
 from toposcope.typing import Steps, Vector
@@ -25,7 +26,7 @@ LAST = Last()
 BASELINES: tuple[LawForecaster, ...] = (LAST, StepPowerLaw(), ProgressPowerLaw())
 LAWS: tuple[LawForecaster, ...] = (S1_ANNEAL, ANNEALING, COOLDOWN)
 
-# The pool: docs/forecasters.md; on runs of 90 families, each forecast without siblings (benchmarks/forecast.py)
+# The pool: docs/forecasters.md; on runs of 110 families, each forecast without siblings (benchmarks/forecast.py)
 PRIOR_WEIGHTS = {ANNEALED: 0.6, "power_law": 0.25, "s1": 0.1, "last": 0.05}
 POWER = 4.0  # of 1 / error in a weight: about the independent forecasts among those of the own record
 CUTS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # shares of what was seen from which the run is forecast to now
@@ -151,18 +152,19 @@ def _curves(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> dict
 
 def _annealed(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
     """Return the median of the laws with a gain from a falling rate; of an unknown rate, over the usual schedules."""
-    plans = _plans(schedule)
+    plans = usual_schedules(schedule.last_step) if schedule.origin == "unknown" else (schedule,)
     curves = [[law.law(log, plan, siblings) for law in LAWS] for plan in plans]
 
     def loss(steps: Steps) -> Vector:
         by_plan = [np.median([curve.loss(steps) for curve in of_plan], axis=0) for of_plan in curves]
         return np.asarray(np.median(by_plan, axis=0), dtype=np.float64)
 
-    return FittedLossCurve(loss, schedule, {}, curves[0][0].remarks)
-
-
-def _plans(schedule: Schedule) -> tuple[Schedule, ...]:
-    return usual_schedules(schedule.last_step) if schedule.origin == "unknown" else (schedule,)
+    steps = end_steps(schedule)
+    finals = {
+        f"plan {i}": float(np.median([curve.loss(steps).mean() for curve in of_plan]))
+        for i, of_plan in enumerate(curves)
+    }
+    return FittedLossCurve(loss, schedule, finals, curves[0][0].remarks)
 
 
 def fit_pool(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> PoolFit:
@@ -201,11 +203,8 @@ def _fit_pool(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Po
             total = sum(weights[name] for name in known)
             pooled[i] = sum(weights[name] * record.errors[name][i] for name in known) / total
     finals = {name: curve.final() for name, curve in curves.items()}
-    plans = np.empty(0)
-    if schedule.origin == "unknown" and ANNEALED in curves:
-        steps = end_steps(schedule)
-        by_plan = [[law.law(log, plan, siblings).loss(steps).mean() for law in LAWS] for plan in _plans(schedule)]
-        plans = np.maximum(np.median(by_plan, axis=1), min(finals.values()) / 10)
+    by_plan = np.array(list(curves[ANNEALED].diagnostics.values()) if ANNEALED in curves else [], dtype=np.float64)
+    plans = np.maximum(by_plan, min(finals.values()) / 10) if len(by_plan) > 1 else np.empty(0)
     return PoolFit(curves, finals, weights, record.size(pooled, horizon), plans)
 
 
@@ -225,8 +224,6 @@ def _gain_ahead(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> 
 
 def scatter(log: Run) -> float:
     """Return the standard deviation of a row about its neighbours, in ln(loss), over the late half of the rows."""
-    from toposcope.logs.anomalies import row_noise
-
     rows = np.log(log.loss)
     return row_noise(rows[len(rows) // 2 :] if len(rows) >= 2 * MIN_LEVEL_ROWS else rows)
 
@@ -248,5 +245,4 @@ class Pool(LawForecaster):
         return FittedLossCurve(loss, schedule, diagnostics, fit.curves[heaviest].remarks)
 
 
-POOL = Pool()
-FORECASTERS = (POOL,)
+FORECASTERS = (Pool(),)
