@@ -1,12 +1,13 @@
 """Bad rows are left out, and remarks say so."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
@@ -29,12 +30,13 @@ written = st.lists(st.tuples(st.integers(0, 12), values), min_size=1, max_size=4
 
 @pytest.mark.slow
 @given(written)
+@example([(0, 3.0), (1, 2.0), (2, 1.0), (0, 1.0)])
+@example([(0, 0.5), (0, 0.0), (0, 0.5), (1, 0.5)])
 def test_any_rows(rows: list[tuple[int, float | None]]) -> None:
-    """Against a dictionary: the last row of a step that holds a loss counts."""
-    expected = {step: loss for step, loss in rows if loss is not None and 0 < loss < np.inf}
+    """Against a dictionary: the last row of a step that holds a loss counts, in every epoch if there are several."""
     table: dict[str, list[float | None]] = {"step": [s for s, _ in rows], "loss": [x for _, x in rows]}
-    usable = sum(loss is not None and 0 < loss < np.inf for _, loss in rows)
-    if not expected:
+    finite = [(step, loss) for step, loss in rows if loss is not None and np.isfinite(loss)]
+    if not any(loss > 0 for _, loss in finite):
         with pytest.raises(ToposcopeError):
             log_from(table)
         return
@@ -42,10 +44,19 @@ def test_any_rows(rows: list[tuple[int, float | None]]) -> None:
     if len({step for step, loss in rows if loss is not None}) == 1 < sum(loss is not None for _, loss in rows):
         assert has_remark(log, "rows with a loss are counted")
         return
-    assert dict(zip(log.steps.tolist(), log.loss.tolist(), strict=True)) == expected
-    assert has_remark(log, "a step: the later row counts") == (usable > len(expected))
+    epochs = np.cumsum([0, *(after[0] < before[0] for before, after in pairwise(finite))])
+    again = has_remark(log, "steps begin again")
+    usable = [
+        (int(epoch) if again else 0, step, loss)
+        for epoch, (step, loss) in zip(epochs, finite, strict=True)
+        if loss > 0 or log.need_not_fall
+    ]
+    expected = {(epoch, step): loss for epoch, step, loss in usable}
+    assert log.loss.tolist() == [expected[key] for key in sorted(expected)]
+    assert again or log.steps.tolist() == sorted({step for _, step, _ in usable})
+    assert has_remark(log, "a step: the later row counts") == (len(usable) > len(expected))
     assert has_remark(log, "NaN or infinite") == any(x is not None and not np.isfinite(x) for _, x in rows)
-    assert has_remark(log, "0 or below") == any(x is not None and x <= 0 for _, x in rows)
+    assert has_remark(log, "0 or below") == (not log.need_not_fall and any(loss <= 0 for _, loss in finite))
 
 
 def test_remarks_count_the_rows_left_out() -> None:
@@ -178,13 +189,3 @@ def test_names_from_outside_are_shown_safely(tmp_path: Path) -> None:
     assert log.name.isprintable()
     assert len(log.name) == 200
     assert all(remark.isprintable() for remark in log.remarks)
-
-
-@pytest.mark.slow
-def test_a_long_table(tmp_path: Path) -> None:
-    n = 100_000
-    pl.DataFrame({"step": np.arange(n), "loss": np.linspace(9, 2, n), "lr": np.linspace(1, 0, n)}).write_csv(
-        tmp_path / "x.csv"
-    )
-    log = read_log(tmp_path / "x.csv")
-    assert len(log.steps) == n

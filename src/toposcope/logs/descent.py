@@ -44,7 +44,8 @@ def signed(losses: Vector) -> str:
     rows = f"of {len(losses):,} rows"
     if len(below):
         return f"it is below 0 in {len(below):,} {rows}, first {losses[below[0]]:.4g}"
-    if len(low) and first <= MAX_PLACES * last_place(losses[losses > 0]):
+    rounding = MAX_PLACES * last_place(losses[losses > 0])
+    if len(low) and first <= rounding < 1:  # whole numbers do not show how they were rounded
         return f"it began at 0, and is 0 in {len(low):,} {rows}"
     return ""
 

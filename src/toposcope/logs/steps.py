@@ -90,7 +90,7 @@ def _are_epochs(row: Vector, epoch: Vector | None, losses: Vector, parts: list[S
         return False
     if epoch is not None and np.isfinite([epoch[p[0]] for p in parts]).all():
         return bool((np.diff([epoch[p[0]] for p in parts]) > 0).all())
-    if min(map(len, parts[:-1])) < MIN_RESTART_ROWS:
+    if min(len(np.unique(row[p])) for p in parts[:-1]) < MIN_RESTART_ROWS:
         return False
     n = N_RESTART_ROWS
     begin = float(np.median(losses[parts[0][:n]]))
