@@ -24,6 +24,7 @@ from toposcope.homology import (
     matching,
     neural_persistence,
     rips,
+    sublevel_graph,
     vineyard,
     wasserstein,
 )
@@ -279,6 +280,37 @@ def test_only_finite_bars_of_positive_length_count(first: Diagram, second: Diagr
     padded = Diagram(np.concatenate([second.pairs, [[0.5, 0.5], [3.0, 3.0]]]), 1)
     for other in (padded, Diagram(second.pairs[:, ::-1], 1)):
         assert diagram_distances(first, other) == diagram_distances(first, second)
+
+
+@moderate
+@given(
+    st.tuples(diagrams(max_bars=4), diagrams(max_bars=4)),
+    st.integers(0, 4).flatmap(lambda n: st.tuples(*[hnp.arrays(np.float64, n, elements=quarters)] * 2)),
+    st.sampled_from(["essential_births", "truncated_births"]),
+)
+def test_classes_without_a_death_are_matched_by_their_births(
+    finite: Pair, births: tuple[Array, Array], field: Any
+) -> None:
+    """Against every permutation of them, as GUDHI and giotto-tda match them."""
+    fields: list[dict[str, Any]] = [{field: born} for born in (*births, np.append(births[1], 1.0))]
+    first, second = (Diagram(d.pairs, 1, **born) for d, born in zip(finite, fields, strict=False))
+    counted = Diagram(first.pairs, 1, first.n_essential, first.n_truncated)
+    without, found = diagram_distances(*finite), diagram_distances(first, second)
+    assert diagram_distances(counted, second) == without
+    costs = np.array([np.abs(births[0] - np.array(order)) for order in permutations(births[1].tolist())])
+    for order in ORDERS:
+        least = (costs**order).sum(axis=1).min()
+        assert found[order - 1] ** order == pytest.approx(without[order - 1] ** order + least, rel=1e-12, abs=1e-12)
+    assert found.bottleneck == max(without.bottleneck, costs.max(axis=1, initial=0).min())
+    for other in (Diagram(second.pairs, 1, **fields[2]), Diagram(second.pairs, 1, 9, 9)):
+        assert diagram_distances(first, other) == (math.inf,) * 3
+
+
+def test_sublevel_sets_are_as_far_apart_as_their_minima() -> None:
+    low, high = (sublevel_graph(np.array([height, height + 1]), [[0, 1]]).diagram for height in (0.0, 5.0))
+    assert diagram_distances(low, high) == (5, 5, 5)
+    with pytest.raises(ToposcopeError, match=r"\Aessential_births: expected 3 finite numbers, one of "):
+        Diagram(low.pairs, 0, 3, essential_births=np.arange(2.0))
 
 
 @pytest.mark.parametrize("dimensions", [(0, 1), (2, 1)])

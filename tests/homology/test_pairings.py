@@ -47,10 +47,21 @@ def lengths_of(points: Array, ends: Indices, metric: str) -> Array:
     return squares / 2 if metric == "cosine" else np.sqrt(squares)
 
 
+def assert_elders_survive(named: Indices) -> None:
+    """Check that every edge ends the component without the least point, named by its own least point."""
+    component = {int(end): {int(end)} for end in named[:, 1:].ravel()}
+    for vertex, a, b in named.tolist():
+        assert vertex == max(min(component[a]), min(component[b]))
+        united = component[a] | component[b]
+        component |= dict.fromkeys(united, united)
+
+
 def assert_pairs(points: Array, metric: Any = "euclidean", *, rtol: float, atol: float = 0) -> None:
     """Check that the pairings of a cloud have the lengths of its diagrams, in their order."""
-    (h0, h1), (pairs0, pairs1) = rips_pairings(points, metric=metric), rips(points, metric=metric)
+    (named, h1), (pairs0, pairs1) = rips_pairings(points, metric=metric), rips(points, metric=metric)
+    h0 = named[:, 1:]
     assert is_tree(h0, len(points))
+    assert_elders_survive(named)
     assert_allclose(lengths_of(points, h0, metric), pairs0.pairs[:, 1], rtol=rtol, atol=atol)
     assert_allclose(lengths_of(points, h1[:, :2], metric), pairs1.pairs[:, 0], rtol=rtol, atol=atol)
     assert_allclose(lengths_of(points, h1[:, 2:], metric), pairs1.pairs[:, 1], rtol=rtol, atol=atol)
@@ -59,7 +70,7 @@ def assert_pairs(points: Array, metric: Any = "euclidean", *, rtol: float, atol:
         assert_array_equal(matrix[h1[:, 0::2], h1[:, 1::2]], pairs1.pairs)
     assert h0.dtype == h1.dtype == np.int64
     assert h1.shape == (len(pairs1.pairs), 4)
-    assert_array_equal(rips_pairings(points, metric=metric, max_dimension=0)[0], h0)
+    assert_array_equal(rips_pairings(points, metric=metric, max_dimension=0)[0], named)
 
 
 @thorough
@@ -99,14 +110,15 @@ def test_pairs_are_those_of_gudhi(n: int, d: int, seed: int) -> None:
     h0, h1 = rips_pairings(points)
     assert set(map(tuple, h1.tolist())) == expected
     scipy = minimum_spanning_tree(csr_matrix(np.triu(distances))).tocoo()
-    assert set(map(tuple, h0.tolist())) == set(zip(scipy.row.tolist(), scipy.col.tolist(), strict=True))
+    assert set(map(tuple, h0[:, 1:].tolist())) == set(zip(scipy.row.tolist(), scipy.col.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("kind", LARGE_CLOUDS)
 def test_trees_of_middle_sized_clouds(kind: str) -> None:
     for n, d in ((300, 5), (1200, 40)):
         points = LARGE_CLOUDS[kind](np.random.default_rng(0), n, d)
-        [ends] = rips_pairings(points, max_dimension=0)
+        [named] = rips_pairings(points, max_dimension=0)
+        ends = named[:, 1:]
         assert is_tree(ends, n)
         deaths = rips(points, max_dimension=0)[0].pairs[:, 1]
         assert_allclose(lengths_of(points, ends, "euclidean"), deaths, rtol=1e-13, atol=0)
@@ -129,7 +141,7 @@ def test_infinite_distances_leave_bars_out() -> None:
     distances = np.abs(np.subtract.outer(np.arange(6.0), np.arange(6.0)))
     distances[:2, 2:] = distances[2:, :2] = np.inf
     h0, h1 = rips_pairings(distances, metric="precomputed")
-    assert_array_equal(h0, [[0, 1], [2, 3], [3, 4], [4, 5]])
+    assert_array_equal(h0, [[1, 0, 1], [3, 2, 3], [4, 3, 4], [5, 4, 5]])
     assert h1.shape == (0, 4)
 
 
@@ -172,8 +184,9 @@ def test_a_batch_is_its_clouds(data: st.DataObject, metric: Any) -> None:
     if metric == "precomputed":
         stack = np.stack([cdist(points, points) for points in stack])
     each = [
-        rips_pairings(a[:k, :k] if metric == "precomputed" else a[:k], metric=metric)
+        (named[:, 1:], h1)
         for a, k in zip(stack, lengths, strict=True)
+        for named, h1 in [rips_pairings(a[:k, :k] if metric == "precomputed" else a[:k], metric=metric)]
     ]
     for k, j in enumerate(lengths):
         stack[k, j:] = np.nan  # not looked at

@@ -28,7 +28,7 @@ from small_models import (
 
 from toposcope.checkpoints import Checkpoint
 from toposcope.errors import ToposcopeError
-from toposcope.homology import betti_curve, landscape, statistics, two_nn
+from toposcope.homology import Diagram, betti_curve, landscape, statistics, two_nn
 from toposcope.models import Text
 from toposcope.probes import Failure, Measurement, ProbeInput, make_probes
 from toposcope.probes.hidden_states import HiddenStatesProbe, evenly, gather
@@ -236,9 +236,12 @@ def test_births_of_all_points_are_kept_with_the_landmarks(checkpoint: Checkpoint
     assert few.statistics["H1.count"] == whole.statistics["H1.count"] > len(few.diagrams["H1"].pairs)
     assert_array_equal(few.diagrams["H1"].births, whole.diagrams["H1"].pairs[:, 0])
     path = tmp_path / "kept.safetensors"
-    path.write_bytes(diagram_bytes({"few": few.diagrams, "whole": whole.diagrams}))
+    cut = Diagram(few.diagrams["H1"].pairs, 1, essential_births=np.arange(2.0), truncated_births=np.array([3.0, 2.5]))
+    path.write_bytes(diagram_bytes({"few": few.diagrams, "whole": whole.diagrams, "cut": {"H1": cut}}))
     again = read_diagrams(path)
     assert_array_equal(again["few"]["H1"].births, few.diagrams["H1"].births)
+    assert_array_equal(again["cut"]["H1"].essential_births, [0.0, 1.0])
+    assert_array_equal(again["cut"]["H1"].truncated_births, [2.5, 3.0])
     assert again["whole"]["H1"].births is None
     # What lies there is kept when other layers are written.
     path.write_bytes(diagram_bytes({"whole": whole.diagrams}, before=path, keep=["few"]))

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ class Bars(NamedTuple):
     pairs: Matrix  # shape (k, 2); finite births and deaths; death below birth in a descending filtration
     n_essential: int = 0  # classes that never die
     n_truncated: int = 0  # classes alive at the filtration cap
+    unending: Vector = np.empty(0)  # births of both, as far as they are known
 
     @property
     def positive(self) -> Matrix:
@@ -153,11 +155,11 @@ def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
     """Draw the points of one or several diagrams.
 
     Points that would cover each other are drawn as one, larger; bars of length zero are left out. Classes without a
-    death are counted on a line at infinity, since a diagram does not hold their births.
+    death are counted on a line at infinity, and stand there where the diagram holds their births.
     """
     title = headlines(diagrams)
     bars = [each.positive for each in diagrams]
-    low, high = limits(np.concatenate([np.empty(0), *(pairs.ravel() for pairs in bars)]))
+    low, high = limits(np.concatenate([np.empty(0), *(p.ravel() for p in bars), *(each.unending for each in diagrams)]))
     unfinished = [f"{each.name} {words}" for each in diagrams if (words := each.unfinished())]
     if not any(map(len, bars)) and not unfinished:
         return empty_chart("persistence-diagram", title, "Bars of length zero are not drawn.")
@@ -195,6 +197,19 @@ def persistence_diagram(diagrams: Sequence[Bars]) -> Chart:
             y=alt.Y("at:Q", scale=scale)
         )
         layers.append(at.mark_rule(strokeDash=[4, 3]))
+        rows = [
+            {"diagram": each.name, "birth": birth, "classes": n, "at": infinity}
+            for each in diagrams
+            for birth, n in sorted(Counter(each.unending.tolist()).items())
+        ]
+        layers.append(
+            alt.Chart(data(rows)).mark_point(filled=True, opacity=0.65).encode(
+                x=alt.X("birth:Q", scale=scale), y=alt.Y("at:Q", scale=scale),
+                color=alt.Color("diagram:N", scale=alt.Scale(domain=names), legend=legend),
+                shape=alt.Shape("diagram:N", scale=alt.Scale(domain=names, range=shapes), legend=legend),
+                tooltip=["diagram:N", "birth:Q", "classes:Q"],
+            )
+        )  # fmt: skip
         layers.append(
             # away from the diagonal
             at.mark_text(align="right" if descending else "left", baseline="bottom", dy=-2).encode(

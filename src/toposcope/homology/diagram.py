@@ -31,7 +31,7 @@ N_LEVELS, MAX_BASINS = 64, 100  # of a profile
 
 @dataclass(frozen=True, eq=False)
 class Diagram:
-    """A persistence diagram in one dimension: its finite points, and a count of all that is not among them.
+    """A persistence diagram in one dimension: its finite points, and the births of what is not among them.
 
     Attributes
     ----------
@@ -42,9 +42,9 @@ class Diagram:
     dimension : int
         Homology dimension.
     n_essential : int
-        Classes that never die.
+        Classes that never die; may be left out where their births are given.
     n_truncated : int
-        Classes still alive at the filtration cap, whose death is not known.
+        Classes still alive at the filtration cap, whose death is not known; as well.
     cover_radius : float
         0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
         distance 2r of the exact one. nan if the points that were left out are not available.
@@ -53,6 +53,9 @@ class Diagram:
         not change the diagram, and is not stored in a study.
     births : ndarray, shape (b,), float64, or None
         Where the diagram is of landmarks: the births of all bars of positive length of all points, ascending, exact.
+    essential_births, truncated_births : ndarray, float64, or None
+        When the classes are born that never die, shape (n_essential,), and those alive at the cap, shape
+        (n_truncated,); ascending. None where only their number is known. They are finite.
     """
 
     pairs: Matrix
@@ -62,6 +65,8 @@ class Diagram:
     cover_radius: float = 0.0
     engine: str = ""
     births: Vector | None = None
+    essential_births: Vector | None = None
+    truncated_births: Vector | None = None
 
     def __post_init__(self) -> None:
         usual = type(self.pairs) is np.ndarray and self.pairs.dtype == np.float64
@@ -72,15 +77,29 @@ class Diagram:
             )
         if not np.isfinite(pairs).all():
             raise ToposcopeError(
-                f"pairs: {int((~np.isfinite(pairs)).any(axis=1).sum())} of {len(pairs)} points are not finite; count "
-                "what never dies in n_essential"
+                f"pairs: {int((~np.isfinite(pairs)).any(axis=1).sum())} of {len(pairs)} points are not finite; give "
+                "when what never dies is born as essential_births"
             )
         if not usual:
             object.__setattr__(self, "pairs", pairs.astype(np.float64, copy=False))
         for name in ("dimension", "n_essential", "n_truncated"):
             object.__setattr__(self, name, as_count(getattr(self, name), name, 0))
+        for kind in ("essential", "truncated"):
+            if (given := getattr(self, f"{kind}_births")) is not None:
+                self._keep_births(kind, np.sort(as_sequence(given, f"{kind}_births")))
         if not isinstance(self.cover_radius, float) or self.cover_radius < 0:
             object.__setattr__(self, "cover_radius", as_number(self.cover_radius, "cover_radius", 0))
+
+    def _keep_births(self, kind: str, births: Vector) -> None:
+        """Take the births of one kind of class without a death, and with them their number."""
+        count = getattr(self, f"n_{kind}")
+        if not np.isfinite(births).all() or count not in (0, len(births)):
+            raise ToposcopeError(
+                f"{kind}_births: expected {count or len(births)} finite numbers, one of each class that n_{kind} "
+                f"counts, got {len(births)}, {int((~np.isfinite(births)).sum())} of them infinite"
+            )
+        object.__setattr__(self, f"{kind}_births", births)
+        object.__setattr__(self, f"n_{kind}", len(births))
 
     def __repr__(self) -> str:
         parts = [f"{len(self.pairs)} finite bars"]
@@ -138,7 +157,9 @@ class Diagram:
             name = f"H{diagram.dimension}"
             n_same = sum(each.name.partition(" ")[0] == name for each in bars)
             name = f"{name} ({n_same + 1})" if n_same else name
-            bars.append(Bars(name, diagram.pairs, diagram.n_essential, diagram.n_truncated))
+            births = [b for b in (diagram.essential_births, diagram.truncated_births) if b is not None]
+            unending = np.concatenate([np.empty(0), *births])
+            bars.append(Bars(name, diagram.pairs, diagram.n_essential, diagram.n_truncated, unending))
         return bars
 
 

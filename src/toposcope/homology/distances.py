@@ -45,9 +45,9 @@ def wasserstein(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> fl
     Returns
     -------
     float
-        Of the finite points; infinite if the diagrams differ in their number of essential or of truncated classes,
-        which nothing else can be matched with. As many are taken to cost nothing: a diagram does not say when they
-        are born.
+        Infinite if the diagrams differ in their number of essential or of truncated classes, which nothing else can be
+        matched with. As many are matched in the order of their births, each at the distance of these (as GUDHI does);
+        they cost nothing where a diagram knows their number alone.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def matching(first: Diagram, second: Diagram, order: Literal[1, 2] = 2) -> Indic
     See `wasserstein` for the cost; on a line it takes O(kl) bytes at worst.
     """
     _check_order(order)
-    a, b, _ = _bars(first, second)
+    a, b, _, _ = _bars(first, second)
     if _unmatched(first, second):
         raise ToposcopeError(f"diagrams: no matching has a finite cost, {_unmatched(first, second)}")
     partners = np.full(len(first.pairs), -1)
@@ -218,7 +218,7 @@ class _Matching:
     """The bars of two diagrams that are to be matched; the pairs that one distance looked at serve the next."""
 
     def __init__(self, first: Diagram, second: Diagram) -> None:
-        self.a, self.b, self.exponent = _bars(first, second)
+        self.a, self.b, self.unending, self.exponent = _bars(first, second)
         self.is_infinite = bool(_unmatched(first, second))
         self.line = _on_a_line(self.a, self.b)
         if self.line is None:
@@ -227,7 +227,10 @@ class _Matching:
 
     def wasserstein(self, order: int) -> float:
         """Return the Wasserstein distance."""
-        return math.inf if self.is_infinite else float(np.ldexp(self._least_cost(order) ** (1 / order), self.exponent))
+        if self.is_infinite:
+            return math.inf
+        cost = math.fsum([self._least_cost(order), *(self.unending**order).tolist()])
+        return float(np.ldexp(cost ** (1 / order), self.exponent))
 
     def _least_cost(self, order: int) -> float:
         a, b = self.a, self.b
@@ -253,7 +256,8 @@ class _Matching:
             return math.inf
         alone = np.concatenate([_to_diagonal(self.a), _to_diagonal(self.b)])  # all alone is a matching
         covers = self._covers_in_plane() if self.line is None else self._covers_on_line
-        return float(np.ldexp(_least_sufficient(covers, alone.max(initial=0.0)), self.exponent))
+        least = max(_least_sufficient(covers, alone.max(initial=0.0)), self.unending.max(initial=0.0))
+        return float(np.ldexp(least, self.exponent))
 
     def _covers_on_line(self, limit: float) -> bool:
         from toposcope.kernels.bottleneck_matching import covers_on_line
@@ -281,10 +285,21 @@ class _Matching:
         return covers
 
 
-def _bars(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
-    """Return the bars of positive length as (low, high), in units of a power of two, and its exponent.
+def unending_costs(first: Diagram, second: Diagram) -> Vector:
+    """Return how far apart the births of matched classes without a death are; none where a diagram does not say."""
+    births = [
+        (first.essential_births, second.essential_births),
+        (first.truncated_births, second.truncated_births),
+    ]
+    # On a line, the order matches at the least cost, whatever the power.
+    known = [np.abs(a - b) for a, b in births if a is not None and b is not None and len(a) == len(b)]
+    return np.concatenate([np.empty(0), *known])
 
-    The unit keeps squares in range. A bar of length zero lies on the diagonal and costs nothing to match there.
+
+def _bars(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, Vector, int]:
+    """Return the bars of positive length as (low, high), `unending_costs`, and the exponent of two that is their unit.
+
+    It keeps squares in range. A bar of length zero lies on the diagonal and costs nothing to match there.
     """
     first, second = as_diagram(first, "first"), as_diagram(second, "second")
     if first.dimension != second.dimension:
@@ -295,14 +310,16 @@ def _bars(first: Diagram, second: Diagram) -> tuple[Matrix, Matrix, int]:
     a, b = (e[e[:, 1] > e[:, 0]] for e in ends)
     both = np.concatenate([a, b])
     with np.errstate(over="ignore"):
-        span = float(np.ptp(both)) if len(both) else 0.0  # differences, not coordinates, are squared
+        unending = unending_costs(first, second)
+        # differences, not coordinates, are squared
+        span = max(float(np.ptp(both)) if len(both) else 0.0, float(unending.max(initial=0)))
     if not math.isfinite(span):
         raise ToposcopeError(
-            f"diagrams: births and deaths of {len(both)} bars span more than the range of float64; divide them by a "
-            "constant"
+            f"diagrams: births and deaths of {len(both) + len(unending)} bars span more than the range of float64; "
+            "divide them by a constant"
         )
     exponent = int(np.frexp(span)[1])
-    return np.ldexp(a, -exponent), np.ldexp(b, -exponent), exponent
+    return np.ldexp(a, -exponent), np.ldexp(b, -exponent), np.ldexp(unending, -exponent), exponent
 
 
 def _unmatched(first: Diagram, second: Diagram) -> str:

@@ -36,9 +36,9 @@ def higher_diagrams(distances: Matrix, max_dimension: int, threshold: float) -> 
     diagrams = []
     for k in range(3, max_dimension + 1):
         bars = np.asarray(intervals[k] if k < len(intervals) else (), dtype=np.float64).reshape(-1, 2)
-        finite = bars[np.isfinite(bars[:, 1])]
-        counts = without_death(len(bars) - len(finite), distances, threshold)
-        diagrams.append(Diagram(sorted_pairs(finite), k, *counts, engine="gudhi"))
+        is_open = np.isinf(bars[:, 1])
+        unending = without_death(bars[is_open, 0], distances, threshold)
+        diagrams.append(Diagram(sorted_pairs(bars[~is_open]), k, engine="gudhi", **unending))
     return diagrams
 
 

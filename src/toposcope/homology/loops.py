@@ -39,13 +39,13 @@ def loop_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
     is_open = np.isinf(pairs[:, 1])
     finite = pairs[~is_open]
     bars = sorted_pairs(finite[finite[:, 1] > finite[:, 0]])
-    return Diagram(bars, 1, *without_death(int(is_open.sum()), distances, threshold), engine="lunes")
+    return Diagram(bars, 1, engine="lunes", **without_death(pairs[is_open, 0], distances, threshold))
 
 
-def without_death(count: int, distances: Matrix, threshold: float) -> tuple[int, int]:
-    """Return how many of the classes alive at the cap are essential, and how many truncated: none or all."""
-    is_capped = count > 0 and threshold < distances.max(where=np.isfinite(distances), initial=0)
-    return (0, count) if is_capped else (count, 0)
+def without_death(births: Vector, distances: Matrix, threshold: float) -> dict[str, Any]:
+    """Return the births of the classes alive at the cap, by the field of a Diagram: all are essential, or truncated."""
+    is_capped = len(births) > 0 and threshold < distances.max(where=np.isfinite(distances), initial=0)
+    return {"truncated_births" if is_capped else "essential_births": births}
 
 
 def loop_bytes(n: int) -> int:

@@ -62,7 +62,7 @@ class NeuralPersistence:
         """The points (1, a_e); births are 1 and the filtration descends."""
         pairs = np.empty((len(self.deaths), 2))
         pairs[:, 0], pairs[:, 1] = 1, self.deaths[::-1]
-        return Diagram(pairs, dimension=0, n_essential=1)
+        return Diagram(pairs, dimension=0, essential_births=np.ones(1))
 
 
 def neural_persistence(

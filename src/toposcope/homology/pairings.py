@@ -39,9 +39,10 @@ def rips_pairings(points: ArrayLike | Any, *, max_dimension: int = 1, metric: Me
     Returns
     -------
     list of ndarray, int64
-        Index 0: the two ends of the edge that ends each bar of H0, shape (n - 1, 2), fewer where distances are
-        infinite. Index 1: the two ends of the edge that begins each bar of H1 and the two of the edge that ends it,
-        shape (b, 4). Of two ends the smaller comes first.
+        Index 0: the point that begins each bar of H0 and the two ends of the edge that ends it, shape (n - 1, 3),
+        fewer where distances are infinite. The edge joins two components, and that without the least point dies: the
+        bar began with its least one. Index 1: the two ends of the edge that begins each bar of H1 and the two of the
+        edge that ends it, shape (b, 4). Of two ends the smaller comes first.
 
     Raises
     ------
@@ -60,12 +61,22 @@ def rips_pairings(points: ArrayLike | Any, *, max_dimension: int = 1, metric: Me
     >>> import numpy as np
     >>> h0, h1 = rips_pairings(np.array([[0.0, 0.0], [3.0, 0.0], [1.0, 0.0]]))
     >>> h0.tolist(), h1.shape
-    ([[0, 2], [1, 2]], (0, 4))
+    ([[2, 0, 2], [1, 1, 2]], (0, 4))
     """
-    return _pairings(points, "points", _as_dimension(max_dimension), metric)
+    from toposcope.kernels.merge_tree import join_basins
+
+    edges, *loops = rips_edges(points, "points", max_dimension, metric)
+    # Every edge joins two components: at heights of their own, none is left out.
+    order = np.arange(len(edges))
+    merges, _ = join_basins(
+        np.zeros(1 + edges.max(initial=0)), (order + 1).astype(np.float64), order, np.ascontiguousarray(edges)
+    )
+    return [np.column_stack([merges[:, 1], edges]), *loops]
 
 
-def _pairings(points: ArrayLike | Any, name: str, max_dimension: int, metric: Metric) -> list[Indices]:
+def rips_edges(points: ArrayLike | Any, name: str, max_dimension: int, metric: Metric) -> list[Indices]:
+    """Return the ends of edges alone, shapes (n - 1, 2) and (b, 4)."""
+    max_dimension = _as_dimension(max_dimension)
     cloud = as_cloud(points, metric, name)
     if max_dimension == 0:
         return [cloud.tree_edges()]
@@ -82,7 +93,7 @@ def rips_pairings_batch(
     lengths: ArrayLike | None = None,
     names: Sequence[str] | None = None,
 ) -> list[Indices]:
-    """Return the same of several clouds of one shape.
+    """Return the ends of the edges that begin and end the bars of several clouds of one shape.
 
     Parameters
     ----------
@@ -98,7 +109,8 @@ def rips_pairings_batch(
     Returns
     -------
     list of ndarray, int64
-        Shapes (b, n - 1, 2) and (b, most bars of a cloud, 4). Behind the last bar of a cloud all numbers are -1.
+        As of `rips_pairings`, but for the points that begin the bars of H0: shapes (b, n - 1, 2) and (b, most bars of a
+        cloud, 4). Behind the last bar of a cloud all numbers are -1.
 
     Raises
     ------
@@ -115,7 +127,7 @@ def rips_pairings_batch(
     if metric == "euclidean" and max_dimension == 0 and (edges := _trees(clouds, counts)) is not None:
         return [edges]
     pairings = [
-        _pairings(cloud[:count, :count] if metric == "precomputed" else cloud[:count], names[k], max_dimension, metric)
+        rips_edges(cloud[:count, :count] if metric == "precomputed" else cloud[:count], names[k], max_dimension, metric)
         for k, (cloud, count) in enumerate(zip(clouds, counts.tolist(), strict=True))
     ]
     n_bars = [clouds.shape[1] - 1, max((len(p[1]) for p in pairings if max_dimension), default=0)]

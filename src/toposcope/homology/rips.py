@@ -72,8 +72,8 @@ def rips(
         Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
         `farthest_points` returned for this cloud or a like one.
     threshold : float
-        Filtration cap, inclusive. What is alive at the cap is counted in ``n_truncated``, unless no finite distance is
-        longer.
+        Filtration cap, inclusive. What is alive at the cap is born at ``truncated_births``, unless no finite distance
+        is longer.
 
     Returns
     -------
@@ -215,9 +215,9 @@ def _component_diagram(lengths: Vector, threshold: float, engine: str) -> Diagra
     return Diagram(
         pairs,
         dimension=0,
-        n_essential=1 + len(lengths) - len(finite),
-        n_truncated=len(finite) - len(deaths),
         engine=engine,
+        essential_births=np.zeros(1 + len(lengths) - len(finite)),
+        truncated_births=np.zeros(len(finite) - len(deaths)),
     )
 
 

@@ -35,7 +35,7 @@ class Sublevel:
     Attributes
     ----------
     diagram : Diagram
-        H0, with death > birth for every pair; ``n_essential`` counts the connected components of the grid or graph.
+        H0, with death > birth for every pair; ``essential_births`` holds the lowest value of each connected component.
     minima : ndarray, shape (k,), int64
         Vertex at which each row of ``diagram.pairs`` is born.
     saddles : ndarray, shape (k,), int64
@@ -215,7 +215,7 @@ def _record(values: Vector, merges: Indices, essential_minima: Indices) -> Suble
     # Merges ascend in their saddles, so their place stands for their death.
     order = _order(births, np.arange(len(births)))
     return Sublevel(
-        diagram=Diagram(np.column_stack([births, deaths])[order], dimension=0, n_essential=len(essential_minima)),
+        diagram=Diagram(np.column_stack([births, deaths])[order], 0, essential_births=values[essential_minima]),
         minima=merges[order, 1],
         saddles=merges[order, 2],
         essential_minima=essential_minima,

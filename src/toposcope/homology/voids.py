@@ -38,4 +38,5 @@ def void_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
     is_closed = deaths[:, 0] >= 0
     pairs = np.column_stack([sides[tuple(births[is_closed].T)], sides[tuple(deaths[is_closed].T)]])
     bars = sorted_pairs(pairs[pairs[:, 1] > pairs[:, 0]])
-    return Diagram(bars, 2, *without_death(int((~is_closed).sum()), distances, threshold), engine="lunes")
+    unending = sides[tuple(births[~is_closed].T)]
+    return Diagram(bars, 2, engine="lunes", **without_death(unending, distances, threshold))

@@ -29,7 +29,7 @@ SEPARATOR = "|"
 STATES = "states"
 """In place of a diagram's name: stored hidden states."""
 CHECKSUM = f"{SEPARATOR}checksum"  # one more tensor: CRC-32 of the diagrams, states and metadata
-BIRTHS = ".births"  # suffix of the births of all points, which a diagram of landmarks carries
+BIRTHS = ("births", "essential_births", "truncated_births")  # fields of a diagram, and suffixes of their tensors
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,11 @@ def diagram_bytes(
             key = f"{layer}{SEPARATOR}{name}"
             counts[key] = d.dimension, d.n_essential, d.n_truncated, d.cover_radius
             tensors[key] = np.ascontiguousarray(d.pairs)
-            if d.births is not None:
-                tensors[key + BIRTHS] = np.ascontiguousarray(d.births)
+            for field in BIRTHS:
+                births = getattr(d, field)
+                # of H0 all are 0, or 1, and known without being stored
+                if births is not None and (field == "births" or (d.dimension and len(births))):
+                    tensors[f"{key}.{field}"] = np.ascontiguousarray(births)
     tensors |= {f"{name}{SEPARATOR}{STATES}": np.ascontiguousarray(points) for name, points in states.items()}
     # nan, which JSON cannot express, becomes null
     described = msgspec.json.encode(dict(sorted(counts.items()))).decode()
@@ -145,8 +148,8 @@ def read_diagrams(source: Source) -> dict[str, dict[str, Diagram]]:
         for key, (dimension, n_essential, n_truncated, radius) in described.items():
             layer, _, name = key.rpartition(SEPARATOR)
             cover_radius = math.nan if radius is None else radius
-            births = tensors.get(key + BIRTHS)
-            diagram = Diagram(tensors[key], dimension, n_essential, n_truncated, cover_radius, births=births)
+            births: dict[str, Any] = {field: tensors.get(f"{key}.{field}") for field in BIRTHS}
+            diagram = Diagram(tensors[key], dimension, n_essential, n_truncated, cover_radius, **births)
             diagrams.setdefault(layer, {})[name] = diagram
     except _DAMAGED as error:
         raise _unreadable(source, error) from error

@@ -10,7 +10,7 @@ from torch import Tensor
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_positive
 from toposcope.homology.diagram import Diagram, as_diagram, as_edges, as_sequence
-from toposcope.homology.distances import matching
+from toposcope.homology.distances import matching, unending_costs
 from toposcope.torch.diagrams import TensorDiagram, norms, on_host, widened
 from toposcope.typing import Indices
 
@@ -118,9 +118,10 @@ def wasserstein(diagram: TensorDiagram, target: Diagram | TensorDiagram, order: 
     Notes
     -----
     The cheapest matching is found by `toposcope.homology.matching` in float64, and held fixed. Equal diagrams have
-    distance 0 and gradient 0.
+    distance 0 and gradient 0. Classes without a death cost what they cost there, without gradient.
     """
-    partners = matching(_detached(_of(diagram)), _detached(target), order)
+    detached, of_target = _detached(_of(diagram)), _detached(target)
+    partners, unending = matching(detached, of_target, order), unending_costs(detached, of_target)
     other = target.pairs if isinstance(target, TensorDiagram) else torch.as_tensor(target.pairs)
     pairs = diagram.pairs.sort(dim=1).values
     others = other.to(pairs).sort(dim=1).values
@@ -131,6 +132,7 @@ def wasserstein(diagram: TensorDiagram, target: Diagram | TensorDiagram, order: 
             (pairs[near.tolist()] - others[far.tolist()]).abs().amax(dim=1),
             _to_diagonal(pairs, near),
             _to_diagonal(others, far),
+            torch.as_tensor(unending).to(pairs),
         ]
     )
     return norms(widened(costs)).to(costs.dtype) if order == 2 and len(costs) else costs.sum()
@@ -161,5 +163,6 @@ def _detached(diagram: Any) -> Diagram:
     """Return a diagram without gradients, its points in the same order."""
     if isinstance(diagram, TensorDiagram):
         pairs = on_host(diagram.pairs, "diagram").double().numpy()
-        return Diagram(pairs, diagram.dimension, diagram.n_essential)
+        births = np.full(diagram.n_essential, float(diagram.descending))  # of H0, that of neural persistence at 1
+        return Diagram(pairs, diagram.dimension, essential_births=births)
     return as_diagram(diagram, "target")

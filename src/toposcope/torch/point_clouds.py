@@ -9,7 +9,7 @@ from torch import Tensor
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
-from toposcope.homology.pairings import rips_pairings, rips_pairings_batch
+from toposcope.homology.pairings import rips_edges, rips_pairings_batch
 from toposcope.homology.point_cloud import Metric, check_metric
 from toposcope.torch.diagrams import (
     TensorDiagram,
@@ -112,9 +112,7 @@ def rips(
     if isinstance(points, Tensor) and points.ndim == 2 and mask is None:
         check_tensor(points, "points", "rips")
         found = (
-            rips_pairings(
-                _on_host(points, max_dimension, metric, ["points"]), max_dimension=max_dimension, metric=metric
-            )
+            rips_edges(_on_host(points, max_dimension, metric, ["points"]), "points", max_dimension, metric)
             if pairing is None
             else _kept(pairing, len(points), max_dimension, metric, "pairing")
         )
