@@ -1,4 +1,4 @@
-"""H1 and H2 of point clouds: toposcope beside RedZeD, GUDHI, tda, ripser and giotto-ph, memory beside time; births.
+"""H1 and H2 of point clouds: toposcope beside RedZeD, GUDHI, tda, ripser, giotto-ph, holos and canns-lib; births.
 
     python benchmarks/loops.py [--quick]
 
@@ -25,9 +25,11 @@ from bench import Column, alone, command, distance_pass, show, with_memory, writ
 from other_tools import use
 from rips_engines import (
     ALL,
+    CANNS,
     COLUMNS,
     GIOTTO,
     GUDHI,
+    HOLOS,
     MAX_BYTES,
     MAX_SECONDS,
     OURS,
@@ -65,7 +67,7 @@ LARGE = ((8192, 2048, 0), (10_000, 10, 0), (10_000, 512, 0), (50_257, 768, 2000)
 @command("loops", "small clouds", repeats=3)
 def main(quick: bool, repeats: int, out: Path) -> None:
     """Measure H1, H2, their memory, and births, and write the results."""
-    installed, absent = use(REDZED, TDA, GIOTTO)
+    installed, absent = use(REDZED, TDA, GIOTTO, HOLOS, CANNS)
     named_all = [name for name in ALL if name in (OURS, GUDHI, RIPSER, *installed)]
     fast = [name for name in named_all if name in (OURS, REDZED)]
     h1: list[Row] = []
@@ -92,7 +94,7 @@ def main(quick: bool, repeats: int, out: Path) -> None:
         "clouds": "standard normal points; landmarks are farthest points of such a cloud; spheres and circle are "
         "uniform, the circle with 5% noise",
         "engines": "one thread each, given the full matrix of distances; field of two elements; GUDHI's is "
-        "the engine of its scikit-learn interface; RedZeD, tda, ripser and giotto-ph compute in float32",
+        "the engine of its scikit-learn interface; RedZeD, tda, ripser, giotto-ph and canns-lib compute in float32",
         "memory": "growth of the resident set, each contestant in a process of its own, the input not counted",
         "left out": f"beyond {MAX_SECONDS} s or {MAX_BYTES >> 30} GB; on the largest clouds those that would be",
         "pass": "all squared distances in float32 by BLAS, 512 rows at a time, nothing else done with them",

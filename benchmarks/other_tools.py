@@ -30,6 +30,8 @@ TOOLS = {
     "redzed-tda": Tool("redzed_tda", ("redzed-tda==0.1.1",)),
     "tda": Tool("tda", ("tda==0.3.0",)),
     "giotto-ph": Tool("gph", ("giotto-ph==0.2.4",)),
+    "holos-tda": Tool("holos_tda", ("holos-tda==0.9.0",)),
+    "canns-lib": Tool("canns_lib", ("canns-lib==0.11.0",)),
     "torch-topological": Tool(
         "torch_topological", ("torch-topological==0.1.9", "giotto-ph==0.2.4", "pot==0.9.7.post1")
     ),

@@ -28,7 +28,8 @@ Row = dict[str, object]
 Engine = Callable[[Vector], Vector]
 
 OURS, GUDHI, RIPSER, REDZED, TDA, GIOTTO = "toposcope", "GUDHI", "ripser", "redzed-tda", "tda", "giotto-ph"
-ALL = (OURS, REDZED, GUDHI, TDA, RIPSER, GIOTTO)
+HOLOS, CANNS = "holos-tda", "canns-lib"
+ALL = (OURS, REDZED, GUDHI, TDA, RIPSER, GIOTTO, HOLOS, CANNS)
 MAX_SECONDS, MAX_BYTES = 60, 8 << 30
 """Of one computation: processor time, and memory beside the matrix."""
 SLOW = 3.0
@@ -158,6 +159,8 @@ def of_matrix(dimension: int, names: Sequence[str]) -> dict[str, Engine]:
         REDZED: redzed_bars,
         TDA: tda_bars,
         GIOTTO: giotto_bars,
+        HOLOS: holos_bars,
+        CANNS: canns_bars,
     }
     return {name: partial(run[name], dimension) for name in names}
 
@@ -213,6 +216,23 @@ def giotto_bars(dimension: int, matrix: Vector) -> Vector:
     from gph import ripser_parallel
 
     return np.asarray(ripser_parallel(matrix, maxdim=dimension, metric="precomputed", n_threads=1)["dgms"][dimension])
+
+
+def holos_bars(dimension: int, matrix: Vector) -> Vector:
+    """Bars by holos."""
+    use(HOLOS)
+    from holos_tda import rips_condensed
+
+    found = rips_condensed(matrix[np.triu_indices(len(matrix), 1)], dimension)
+    return np.array([bar for of, *bar in found if of == dimension], np.float64)
+
+
+def canns_bars(dimension: int, matrix: Vector) -> Vector:
+    """Bars by canns-lib."""
+    use(CANNS)
+    from canns_lib.ripser import ripser
+
+    return np.asarray(ripser(matrix.astype(np.float32), maxdim=dimension, distance_matrix=True)["dgms"][dimension])
 
 
 def normal(n: int, d: int) -> Vector:

@@ -1,6 +1,9 @@
 """The page on speed shows what `make bench` measures: every benchmark, and the results of each."""
 
 import re
+import subprocess
+import warnings
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -36,3 +39,54 @@ def test_the_page_includes_results_of_every_benchmark_that_has_some() -> None:
     included = re.findall(r"include\} benchmarks/(\S+)\.md", PAGE)
     shown = {measured(RESULTS / f"{stem}.csv") for stem in included}
     assert shown == {measured(path) for path in RESULTS.glob("*.csv")} & set(benchmarks("SPEED"))
+
+
+def git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout
+
+
+def imported(path: Path) -> set[Path]:
+    """Return the files of this package that a file takes names from, wherever in it."""
+    files = set()
+    for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
+        of_names = {
+            getattr(getattr(import_module(module), name, None), "__module__", None) for name in WORD.findall(names)
+        }
+        found = {import_module(name).__file__ for name in of_names | {module} if name and name.startswith("toposcope.")}
+        files |= {Path(file) for file in found if file}
+    return files
+
+
+IMPORT, WORD = re.compile(r"from (toposcope(?:\.\w+)+) import (\([^)]+\)|.+)"), re.compile(r"\w+")
+
+
+def code_of(benchmark: Path) -> set[Path]:
+    """Return what a benchmark measures: what it imports, and what that imports of its own room and of kernels."""
+    files, new = set[Path](), imported(benchmark)
+    while new:
+        files |= new
+        new = {f for path in new for f in imported(path) if f.parent in (path.parent, KERNELS)} - files
+    return files
+
+
+KERNELS = REPOSITORY / "src" / "toposcope" / "kernels"
+
+
+def changed(*paths: Path) -> int:
+    """Return when any of some files was changed last, in seconds; what is not committed counts as changed now."""
+    names = ("--", *map(str, paths))
+    return 1 << 40 if git("status", "--porcelain", *names) else int(git("log", "-1", "--format=%ct", *names))
+
+
+def test_results_that_are_older_than_the_code_they_measure_are_named() -> None:
+    if not (REPOSITORY / ".git").exists():
+        pytest.skip("not a git checkout: files have no dates")
+    older = []
+    for path in sorted(RESULTS.glob("*.csv")):
+        code = code_of(REPOSITORY / "benchmarks" / f"{measured(path)}.py") or {KERNELS.parent}
+        if changed(path) < changed(*code):
+            older.append(path.stem)
+    if older:
+        warnings.warn(
+            f"older than the code they measure; `make bench` makes them anew: {', '.join(older)}", stacklevel=1
+        )
