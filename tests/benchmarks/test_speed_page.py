@@ -3,7 +3,7 @@
 import re
 import subprocess
 import warnings
-from importlib import import_module
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,19 +45,24 @@ def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True, cwd=REPOSITORY).stdout
 
 
+IMPORT, WORD = re.compile(r"from (toposcope(?:\.\w+)*) import (\([^)]+\)|.+)"), re.compile(r"\w+")
+
+
 def imported(path: Path) -> set[Path]:
     """Return the files of this package that a file takes names from, wherever in it."""
-    files = set()
-    for module, names in IMPORT.findall(path.read_text(encoding="utf-8")):
-        of_names = {
-            getattr(getattr(import_module(module), name, None), "__module__", None) for name in WORD.findall(names)
-        }
-        found = {import_module(name).__file__ for name in of_names | {module} if name and name.startswith("toposcope.")}
-        files |= {Path(file) for file in found if file}
-    return files
+    found = IMPORT.findall(path.read_text(encoding="utf-8"))
+    return {file for module, names in found for name in WORD.findall(names) if (file := defining(module, name))}
 
 
-IMPORT, WORD = re.compile(r"from (toposcope(?:\.\w+)+) import (\([^)]+\)|.+)"), re.compile(r"\w+")
+@cache
+def defining(module: str, name: str) -> Path | None:
+    """Return the file that a module has a name from; packages take theirs from elsewhere."""
+    path = KERNELS.parents[1] / module.replace(".", "/")
+    for file in (path / f"{name}.py", path.with_suffix(".py")):
+        if file.exists():
+            return file
+    found = IMPORT.findall((path / "__init__.py").read_text(encoding="utf-8"))
+    return next((defining(m, name) for m, names in found if m != module and name in WORD.findall(names)), None)
 
 
 def code_of(benchmark: Path) -> set[Path]:
