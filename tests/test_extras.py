@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from small_studies import write_series
 
@@ -55,10 +54,10 @@ def test_one_line_names_what_needs_it_and_the_extra(package: str, monkeypatch: p
 
 def test_a_library_that_does_not_load_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "gudhi", raising=False)
-    (tmp_path / "gudhi.py").write_text("raise ImportError('libcudart.so.12: not found')\n")
-    with pytest.raises(ToposcopeError, match=r"needs GUDHI, which does not load \(libcudart.so.12: not found\); pip"):
-        require("gudhi", "this")
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    (tmp_path / "ray.py").write_text("raise ImportError('libcudart.so.12: not found')\n")
+    with pytest.raises(ToposcopeError, match=r"needs Ray, which does not load \(libcudart.so.12: not found\); pip"):
+        require("ray", "this")
 
 
 def _byte_pairs(folder: Path) -> object:
@@ -69,7 +68,6 @@ def _byte_pairs(folder: Path) -> object:
 
 CALLS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "monitor": ("torch", lambda _: ts.Monitor()),
-    "H3": ("gudhi", lambda _: ts.rips(np.eye(5), max_dimension=3)),
     "tensors": ("torch", lambda path: Checkpoint(path, 0).tensors()),
     "model": ("torch", lambda path: load_model(Checkpoint(path, 0), Origin())),
     "tokenizer": ("tokenizers", lambda _: FastTokenizer("tokenizer.json", b"{}").prefix),
@@ -77,7 +75,6 @@ CALLS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "corpus of the hub": ("datasets", lambda p: prepare(Corpus(source="hf:owner/name"), p / "c.safetensors")),
     "engine": ("ray", lambda _: engine_named("ray", Workers(1)).__enter__()),
     "hidden states": ("torch", lambda path: ts.measure(path, probes=["hidden_states"], text="python-docs")),
-    "H3 of weights": ("gudhi", lambda path: ts.measure(path, probes=[{"name": "rips", "max_dimension": 3}])),
 }
 
 
@@ -133,6 +130,6 @@ def test_gradients_need_torch_when_they_are_used() -> None:
 
 
 def test_a_package_is_no_version_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gudhi", None)
-    assert "gudhi" not in versions()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "torch" not in versions()
     assert {"Python", "numpy"} < versions().keys()

@@ -64,13 +64,6 @@ def test_torch(folder: Path) -> None:
     assert np.isfinite(gpt.loss(torch.zeros(2, 9, dtype=torch.long)).item())
 
 
-def test_h3() -> None:
-    cross_polytope = np.vstack([np.eye(4), -np.eye(4)])
-    void = ts.rips(cross_polytope, max_dimension=3)[3]
-    np.testing.assert_array_equal(void.pairs, [[np.sqrt(2), 2.0]])
-    assert void.engine == "gudhi"
-
-
 def test_ray(folder: Path, tmp_path: Path) -> None:
     from toposcope.checkpoints import Access
     from toposcope.models import Text

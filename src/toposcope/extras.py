@@ -10,7 +10,6 @@ EXTRAS = {
     "tokenizers": ("tokenizers", "torch"),
     "transformers": ("transformers", "hf"),
     "datasets": ("datasets", "hf"),
-    "gudhi": ("GUDHI", "h3"),
     "ray": ("Ray", "ray"),
     "tensorboard": ("TensorBoard", "tensorboard"),
 }

@@ -421,6 +421,7 @@ POSITIVE += [("jump_and_retrain", "rate")]
 BELOW_THE_LEAST = [(name, option, least - 1) for name, options in LEAST.items() for option, least in options.items()]
 OUT_OF_RANGE: list[tuple[str, str, Any]] = [
     ("rips", "threshold", -1.0),
+    *[(name, "max_dimension", 3) for name in ("rips", "hidden_states", "embeddings")],
     *[(name, "draws", 2) for name in ("rips", "hidden_states")],
     *[("hidden_states", "layers", [value]) for value in (1.5, math.nan)],
     *[("hidden_states", "scales", values) for values in ([-1.0], [math.inf], [0.5, 0.5000000001])],

@@ -49,7 +49,7 @@ class Diagram:
         0 if every point was used; else the covering radius r of the landmarks: the diagram is within bottleneck
         distance 2r of the exact one. nan if the points that were left out are not available.
     engine : str
-        The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``lunes``, ``gudhi``. It does
+        The algorithm that ran, where there is a choice: ``sort``, ``prim``, ``boruvka``, ``lunes``. It does
         not change the diagram, and is not stored in a study.
     births : ndarray, shape (b,), float64, or None
         Where the diagram is of landmarks: the births of all bars of positive length of all points, ascending, exact.

@@ -1,4 +1,4 @@
-"""Vietoris-Rips persistence of a point cloud: H0, H1 and H2 by engines of its own, H3 and up through GUDHI."""
+"""Vietoris-Rips persistence of a point cloud: H0, H1 and H2, by engines of its own."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -7,10 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from toposcope.errors import ToposcopeError, warn_caller
-from toposcope.extras import require
 from toposcope.homology.arrays import as_count, as_indices, as_number, warn_without_gradient
 from toposcope.homology.diagram import Diagram
-from toposcope.homology.higher import higher_diagrams
 from toposcope.homology.loop_births import tree_and_births
 from toposcope.homology.loops import MAX_POINTS, check_loops_fit, loop_bytes, loop_diagram
 from toposcope.homology.memory import check_fits, may_not_fit, total_memory
@@ -29,6 +27,7 @@ from toposcope.typing import Indices, Vector
 
 # from H2 on, for each entry of the matrix: its distance, twice, the edge made of it, twice, and numbers of ids and rows
 ENGINE_BYTES = 48
+MAX_DIMENSION = 2
 MAX_MEMORY_SHARE = 0.5  # of the machine, which H1 may take where the user sets no number of points
 DEFAULT_LANDMARKS = 2000  # of larger clouds
 OTHER_TOOLS = {
@@ -61,13 +60,13 @@ def rips(
         ``"cosine"`` is 1 - cos of the angle at the origin. ``"precomputed"`` takes a matrix of distances; an infinite
         one is no edge, so that classes may be essential in any dimension, and a cover radius infinite.
     max_dimension : int
-        Highest homology dimension, 0 or more.
+        Highest homology dimension, 0 to 2; GUDHI computes higher ones.
     max_points : int, optional
         Dimensions 1 and up use all points if n is at most this, else that many farthest-point landmarks; their
         diagrams then carry ``cover_radius``, and that of H1 the exact ``births`` of all points (unless they need all
         distances, as for many equal ones and for precomputed ones). If left out, H1 uses all points as long as
-        that takes at most half of the machine's memory (22,000 points in 24 GB), else 2,000 landmarks, and H2 and up
-        use at most 2,000 landmarks. H0 always uses all points.
+        that takes at most half of the machine's memory (22,000 points in 24 GB), else 2,000 landmarks, and H2
+        uses at most 2,000 landmarks. H0 always uses all points.
     landmarks : array-like of int, optional
         Use these points for dimensions 1 and up, whatever `max_points`: for example a beginning of the order that
         `farthest_points` returned for this cloud or a like one.
@@ -85,15 +84,15 @@ def rips(
     Raises
     ------
     ToposcopeError
-        If the points are not a finite floating-point matrix or do not fit the metric, an option is out of range, the
-        distances would not fit in memory, or H3 is asked for without GUDHI (extra ``h3``).
+        If the points are not a finite floating-point matrix or do not fit the metric, an option is out of range, or the
+        distances would not fit in memory.
 
     Notes
     -----
     H0: O(n^2 d) time, O(nd) memory, never n x n; see `toposcope.kernels.boruvka`. H1: O(n^2 d) time for the
     distances and near O(n^3 / 64) for the rest, which stops at the last death; 24 n^2 bytes are counted on; see
-    `toposcope.homology.loops`. H2: 48 n^2 bytes and those of the cocycles; see `toposcope.homology.voids`. H2 and up
-    may take more memory than is counted on before the run. Bars of length zero are left out from H1 on: how many there
+    `toposcope.homology.loops`. H2: 48 n^2 bytes and those of the cocycles; see `toposcope.homology.voids`. H2 may
+    take more memory than is counted on before the run. Bars of length zero are left out from H1 on: how many there
     are depends on the order of equal distances.
 
     Lengths are those of float64 coordinate differences; one below 1e-154 of the largest coordinate counts as zero.
@@ -106,6 +105,8 @@ def rips(
     """
     warn_without_gradient(points)
     max_dimension = as_count(max_dimension, "max_dimension", 0)
+    if max_dimension > MAX_DIMENSION:
+        raise ToposcopeError(f"max_dimension: expected 0, 1 or 2, got {max_dimension}; gudhi.RipsComplex has H3 and up")
     max_points = None if max_points is None else as_count(max_points, "max_points", 1)
     threshold = as_number(threshold, "threshold", 0)
     cloud = as_cloud(points, metric, "points")
@@ -114,10 +115,8 @@ def rips(
     for_loops = n if chosen is not None else points_for_loops(n, max_points)
     for_voids = n if chosen is not None else min(n, max_points or DEFAULT_LANDMARKS)
     if max_dimension > 1:
-        if max_dimension > 2:
-            require("gudhi", f"max_dimension={max_dimension}")
         hint = f"lower max_points for landmarks, or max_dimension to 1 for H1 of {for_loops} points"
-        check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 and up of {for_voids} points", hint)
+        check_fits(ENGINE_BYTES * for_voids**2, f"points: H2 of {for_voids} points", hint)
     if max_dimension > 0:
         hint = "lower max_points for landmarks, or max_dimension to 0 for H0 alone"
         check_loops_fit(for_loops, "points", hint, allocated=cloud.distance_bytes if for_loops == cloud.shape[0] else 0)
@@ -133,7 +132,7 @@ def rips(
     if max_dimension > 0:
         diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
     if max_dimension > 1:
-        diagrams += _higher(cloud, _sample(cloud, for_voids, chosen), max_dimension, threshold)
+        diagrams.append(_voids(cloud, _sample(cloud, for_voids, chosen), threshold))
     return diagrams
 
 
@@ -150,8 +149,8 @@ def points_for_loops(n: int, max_points: int | None = None) -> int:
 def expected_seconds(n: int, d: int, *, max_dimension: int = 1, max_points: int | None = None) -> float:
     """Return about how long `rips` of n points in d dimensions takes on one processor (of 2.5 GHz).
 
-    Fitted to clouds of up to 10,000 points, of random weights and of embeddings (``benchmarks/loops.py``). H2 and up
-    are not included: their time depends on the cloud.
+    Fitted to clouds of up to 10,000 points, of random weights and of embeddings (``benchmarks/loops.py``). H2
+    is not included: its time depends on the cloud.
     """
     if max_dimension == 0:
         return 2e-11 * n * n * d + 5e-9 * n * n
@@ -244,12 +243,7 @@ def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: Vector | Non
     return replace(diagram, pairs=pairs, cover_radius=sample.cover_radius, births=births)
 
 
-def _higher(cloud: Cloud, sample: _Sample, max_dimension: int, threshold: float) -> list[Diagram]:
-    """Return H2 and up."""
-    distances = cloud.distances(sample.indices)
-    diagrams = [void_diagram(distances, threshold)]
-    if max_dimension > 2:
-        diagrams += higher_diagrams(distances, max_dimension, threshold)
-    return [
-        replace(d, pairs=d.pairs[outlasts_rounding(d.pairs, cloud)], cover_radius=sample.cover_radius) for d in diagrams
-    ]
+def _voids(cloud: Cloud, sample: _Sample, threshold: float) -> Diagram:
+    diagram = void_diagram(cloud.distances(sample.indices), threshold)
+    pairs = diagram.pairs[outlasts_rounding(diagram.pairs, cloud)]
+    return replace(diagram, pairs=pairs, cover_radius=sample.cover_radius)

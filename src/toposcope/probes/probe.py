@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from toposcope.checkpoints import Checkpoint, Layer
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
+from toposcope.homology.rips import MAX_DIMENSION
 from toposcope.homology.statistics import STATISTICS
 from toposcope.models import Reader
 from toposcope.probes.feature import NETWORK, Kind
@@ -225,6 +226,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         for name, least in self.LEAST.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise ValueError(f"{name} is {value}; it must be at least {least}")
+        if (highest := getattr(self, "max_dimension", 0)) > MAX_DIMENSION:
+            raise ValueError(f"max_dimension is {highest}; it must be at most {MAX_DIMENSION}")
 
     @classmethod
     def name(cls) -> str:

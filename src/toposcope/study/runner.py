@@ -124,8 +124,6 @@ def _require_extras(declaration: Declaration, directory: Path) -> None:
     for probe in declaration.resolved_probes():
         if any(need.reads_text for need in needs_of(probe)):
             require("torch", f"probe {probe.name()}")
-        if getattr(probe, "max_dimension", 0) > 2:
-            require("gudhi", f"probe {probe.name()}: H3 and up")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from toposcope.report.study_data import StudyData
 from toposcope.seeds import SEED
 from toposcope.wording import joined
 
-PACKAGES = ("toposcope", "numpy", "scipy", "numba", "gudhi", "torch", "polars", "altair")
+PACKAGES = ("toposcope", "numpy", "scipy", "numba", "torch", "polars", "altair")
 
 
 def versions() -> dict[str, str]:
