@@ -156,7 +156,6 @@ def test_processes_start_where_that_saves_time(
 
     monkeypatch.setattr(Workers, "_start_process", counted)
     monkeypatch.setattr(survey, "START_SECONDS", start_seconds)
-    monkeypatch.setattr(survey, "is_compiled", lambda *_: True)
     found = write_series(tmp_path / "found", [0, 5])
     assert run_study(series_study(found, [NEURAL_PERSISTENCE]), tmp_path / "study", workers=2) == {}
     assert bool(started) is starts

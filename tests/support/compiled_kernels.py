@@ -1,19 +1,14 @@
 """Which kernels a process has ready."""
 
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from safetensors.numpy import save_file
 
 from toposcope.checkpoints.in_memory import CheckpointInMemory
 from toposcope.monitor.measuring import Measurer, StepMeasurements, warm_up
 from toposcope.monitor.monitor import DEFAULT_PROBES
 from toposcope.probes import make_probes
-from toposcope.probes.compiling import CALLS
-from toposcope.study import measure
 
 
 def newly_compiled(shapes: list[tuple[int, int]]) -> list[str]:
@@ -30,20 +25,6 @@ def newly_compiled(shapes: list[tuple[int, int]]) -> list[str]:
         for layer in layers:
             measurer.measure(layer, probes, done)
         measurer.finish(done)
-    return sorted(_signatures() - known)
-
-
-def compiled_in_measuring(shapes: list[tuple[int, int]]) -> list[str]:
-    """Return the kernels that measuring two checkpoints needs beyond those that are compiled ahead."""
-    for call in CALLS.values():
-        call()
-    known = _signatures()
-    rng = np.random.default_rng(1)
-    with TemporaryDirectory() as folder:
-        for step in range(2):
-            tensors = {f"{i}.weight": rng.normal(size=shape).astype(np.float32) for i, shape in enumerate(shapes)}
-            save_file(tensors, Path(folder) / f"step{step}.safetensors")
-        measure(folder)
     return sorted(_signatures() - known)
 
 

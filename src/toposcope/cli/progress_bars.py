@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from toposcope.progress import Progress
 
 BYTE_STAGES = ("read", "examine")  # stages whose progress is in bytes
-TIMED_STAGES = ("compile", "measure")  # stages whose progress is in milliseconds of expected work
+TIMED_STAGES = ("measure",)  # stages whose progress is in milliseconds of expected work
 PACED_STAGES = {"landscape": "evaluations", "eigenvectors": "products at most"}
 """Stages of few long parts, whose pace is known soon after the first, and what their parts are."""
 SECONDS_BETWEEN_LINES = 30

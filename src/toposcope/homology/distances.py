@@ -233,6 +233,8 @@ class _Matching:
         return float(np.ldexp(cost ** (1 / order), self.exponent))
 
     def _least_cost(self, order: int) -> float:
+        from toposcope.kernels.compiled import kernel_or_python
+
         a, b = self.a, self.b
         if not len(a) or not len(b):
             return math.fsum((_to_diagonal(np.concatenate([a, b])) ** order).tolist())
@@ -240,11 +242,12 @@ class _Matching:
             from toposcope.kernels.noncrossing_matching import cheapest_matching
 
             x, y, x_alone, y_alone = self.line
-            return cheapest_matching(x, y, x_alone**order, y_alone**order, order)
+            return kernel_or_python(cheapest_matching, len(x) * len(y))(x, y, x_alone**order, y_alone**order, order)
         from toposcope.kernels.plane_matching import cheapest_partners
 
         a_alone, b_alone = _to_diagonal(a) ** order, _to_diagonal(b) ** order
-        partners = cheapest_partners(a, b, a_alone, b_alone, order, self.listed if order == 2 else None)
+        match = kernel_or_python(cheapest_partners, len(a) * len(b))
+        partners = match(a, b, a_alone, b_alone, order, self.listed if order == 2 else None)
         self.listed = partners.listed if order == 1 else self.listed
         paired = partners.of_first >= 0
         costs = np.abs(a[paired] - b[partners.of_first[paired]]).max(axis=1, initial=0) ** order
@@ -261,14 +264,17 @@ class _Matching:
 
     def _covers_on_line(self, limit: float) -> bool:
         from toposcope.kernels.bottleneck_matching import covers_on_line
+        from toposcope.kernels.compiled import kernel_or_python
 
         assert self.line is not None
         x, y, x_alone, y_alone = self.line
-        return covers_on_line(x, y, x_alone, limit) and covers_on_line(y, x, y_alone, limit)
+        covers = kernel_or_python(covers_on_line, len(x) + len(y))
+        return covers(x, y, x_alone, limit) and covers(y, x, y_alone, limit)
 
     def _covers_in_plane(self) -> Callable[[float], bool]:
         """Return the test of a limit, which begins with the matching of the least sufficient one so far."""
         from toposcope.kernels.bottleneck_matching import FREE, covers_in_plane
+        from toposcope.kernels.compiled import kernel_or_python
 
         # Ascending in the lower end, then the upper.
         a, b = (np.ascontiguousarray(points[np.lexsort(points.T[::-1])]) for points in (self.a, self.b))
@@ -276,8 +282,9 @@ class _Matching:
         partners = [np.full(len(side[0]), FREE) for side in sides]
 
         def covers(limit: float) -> bool:
+            covers_side = kernel_or_python(covers_in_plane, 1 + len(a) * len(b) // 16)
             trial = [partner.copy() for partner in partners]
-            if not all(covers_in_plane(*side, limit, partner) for side, partner in zip(sides, trial, strict=True)):
+            if not all(covers_side(*side, limit, partner) for side, partner in zip(sides, trial, strict=True)):
                 return False
             partners[:] = trial
             return True

@@ -18,6 +18,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count
 from toposcope.homology.diagram import Diagram, sorted_pairs
 from toposcope.homology.memory import check_fits
+from toposcope.homology.plain_loops import plain_pairs
 from toposcope.homology.point_cloud import Metric, as_cloud, outlasts_rounding
 from toposcope.typing import Indices, Matrix, Vector
 
@@ -29,17 +30,30 @@ FIRST_EDGE_SHARE = 1 / 4  # of the edges, which is written first
 GROWTH = 2  # how many times as many the next
 # for each entry of the matrix: its distance, the id of its edge if that is active, and the keys and chains of edges
 BYTES_PER_ENTRY = 24
+# up to so many points, entries a step, and vectors looked at, Python counts loops as long as kernels are not compiled
+MAX_PLAIN_POINTS, PLAIN_ENTRIES_PER_STEP, MAX_PLAIN_STEPS = 1000, 16, 10_000_000
 MAX_POINTS = 1 << 16  # an edge's ends are numbers of 16 bits each
 
 
 def loop_diagram(distances: Matrix, threshold: float = np.inf) -> Diagram:
     """Return H1 of a matrix of distances, bars of positive length only."""
-    filtration = LoopFiltration(distances, threshold)
-    pairs = filtration.pairs()
+    pairs = _pairs_of_few(distances, threshold)
+    if pairs is None:
+        pairs = LoopFiltration(distances, threshold).pairs()
     is_open = np.isinf(pairs[:, 1])
     finite = pairs[~is_open]
     bars = sorted_pairs(finite[finite[:, 1] > finite[:, 0]])
     return Diagram(bars, 1, engine="lunes", **without_death(pairs[is_open, 0], distances, threshold))
+
+
+def _pairs_of_few(distances: Matrix, threshold: float) -> Matrix | None:
+    """Return birth and death of every loop where Python is done before the kernels are compiled."""
+    from toposcope.kernels.compiled import patience
+    from toposcope.kernels.lunes import enter
+
+    if len(distances) > MAX_PLAIN_POINTS or not patience.lasts(enter, 1 + distances.size // PLAIN_ENTRIES_PER_STEP):
+        return None
+    return plain_pairs(distances, cap_of(distances, distances.max(axis=1, initial=0), threshold), MAX_PLAIN_STEPS)
 
 
 def without_death(births: Vector, distances: Matrix, threshold: float) -> dict[str, Any]:

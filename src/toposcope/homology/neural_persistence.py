@@ -153,9 +153,11 @@ def check_sums(p: float, essential: str) -> float:
 
 def persistence_of_tree(weights: Vector, scale: float, p: float, essential: str) -> NeuralPersistence:
     """Return the neural persistence from the weights of the maximum spanning tree, descending."""
+    from toposcope.kernels.compiled import kernel_or_python
     from toposcope.kernels.death_sums import death_sums
 
-    deaths, total, unit, powers = death_sums(np.ascontiguousarray(weights), scale, p, essential == "count")
+    sums = kernel_or_python(death_sums, len(weights))
+    deaths, total, unit, powers = sums(np.ascontiguousarray(weights), scale, p, essential == "count")
     norm = unit * powers ** (1 / p)
     return NeuralPersistence(
         mean=total / len(deaths),

@@ -416,16 +416,18 @@ class Distances:
 
     def tree(self) -> tuple[Vector, str]:
         """Prim's algorithm."""
-        from toposcope.kernels.prim import matrix_tree
-
-        return np.sort(matrix_tree(self.matrix)[0]), "prim"
+        return np.sort(self._tree()[0]), "prim"
 
     def tree_edges(self) -> Indices:
         """Leave out what joins components."""
+        lengths, ends = self._tree()
+        return ends[np.argsort(lengths, kind="stable")[: np.count_nonzero(lengths < np.inf)]]
+
+    def _tree(self) -> tuple[Vector, Indices]:
+        from toposcope.kernels.compiled import kernel_or_python
         from toposcope.kernels.prim import matrix_tree
 
-        lengths, ends = matrix_tree(self.matrix)
-        return ends[np.argsort(lengths, kind="stable")[: np.count_nonzero(lengths < np.inf)]]
+        return kernel_or_python(matrix_tree, self.matrix.size)(self.matrix)
 
     def distances(self, chosen: Indices) -> Matrix:
         """Look them up."""

@@ -172,7 +172,7 @@ def _is_room(count: Indices, needed: int) -> bool:
 @compiled_within
 def open_loop(state: Annotations, u: int, v: int) -> int:
     """Open a loop with an edge, which alone has it in its vector; return its id."""
-    if not _is_room(state.counters, 1):
+    if not _is_room(state.counters, wide(1)):
         return NO_ROOM
     loop = state.counters[N_LOOPS]
     state.births[loop, 0], state.births[loop, 1] = u, v
@@ -221,7 +221,7 @@ def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: 
         return 0
     agreed = np.empty(0, np.int32)
     if a and b:
-        agreed = sum_of_differing(state.parent, state.ids, state.members, votes, wide(0), False)
+        agreed = sum_of_differing(state.parent, state.ids, state.members, votes, wide(0), is_silent)  # which it is not
     if not _is_room(state.counters, len(agreed)):
         return NO_ROOM
     return _id_of(state, agreed) if a and b else a + b

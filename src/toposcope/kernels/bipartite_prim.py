@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, wide
+from toposcope.kernels.compiled import compiled, kernel_or_python, wide
 from toposcope.kernels.magnitudes import Entries, Keys
 from toposcope.typing import Indices
 
@@ -40,10 +40,11 @@ def prim_trees(matrix: Entries, m: int) -> PrimTrees:
     keys, vertices = np.empty(shape, matrix.buffer.dtype), np.empty(shape, np.int64)
     # Chosen here: a kernel would be compiled with both.
     if keys.itemsize == 8:
-        _fill_with_long_keys(matrix, keys, vertices)
+        kernel_or_python(_fill_with_long_keys, keys.size * max(m, matrix.n))(matrix, keys, vertices)
     else:
         by_column, row = np.empty((matrix.n, m), keys.dtype), np.empty(matrix.n, keys.dtype)
-        _fill_with_short_keys(matrix, keys, vertices, by_column, row)
+        fill = kernel_or_python(_fill_with_short_keys, keys.size * max(m, matrix.n))
+        fill(matrix, keys, vertices, by_column, row)
     return PrimTrees(keys, vertices)
 
 

@@ -1,22 +1,31 @@
-"""How the loops of this package are compiled: at the first call, and kept on disk until a file of the package changes.
+"""How the loops of this package are compiled: once compiling pays, and kept on disk until a file of theirs changes.
+
+Until then Python runs them as they are written, to the same bits: compiling takes a second or so, longer than the loops
+of a small input.
 
 Numba's own cache notices a change of a function's file, but not of the files whose functions it calls, and writes the
 index of a function before the code, so that another process may run what is not written yet. Here the file names hold
-the digest of the sources, code is written before its index, and of several processes that need a function one
-compiles it while the others wait. Where nothing can be written, or there is no filelock, every process compiles for
-itself.
+the digest of a kernel's file and of those it imports from this package, code is written before its index, and of
+several processes that need a function one compiles it while the others wait. What lies in a folder of the package that
+cannot be written is used, and new code is kept in the user's folder. Where nothing can be written, or there is no
+filelock, every process compiles for itself.
 """
 
 import hashlib
+import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from copy import copy
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numba
 import numpy as np
+from numba.core import caching
 from numba.core.compiler_lock import global_compiler_lock
 
 if TYPE_CHECKING:
@@ -25,9 +34,8 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 FOLDER = Path(__file__).parent
-SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.py")))).hexdigest()
+SOURCES = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(FOLDER.glob("*.py")))).hexdigest()[:16]
 """Digest of all files of the package."""
-
 SUMS_IN_ANY_ORDER = {"reassoc", "contract"}  # the liberties that let a compiler add up several terms at once
 
 IS_KEPT = find_spec("filelock") is not None
@@ -71,31 +79,116 @@ def folder_of(kernel: Any) -> Path | None:
     return path and Path(path)
 
 
+class Patience:
+    """For how many more steps of a loop Python runs kernels in place of their code, which has to be made first.
+
+    A step takes Python about a microsecond, and so all of them about as long as compiling.
+    """
+
+    steps = 1_000_000
+
+    def __init__(self) -> None:
+        self._left: dict[Any, int] = {}
+
+    def lasts(self, kernel: Any, n_steps: int) -> bool:
+        """Return whether a kernel that is not compiled yet is to be spared so many steps, at least one."""
+        left = self._left.get(kernel, self.steps)
+        if left < n_steps or _is_ready(kernel):
+            self._left[kernel] = 0
+            return False
+        self._left[kernel] = left - n_steps
+        return True
+
+    def end(self) -> None:
+        """Have everything compiled at its next call."""
+        self.steps = 0
+        self._left.clear()
+
+
+patience = Patience()
+
+
+def kernel_or_python(kernel: Function, n_steps: int) -> Function:
+    """Return a kernel, or what Python runs in its place where so many steps are done sooner than it is compiled.
+
+    Both give the same bits. The kernel may also be a function of Python that calls several.
+    """
+    if not patience.lasts(kernel, n_steps):
+        return kernel
+    python: Function = _interpreted(kernel.__module__)[kernel.__name__]
+    return python
+
+
+def _is_ready(kernel: Any) -> bool:
+    """Return whether a kernel, or all that a function of Python calls, is compiled or on disk."""
+    if isinstance(kernel, FunctionType):
+        values = [kernel.__globals__.get(name) for name in kernel.__code__.co_names]
+        return all(_is_ready(value) for value in values if hasattr(value, "py_func"))
+    return bool(kernel.overloads) or any(path.exists() for path in getattr(kernel, "index_paths", ()))
+
+
+@cache
+def _interpreted(module: str) -> dict[str, Any]:
+    """Return what a file of the package defines, with kernels as Python runs them."""
+    scope = dict(vars(sys.modules[module]))
+    for name, value in scope.items():
+        python = getattr(value, "py_func", value)
+        if not isinstance(python, FunctionType) or not python.__module__.startswith(f"{__package__}."):
+            continue
+        if python.__module__ == module:
+            scope[name] = FunctionType(python.__code__, scope, name, python.__defaults__, python.__closure__)
+        else:
+            scope[name] = _interpreted(python.__module__)[python.__name__]
+    return scope
+
+
 def _compiled(function: Function, fastmath: bool | set[str], **others: bool) -> Function:
     kernel: Any
     # Nobody calls these through a C pointer.
     options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": True, **others}
     try:
         kernel = numba.njit(cache=IS_KEPT, **options)(function)
-    except RuntimeError:  # neither the package's folder nor the user's can be written
-        kernel = numba.njit(**options)(function)
-    else:
-        if IS_KEPT and kernel is not function:  # as it is under NUMBA_DISABLE_JIT
-            _keep(kernel)
+    except RuntimeError:  # neither the package's folder nor the user's can be written, but perhaps read
+        locator: Any = caching._CacheLocator
+        check, locator.ensure_cache_path = locator.ensure_cache_path, lambda _: None
+        try:
+            kernel = numba.njit(cache=IS_KEPT, **options)(function)
+        finally:
+            locator.ensure_cache_path = check
+    if IS_KEPT and kernel is not function:  # as it is under NUMBA_DISABLE_JIT
+        _keep(kernel)
     dispatcher: Function = kernel
     return dispatcher
 
 
+def _digest_of(path: Path) -> str:
+    """Return the digest of a file, of this one, and of all of this package that they import, directly or not."""
+    files: dict[Path, bytes] = {}
+    left = [path, Path(__file__)]
+    while left:
+        path = left.pop()
+        if path not in files and path.exists():
+            files[path] = path.read_bytes()
+            names = re.findall(rf"\b{re.escape(__package__)}\.(\w+)", files[path].decode())
+            left += [FOLDER / f"{name}.py" for name in names]
+    return hashlib.sha256(b"".join(files[path] for path in sorted(files))).hexdigest()[:16]
+
+
 def _keep(kernel: Any) -> None:
-    """Have the code of a function written as this module says."""
+    """Have the code of a function written, and looked for, as this module says."""
     from filelock import FileLock
 
     cache = kernel._cache  # there is no public door to it
-    file = cache._cache_file
-    index = Path(file._index_path)
-    file._index_path = str(index.with_name(f"{index.stem}.{SOURCES[:16]}{index.suffix}"))
-    file._data_name_pattern = file._data_name_pattern.replace("{number:d}", SOURCES[:16] + ".{number:d}")
-    file.save = partial(_save, file)
+    file, source = cache._cache_file, Path(kernel.py_func.__code__.co_filename)
+    index, digest = Path(file._index_path), _digest_of(source)
+    file._source_stamp = digest  # an upgrade also writes the files anew that it does not change
+    file._index_path = str(index.with_name(f"{index.stem}.{digest}{index.suffix}"))
+    file._data_name_pattern = file._data_name_pattern.replace("{number:d}", digest + ".{number:d}")
+    shipped, folder = copy(file), source.parent / "__pycache__"
+    shipped._cache_path, shipped._index_path = str(folder), str(folder / Path(file._index_path).name)
+    file.load = partial(_load, [file.load, shipped.load])
+    file.save = partial(_save, file, digest)
+    kernel.index_paths = {Path(file._index_path), Path(shipped._index_path)}
     cache.save_overload = partial(_save_if_possible, cache.save_overload)
     kernel.compile = partial(_compile_once, kernel.compile, cache, FileLock(f"{file._index_path}.lock"))
 
@@ -106,17 +199,15 @@ def _compile_once(compile: Callable[[Any], Any], cache: Any, lock: "FileLock", s
 
     # The lock of this process's threads comes first: a thread that holds it waits for files.
     with global_compiler_lock:
+        save = cache.save_overload
         try:
             lock.acquire(timeout=MAX_WAIT_SECONDS)
         except (OSError, Timeout):
-            cache.disable()
-            try:
-                return compile(signature)
-            finally:
-                cache.enable()
+            cache.save_overload = lambda *_: None
         try:
             return compile(signature)
         finally:
+            cache.save_overload = save
             lock.release()
 
 
@@ -126,9 +217,25 @@ def _save_if_possible(save: Callable[[Any, Any], None], signature: Any, code: An
         save(signature, code)
 
 
-def _save(file: Any, key: Any, code: Any) -> None:
-    """Store compiled code in Numba's cache file of a function: the code first, then the index that names it."""
+def _load(loads: list[Callable[[Any], Any]], key: Any) -> Any:
+    """Return the code that lies in the folder where code is written, or else in that of the package; None if none."""
+    for load in loads:
+        with suppress(OSError):
+            if (code := load(key)) is not None:
+                return code
+    return None
+
+
+def _save(file: Any, digest: str, key: Any, code: Any) -> None:
+    """Store compiled code in Numba's cache file of a function: the code first, then the index that names it.
+
+    What was stored of other versions of the function goes.
+    """
     stored = file._load_index()
     name = stored.get(key) or file._data_name(len(stored) + 1)
     file._save_data(name, code)
     file._save_index({**stored, key: name})
+    function, _, version = Path(file._index_path).name.partition(f".{digest}")[0].rpartition("-")
+    for path in Path(file._cache_path).glob(f"{function}-*{version[version.index('.') :]}.*"):
+        if digest not in path.name:
+            path.unlink(missing_ok=True)

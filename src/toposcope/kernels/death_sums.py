@@ -36,5 +36,9 @@ def death_sums(weights: Vector, scale: float, p: float, counted: bool) -> DeathS
             relative = persistence / unit
             totals[lane] += persistence
             powers[lane] += relative * relative if p == 2 else relative**p
+    total = sum_of_powers = 0.0
+    for lane in range(SUM_LANES):  # the sums of NumPy and of compiled code differ in their order
+        total += totals[lane]
+        sum_of_powers += powers[lane]
     more = 1.0 if counted else 0.0
-    return DeathSums(deaths, totals.sum() + more, unit, powers.sum() + more)
+    return DeathSums(deaths, float(total + more), float(unit), float(sum_of_powers + more))

@@ -129,8 +129,8 @@ def sort_bucket(keys: Keys, spare: Keys, bits: Bits, order: NDArray[np.int64]) -
         _insert(keys)
     else:
         at = np.empty((1 << DIGIT_BITS) + 1, np.int32)
-        _by_digit(keys, spare[: len(keys)], at, 32)
-        _by_digit(spare[: len(keys)], keys, at, 32 + DIGIT_BITS)
+        _by_digit(keys, spare[: len(keys)], at, wide(32))
+        _by_digit(spare[: len(keys)], keys, at, wide(32 + DIGIT_BITS))
     begin = 0
     while begin < len(keys):
         end = begin + 1
@@ -205,7 +205,7 @@ def first_later_birth(
     others, lengths, near = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64)
     for u in range(begin, n):
         _two_hops_off(neighbours, u, left)
-        count, row = 0, order[u]
+        count, row = wide(0), order[u]
         for i in range(u >> 6, n_words):
             word = left[i]
             while word:

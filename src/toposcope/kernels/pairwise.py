@@ -7,7 +7,7 @@ read serves four. What a pair of points gets depends on nothing but the two.
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.compiled import compiled, compiled_sums
+from toposcope.kernels.compiled import compiled, compiled_sums, inlined
 from toposcope.typing import Indices, Matrix, Vector
 
 CACHED_POINT_BYTES, HASHED_ENTRIES = 1 << 18, 1 << 14  # what stays in the cache while others are compared or hashed
@@ -31,7 +31,7 @@ def distance_matrix(points: Matrix) -> Matrix:
     return distances
 
 
-@compiled
+@inlined
 def _four(points: Matrix, begin: int) -> tuple[Vector, Vector, Vector, Vector]:
     """Return four points; where fewer are left, the last again: no pair is summed in another way."""
     last = len(points) - 1
@@ -48,14 +48,9 @@ def pair_distance(points: Matrix, a: int, b: int) -> float:
 @compiled
 def edge_squares(points: Matrix, ends: Indices, squares: Vector) -> None:
     """Write the squared lengths of edges, shape (m, 2), of which the roots are those of `distance_matrix`."""
-    last = len(ends) - 1
-    for a in range(0, last + 1, 4):
-        b, c, d = min(a + 1, last), min(a + 2, last), min(a + 3, last)
-        begins = points[ends[a, 0]], points[ends[b, 0]], points[ends[c, 0]], points[ends[d, 0]]
-        lengths = _sixteen_squares(
-            *begins, points[ends[a, 1]], points[ends[b, 1]], points[ends[c, 1]], points[ends[d, 1]]
-        )
-        squares[a], squares[b], squares[c], squares[d] = lengths[0], lengths[5], lengths[10], lengths[15]
+    for k in range(len(ends)):
+        a, b = points[ends[k, 0]], points[ends[k, 1]]
+        squares[k] = _sixteen_squares(a, a, a, a, b, b, b, b)[0]
 
 
 @compiled_sums

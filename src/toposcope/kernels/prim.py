@@ -60,8 +60,8 @@ def _four_squares(a: Vector, b: Vector, c: Vector, d: Vector, e: Vector) -> tupl
     return to_a, to_b, to_c, to_d
 
 
-@compiled_fused
-def _grow(points: Matrix, n: int, squares: Vector, ends: Indices) -> None:
+@inlined
+def _grow(points: Matrix, n: int, ends: Indices) -> None:
     """Write the tree of the first n points."""
     d = points.shape[1]
     # Points of few coordinates are kept by columns, those outside the tree first, and measured column by column.
@@ -100,7 +100,6 @@ def _grow(points: Matrix, n: int, squares: Vector, ends: Indices) -> None:
             shortest = min(shortest, nearest[o])
         closest = _place(nearest, shortest)
         put_edge(ends, k, source[closest], outside[closest])
-    edge_squares(points, ends[: max(n - 1, 0)], squares)
 
 
 @inlined
@@ -118,10 +117,10 @@ def put_edge(ends: Indices, k: int, a: int, b: int) -> None:
     ends[k, 0], ends[k, 1] = min(a, b), max(a, b)
 
 
-@compiled
-def _grow_all(clouds: Clouds, counts: Indices, squares: Matrix, ends: NDArray[np.int64]) -> None:
+@compiled_fused
+def _grow_all(clouds: Clouds, counts: Indices, ends: NDArray[np.int64]) -> None:
     for r in range(len(clouds)):
-        _grow(clouds[r], counts[r], squares[r], ends[r])
+        _grow(clouds[r], counts[r], ends[r])
 
 
 def prim_tree(points: Matrix) -> Tree:
@@ -137,7 +136,9 @@ def prim_trees(clouds: Clouds, counts: Indices) -> Tree:
     """
     r, n, _ = clouds.shape
     trees = Tree(np.empty((r, n - 1)), np.empty((r, n - 1, 2), np.int64))
-    _grow_all(clouds, counts, *trees)
+    _grow_all(clouds, counts, trees.ends)
+    for points, ends, squares, count in zip(clouds, trees.ends, trees.squares, counts.tolist(), strict=True):
+        edge_squares(points, ends[: max(count - 1, 0)], squares)
     return trees
 
 

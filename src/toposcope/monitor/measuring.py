@@ -15,7 +15,8 @@ from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Layer
 from toposcope.homology import Diagram
-from toposcope.kernels.compiled import FOLDER, SOURCES
+from toposcope.kernels.compiled import FOLDER, SOURCES, folder_of, patience
+from toposcope.kernels.sets import find
 from toposcope.monitor.budget import Clock
 from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes
 from toposcope.probes.feature import NETWORK
@@ -120,7 +121,7 @@ SHAPES = ((96, 48), (1152, 256))  # a small and a large matrix: different kernel
 
 def marker(dtype: str) -> Path:
     """Return the file that marks the kernels as compiled for a dtype; it is stored next to the compiled code."""
-    return FOLDER / "__pycache__" / f"monitor.{SOURCES[:16]}.{dtype}"
+    return (folder_of(find) or FOLDER / "__pycache__") / f"monitor.{SOURCES}.{dtype}"
 
 
 def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
@@ -128,6 +129,8 @@ def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
     import torch
 
     from toposcope.checkpoints.in_memory import CheckpointInMemory
+
+    patience.end()
 
     rng, kind = np.random.default_rng(0), getattr(torch, dtype)
     tensors = {f"{i}.weight": torch.from_numpy(rng.standard_normal(shape)).to(kind) for i, shape in enumerate(SHAPES)}

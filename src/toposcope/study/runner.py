@@ -75,7 +75,7 @@ def run_study(
     measured : bool
         Whether the probes measure; otherwise checkpoints are only read and examined.
     progress : callable
-        Called with the name of a run or ``compare`` (counts), ``read`` (bytes), or ``compile`` or ``measure`` (expected
+        Called with the name of a run or ``compare`` (counts), ``read`` (bytes), or ``measure`` (expected
         milliseconds).
 
     Returns

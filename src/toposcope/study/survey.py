@@ -14,7 +14,6 @@ from toposcope.engine.cluster import ClusterLostError
 from toposcope.engine.pool import Engine, Result, TaskFailure, Workers
 from toposcope.errors import ToposcopeError
 from toposcope.probes import Failure, Measurement, Probe
-from toposcope.probes.compiling import compile_ahead, is_compiled
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.needs import Input, RunContext, needs_of
 from toposcope.progress import Progress, silent
@@ -54,7 +53,6 @@ GROUPS_PER_WORKER = 8  # groups of tasks for each process, at least, so that the
 BYTES_READ_PER_MS = 100_000  # read, hashed and summarised for the doctor
 OPENING_MS = 2  # to open a checkpoint, and for each probe on it, whatever its size
 START_SECONDS = 2.0  # to start processes, each with its imports
-COMPILE_MS = 8000  # to compile the kernels, once on a machine
 OPENING_THREADS = 8  # remote checkpoints whose headers are fetched side by side: servers refuse many more
 
 
@@ -74,7 +72,6 @@ class Survey:
     rows: dict[str, dict[int, CheckpointRow]] = field(default_factory=dict)
     """Checkpoints that could be read, as the store has them, by run and step."""
     _sizes: dict[RunStep, CheckpointSize] = field(init=False, default_factory=dict)
-    _compiles: bool | None = field(init=False, default=None)  # whether processes compile first; None before they start
 
     def go(self) -> None:
         """Read and measure what is missing."""
@@ -147,30 +144,11 @@ class Survey:
         opened = len(stale) + len(self.sources) * len(self._sizes)
         expected = (sum(map(self._reading_ms, stale)) + OPENING_MS * opened) / 1000
         expected += sum(probe.expected_seconds(size.shapes) for probe in self.sources for size in self._sizes.values())
-        if expected * (1 - 1 / self.here.n_workers) >= START_SECONDS:
-            return False
-        # What has to be compiled first is shared out too.
-        return not stale or self._is_compiled()
-
-    def _is_compiled(self) -> bool:
-        return is_compiled({probe.name() for probe in self.sources}, self._n_vertices())
-
-    def _n_vertices(self) -> int:
-        return max((sum(shape) for size in self._sizes.values() for shape in size.shapes.values()), default=0)
-
-    def _compile_ahead(self) -> None:
-        """Have the processes of this machine compile what no process of it has compiled yet."""
-        if isinstance(self.engine, Workers) and self._compiles is None:
-            self._compiles = self.engine.n_workers > 1 and not self._is_compiled()
-            if self._compiles:
-                self.progress("compile", 0, COMPILE_MS)
-            self.engine.start(partial(compile_ahead, {probe.name() for probe in self.sources}, self._n_vertices()))
+        return expected * (1 - 1 / self.here.n_workers) < START_SECONDS
 
     def _read(self, portion: Sequence[RunStep], work: WorkProgress) -> None:
         """Read and hash checkpoints."""
         tasks = [ReadTask(place[0], self.checkpoints[place[0]][place[1]], self._reading_ms(place)) for place in portion]
-        if tasks:
-            self._compile_ahead()
         for finished in run_groups(self.engine, read_tasks, groups(tasks, self.engine.n_workers), work.add_running):
             self._keep_read(finished)
             for task, _ in finished:
@@ -205,8 +183,6 @@ class Survey:
         """Measure what is missing; comparisons, which have no `work` of their own, are counted."""
         pending = {(each.row.run, each.row.step, each.probe): each for each in self._missing(places, probes)}
         tasks = [task for each in pending.values() for task in self._tasks(each)]
-        if tasks:
-            self._compile_ahead()
         counts = work is None
         if work is None:
             work = WorkProgress("compare", len(tasks), self.progress)
@@ -234,9 +210,6 @@ class Survey:
                         network = replace(task, wanted={NETWORK: wanted[NETWORK]})
                         network = replace(self._with_stored(network, pending[task.place]), first=None, previous=None)
                         self._keep([(network, measure_task(network))])
-        if self._compiles:
-            self.progress("compile", COMPILE_MS, COMPILE_MS)
-            self._compiles = False
 
     def _missing(self, places: Iterable[RunStep], probes: Mapping[Probe, Probe | None]) -> list[Pending]:
         """Return what is declared at some places and not stored, run by run."""
