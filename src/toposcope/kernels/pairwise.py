@@ -13,11 +13,16 @@ from toposcope.typing import Indices, Matrix, Vector
 CACHED_POINT_BYTES, HASHED_ENTRIES = 1 << 18, 1 << 14  # what stays in the cache while others are compared or hashed
 
 
-@compiled
 def distance_matrix(points: Matrix) -> Matrix:
     """Return the Euclidean distances of all points, symmetric, zero on the diagonal; shape (n, n), float64."""
+    distances = np.zeros((len(points), len(points)))
+    _measure_all(points, distances)
+    return distances
+
+
+@compiled
+def _measure_all(points: Matrix, distances: Matrix) -> None:
     n, d = points.shape
-    distances = np.zeros((n, n))
     width = 4 * max(1, CACHED_POINT_BYTES // (32 * d))
     for begin in range(0, n, width):
         end = min(begin + width, n)
@@ -28,7 +33,6 @@ def distance_matrix(points: Matrix) -> Matrix:
                     for column in range(min(4, n - j)):
                         length = np.sqrt(squares[4 * row + column])
                         distances[i + row, j + column] = distances[j + column, i + row] = length
-    return distances
 
 
 @inlined

@@ -28,6 +28,22 @@ class Tree(NamedTuple):
     ends: Indices  # shape (n - 1, 2); of each edge, the smaller first
 
 
+class _Room(NamedTuple):
+    """What a tree is grown in.
+
+    Points of few coordinates are kept by columns, those outside the tree first, and measured column by column. Behind
+    the points outside stand others, so that four can be taken at a time; what is computed of them is not used.
+    """
+
+    columns: Matrix  # shape (d, n), or (0, n) of points of many coordinates
+    added: Vector  # shape (d,); the point added last
+    fresh: Vector  # shape (n + 3,); the squared distances from it
+    offers: Indices  # shape (n + 3,); their bits
+    outside: Indices  # shape (n + 3,); the points outside the tree, and by their places:
+    source: Indices  # the nearest point of the tree
+    nearest: Indices  # the bits of its squared distance
+
+
 @compiled_sums
 def squared_distance(a: Vector, b: Vector) -> float:
     """Return the squared distance of two points from their coordinate differences."""
@@ -61,19 +77,14 @@ def _four_squares(a: Vector, b: Vector, c: Vector, d: Vector, e: Vector) -> tupl
 
 
 @inlined
-def _grow(points: Matrix, n: int, ends: Indices) -> None:
+def _grow(points: Matrix, n: int, ends: Indices, room: "_Room") -> None:
     """Write the tree of the first n points."""
-    d = points.shape[1]
-    # Points of few coordinates are kept by columns, those outside the tree first, and measured column by column.
-    n_columns = d if d <= MAX_PRIM_COLUMNS else 0
-    columns, added, fresh = np.empty((n_columns, n)), np.empty(d), np.empty(n + 3)
-    # Behind the points outside stand others, so that four can be taken at a time; what is computed of them is not used.
-    outside, source, nearest = np.zeros(n + 3, np.int64), np.zeros(n, np.int64), np.empty(n, np.int64)
+    columns, added, fresh, offers, outside, source, nearest = room
+    n_columns, closest = len(columns), 0
     for o in range(n):
         outside[o], nearest[o] = o, NO_LENGTH
         for t in range(n_columns):
             columns[t, o] = points[o, t]
-    offers, closest = fresh.view(np.int64), 0
     for k in range(n - 1):
         last, own = n - 1 - k, outside[closest]
         outside[closest], nearest[closest], source[closest] = outside[last], nearest[last], source[last]
@@ -118,9 +129,9 @@ def put_edge(ends: Indices, k: int, a: int, b: int) -> None:
 
 
 @compiled_fused
-def _grow_all(clouds: Clouds, counts: Indices, ends: NDArray[np.int64]) -> None:
+def _grow_all(clouds: Clouds, counts: Indices, ends: NDArray[np.int64], room: "_Room") -> None:
     for r in range(len(clouds)):
-        _grow(clouds[r], counts[r], ends[r])
+        _grow(clouds[r], counts[r], ends[r], room)
 
 
 def prim_tree(points: Matrix) -> Tree:
@@ -134,9 +145,12 @@ def prim_trees(clouds: Clouds, counts: Indices) -> Tree:
 
     Shapes (r, n - 1) and (r, n - 1, 2); what lies behind a smaller tree means nothing.
     """
-    r, n, _ = clouds.shape
+    r, n, d = clouds.shape
     trees = Tree(np.empty((r, n - 1)), np.empty((r, n - 1, 2), np.int64))
-    _grow_all(clouds, counts, trees.ends)
+    fresh, numbers = np.empty(n + 3), np.zeros((3, n + 3), np.int64)
+    columns = np.empty((d if d <= MAX_PRIM_COLUMNS else 0, n))
+    # Made here: a kernel that makes its arrays takes much longer to compile.
+    _grow_all(clouds, counts, trees.ends, _Room(columns, np.empty(d), fresh, fresh.view(np.int64), *numbers))
     for points, ends, squares, count in zip(clouds, trees.ends, trees.squares, counts.tolist(), strict=True):
         edge_squares(points, ends[: max(count - 1, 0)], squares)
     return trees
