@@ -11,6 +11,7 @@ import pytest
 from toposcope.kernels import compiled
 
 CALL = "from loops.outer import outer; print(outer(), sum(outer.stats.cache_misses.values()))"
+HITS = CALL.replace("misses", "hits")
 
 
 @pytest.fixture
@@ -63,6 +64,34 @@ def test_code_on_disk_is_used_until_a_callee_in_another_file_changes(package: Pa
         inner = f"{header}@compiled\ndef inner(): return {value}\n"
         (package / "loops" / "inner.py").write_text(inner, encoding="ascii")
         # Python's own compiled modules are told from changed sources by the second and the size alone.
-        return begin(package, CALL.replace("misses", "hits")).communicate()[0].split()
+        return begin(package, HITS).communicate()[0].split()
 
     assert [run(1), run(1), run(3)] == [["2", "0"], ["2", "1"], ["6", "0"]]
+    assert len(list((package / "loops" / "__pycache__").glob("outer.outer-*.nbi"))) == 1  # of the last version
+
+
+@pytest.mark.slow
+def test_code_on_disk_is_used_after_an_upgrade_that_changed_other_files(package: Path) -> None:
+    assert begin(package, HITS).communicate()[0] == "7 0\n"
+    other = "from loops.compiled import compiled\nfrom loops.outer import outer\n"
+    (package / "loops" / "other.py").write_text(other, encoding="ascii")
+    for path in (package / "loops").glob("*.py"):
+        os.utime(path, (0, 0))
+    assert begin(package, f"import loops.other; {HITS}").communicate()[0] == "7 1\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writable", [True, False])
+def test_code_in_the_folder_of_the_package_is_used_where_code_is_written_elsewhere(
+    package: Path, tmp_path: Path, writable: bool
+) -> None:
+    """As of an installation that the user cannot write: with a home that can be written, and with none."""
+    assert begin(package, HITS).communicate()[0] == "7 0\n"
+    before = sorted((package / "loops" / "__pycache__").iterdir())
+    elsewhere = tmp_path / "code"
+    if not writable:
+        elsewhere.touch()  # nothing can be made below it
+    variables = {"NUMBA_CACHE_DIR": str(elsewhere), "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
+    process = begin(package, HITS, **variables)
+    assert (process.communicate()[0], process.returncode) == ("7 1\n", 0)
+    assert sorted((package / "loops" / "__pycache__").iterdir()) == before

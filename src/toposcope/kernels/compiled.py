@@ -1,14 +1,13 @@
-"""How the loops of this package are compiled: once compiling pays, and kept on disk until a file of theirs changes.
+"""How the loops of this package are compiled: when that pays, and kept on disk until a file of theirs changes.
 
-Until then Python runs them as they are written, to the same bits: compiling takes a second or so, longer than the loops
-of a small input.
+Compiling takes a second or more. Until the loops of small inputs have taken as long, Python runs them as they stand.
 
 Numba's own cache notices a change of a function's file, but not of the files whose functions it calls, and writes the
 index of a function before the code, so that another process may run what is not written yet. Here the file names hold
-the digest of a kernel's file and of those it imports from this package, code is written before its index, and of
-several processes that need a function one compiles it while the others wait. What lies in a folder of the package that
-cannot be written is used, and new code is kept in the user's folder. Where nothing can be written, or there is no
-filelock, every process compiles for itself.
+the digest of a kernel's file and of those it imports, code is written before its index, and of several processes that
+need a function one compiles it while the others wait. Code in a folder of the package that cannot be written is used,
+and new code goes to the user's. Where nothing can be written, or there is no filelock, every process compiles for
+itself.
 """
 
 import hashlib
@@ -79,39 +78,31 @@ def folder_of(kernel: Any) -> Path | None:
     return path and Path(path)
 
 
-class Patience:
-    """For how many more steps of a loop Python runs kernels in place of their code, which has to be made first.
+class Patience(dict[Any, int]):
+    """For how many more steps of a loop Python runs a kernel in place of its code, which has to be made first."""
 
-    A step takes Python about a microsecond, and so all of them about as long as compiling.
-    """
-
-    steps = 1_000_000
-
-    def __init__(self) -> None:
-        self._left: dict[Any, int] = {}
+    steps = 1_000_000  # of about a microsecond each: together about as long as compiling
 
     def lasts(self, kernel: Any, n_steps: int) -> bool:
-        """Return whether a kernel that is not compiled yet is to be spared so many steps, at least one."""
-        left = self._left.get(kernel, self.steps)
-        if left < n_steps or _is_ready(kernel):
-            self._left[kernel] = 0
-            return False
-        self._left[kernel] = left - n_steps
-        return True
+        """Return whether a kernel, if it is not compiled yet, need not be for so many steps, at least one."""
+        left = self.get(kernel, self.steps)
+        lasts = n_steps <= left and not _is_ready(kernel)
+        self[kernel] = left - n_steps if lasts else 0
+        return lasts
 
     def end(self) -> None:
         """Have everything compiled at its next call."""
         self.steps = 0
-        self._left.clear()
+        self.clear()
 
 
 patience = Patience()
 
 
 def kernel_or_python(kernel: Function, n_steps: int) -> Function:
-    """Return a kernel, or what Python runs in its place where so many steps are done sooner than it is compiled.
+    """Return a kernel, or as long as so many steps are done sooner than it is compiled, the same as Python runs it.
 
-    Both give the same bits. The kernel may also be a function of Python that calls several.
+    Both give the same bits. Also of a function of Python that calls kernels.
     """
     if not patience.lasts(kernel, n_steps):
         return kernel

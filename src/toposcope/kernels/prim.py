@@ -28,22 +28,6 @@ class Tree(NamedTuple):
     ends: Indices  # shape (n - 1, 2); of each edge, the smaller first
 
 
-class _Room(NamedTuple):
-    """What a tree is grown in.
-
-    Points of few coordinates are kept by columns, those outside the tree first, and measured column by column. Behind
-    the points outside stand others, so that four can be taken at a time; what is computed of them is not used.
-    """
-
-    columns: Matrix  # shape (d, n), or (0, n) of points of many coordinates
-    added: Vector  # shape (d,); the point added last
-    fresh: Vector  # shape (n + 3,); the squared distances from it
-    offers: Indices  # shape (n + 3,); their bits
-    outside: Indices  # shape (n + 3,); the points outside the tree, and by their places:
-    source: Indices  # the nearest point of the tree
-    nearest: Indices  # the bits of its squared distance
-
-
 @compiled_sums
 def squared_distance(a: Vector, b: Vector) -> float:
     """Return the squared distance of two points from their coordinate differences."""
@@ -77,8 +61,10 @@ def _four_squares(a: Vector, b: Vector, c: Vector, d: Vector, e: Vector) -> tupl
 
 
 @inlined
-def _grow(points: Matrix, n: int, ends: Indices, room: "_Room") -> None:
+def _grow(points: Matrix, n: int, ends: Indices, room: tuple[Any, ...]) -> None:
     """Write the tree of the first n points."""
+    # Points of few coordinates are kept by columns, those outside the tree first, and measured column by column. Behind
+    # them stand others, so that four can be taken at a time; what is computed of these is not used.
     columns, added, fresh, offers, outside, source, nearest = room
     n_columns, closest = len(columns), 0
     for o in range(n):
@@ -129,7 +115,7 @@ def put_edge(ends: Indices, k: int, a: int, b: int) -> None:
 
 
 @compiled_fused
-def _grow_all(clouds: Clouds, counts: Indices, ends: NDArray[np.int64], room: "_Room") -> None:
+def _grow_all(clouds: Clouds, counts: Indices, ends: NDArray[np.int64], room: tuple[Any, ...]) -> None:
     for r in range(len(clouds)):
         _grow(clouds[r], counts[r], ends[r], room)
 
@@ -147,10 +133,10 @@ def prim_trees(clouds: Clouds, counts: Indices) -> Tree:
     """
     r, n, d = clouds.shape
     trees = Tree(np.empty((r, n - 1)), np.empty((r, n - 1, 2), np.int64))
-    fresh, numbers = np.empty(n + 3), np.zeros((3, n + 3), np.int64)
-    columns = np.empty((d if d <= MAX_PRIM_COLUMNS else 0, n))
+    columns, fresh = np.empty((d if d <= MAX_PRIM_COLUMNS else 0, n)), np.empty(n + 3)
     # Made here: a kernel that makes its arrays takes much longer to compile.
-    _grow_all(clouds, counts, trees.ends, _Room(columns, np.empty(d), fresh, fresh.view(np.int64), *numbers))
+    room = columns, np.empty(d), fresh, fresh.view(np.int64), *np.zeros((3, n + 3), np.int64)
+    _grow_all(clouds, counts, trees.ends, room)
     for points, ends, squares, count in zip(clouds, trees.ends, trees.squares, counts.tolist(), strict=True):
         edge_squares(points, ends[: max(count - 1, 0)], squares)
     return trees
