@@ -141,7 +141,7 @@ def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
         for layer in layers:
             measurer.measure(layer, make_probes(list(probes)), done)
         measurer.finish(done)
-    with suppress(OSError):  # if the folder is read-only, kernels are compiled again in each process
+    with suppress(OSError):  # where nothing can be written, each process loads or compiles the kernels
         marker(dtype).touch()
 
 
