@@ -246,7 +246,7 @@ class _Matching:
         from toposcope.kernels.plane_matching import cheapest_partners
 
         a_alone, b_alone = _to_diagonal(a) ** order, _to_diagonal(b) ** order
-        match = kernel_or_python(cheapest_partners, len(a) * len(b))
+        match = kernel_or_python(cheapest_partners, 2 * len(a) * len(b))
         partners = match(a, b, a_alone, b_alone, order, self.listed if order == 2 else None)
         self.listed = partners.listed if order == 1 else self.listed
         paired = partners.of_first >= 0

@@ -31,7 +31,7 @@ GROWTH = 2  # how many times as many the next
 # for each entry of the matrix: its distance, the id of its edge if that is active, and the keys and chains of edges
 BYTES_PER_ENTRY = 24
 # up to so many points, entries a step, and vectors looked at, Python counts loops as long as kernels are not compiled
-MAX_PLAIN_POINTS, PLAIN_ENTRIES_PER_STEP, MAX_PLAIN_STEPS = 1000, 16, 10_000_000
+MAX_PLAIN_POINTS, PLAIN_ENTRIES_PER_STEP, MAX_PLAIN_STEPS = 1000, 12, 10_000_000
 MAX_POINTS = 1 << 16  # an edge's ends are numbers of 16 bits each
 
 

@@ -427,7 +427,7 @@ class Distances:
         from toposcope.kernels.compiled import kernel_or_python
         from toposcope.kernels.prim import matrix_tree
 
-        return kernel_or_python(matrix_tree, self.matrix.size)(self.matrix)
+        return kernel_or_python(matrix_tree, 2 * self.matrix.size)(self.matrix)
 
     def distances(self, chosen: Indices) -> Matrix:
         """Look them up."""

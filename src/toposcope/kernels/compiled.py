@@ -81,7 +81,7 @@ def folder_of(kernel: Any) -> Path | None:
 class Patience(dict[Any, int]):
     """For how many more steps of a loop Python runs a kernel in place of its code, which has to be made first."""
 
-    steps = 1_000_000  # of about a microsecond each: together about as long as compiling
+    steps = 3_000_000  # of about a third of a microsecond each: together about as long as compiling
 
     def lasts(self, kernel: Any, n_steps: int) -> bool:
         """Return whether a kernel, if it is not compiled yet, need not be for so many steps, at least one."""
