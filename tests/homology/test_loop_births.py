@@ -1,5 +1,6 @@
 """Births of loops of clouds of any size, against the engine that has all distances."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,16 @@ from scipy.spatial.distance import cdist, pdist, squareform
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import h1_births, loop_births, rips
-from toposcope.homology.loop_births import tree_and_births
+from toposcope.homology.arrays import as_scaled_matrix
+from toposcope.homology.loop_births import FloatProducts, IntegerProducts, tree_and_births
 from toposcope.homology.loops import loop_diagram
 from toposcope.homology.point_cloud import as_cloud, outlasts_rounding, with_distances
+from toposcope.kernels.relative_neighbours import REACH
 
 thorough = examples(300)
 moderate = examples(100)
 
+BOUNDS = [partial(FloatProducts, dtype=np.float32), partial(FloatProducts, dtype=np.float64), IntegerProducts]
 TRIANGLES = np.array([[i + j / 2, j * np.sqrt(3) / 2] for i in range(5) for j in range(5)])
 """A lattice whose equal sides differ in the last digit, or do not."""
 
@@ -64,15 +68,31 @@ def test_births_of_larger_clouds(kind: str, n: int, d: int, metric: Any) -> None
 
 
 @pytest.mark.parametrize("block_bytes", [1, 7000])
-@pytest.mark.parametrize("precision", [np.float32, np.float64])
-def test_blocks_and_precision_of_bounds_change_nothing(
-    block_bytes: int, precision: type[np.floating], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("d", [5, 70])
+def test_blocks_and_kinds_of_bounds_change_nothing(
+    block_bytes: int, bounds: Any, d: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_births, "BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr(loop_births, "_precision", lambda _: precision)
+    monkeypatch.setattr(loop_births, "_bounds", bounds)
     for kind in CLOUD_KINDS:
-        points = hard_cloud(kind, 150, 5)
+        points = hard_cloud(kind, 150, d)
         assert_array_equal(h1_births(points), rips(points)[1].pairs[:, 0])
+
+
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("kind", [*CLOUD_KINDS, "heavy tails"])
+@pytest.mark.parametrize(("n", "d"), [(2, 64), (3, 70), (261, 9), (130, 770)])
+def test_distances_are_within_their_bounds(bounds: Any, kind: str, n: int, d: int) -> None:
+    rng = np.random.default_rng([n, d])
+    points = rng.standard_cauchy((n, d)) ** 3 if kind == "heavy tails" else hard_cloud(kind, n, d)
+    order, (points, _) = rng.permutation(n), as_scaled_matrix(points, "points")
+    made, wide = bounds(points, order), points[order].astype(np.longdouble)
+    squares = np.array([((wide - row) ** 2).sum(axis=1) for row in wide])
+    begin = n // 3
+    below = made.below(slice(begin, n), np.empty((n - begin, n), made.dtype))
+    assert (below - np.abs(below) * REACH - np.finfo(np.float32).tiny <= squares[begin:]).all()
+    assert (made.above(np.arange(0, n, 2)) >= squares[::2]).all()
 
 
 def test_where_too_many_ties_need_all_distances(monkeypatch: pytest.MonkeyPatch) -> None:

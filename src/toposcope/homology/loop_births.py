@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 # Chosen on benchmarks/loops.py; no result depends on them.
 MIN_PIVOTS, MAX_PIVOTS = 64, 512  # within these as many as dimensions, half of them central and half random
 PIVOT_RUN = 64  # pivots that are tried in a row
-BLOCK_BYTES = 1 << 26  # of the bounds held at once
+BLOCK_BYTES = 1 << 25  # of the bounds held at once
+MIN_INTEGER_WIDTH = 64  # from so many coordinates on, products of integers are quicker than of floats
 N_PRECISION_SAMPLES = 16  # points whose nearest neighbours decide the precision of the bounds
 MAX_TRIALS_PER_POINT = 2000  # 140 in random clouds
 
@@ -97,23 +98,24 @@ def tree_and_births(cloud: Cloud) -> tuple[Vector, Vector] | None:
     if not isinstance(sphere, Euclidean):
         return None
     order = _from_centre(sphere)
-    points, kind, integers = sphere.points[order], EUCLIDEAN if sphere is cloud else COSINE, np.empty((0, 0))
+    n, kind, integers = len(order), EUCLIDEAN if sphere is cloud else COSINE, np.empty((0, 0))
     if isinstance(cloud, Directions) and cloud.integers is not None:
-        kind, integers = INTEGER, cloud.integers[order]
-    measured = Measured(points, kind, integers)
+        kind, integers = INTEGER, cloud.integers
+    measured = Measured(sphere.points, order, kind, integers)
     edges = _empty_lunes(measured)
     if edges is None:
         return None
     lengths = edge_lengths(measured, edges)
-    codes = edges[:, 0] * len(points) + edges[:, 1]
-    order = np.lexsort((codes, lengths))
-    edges, lengths, codes = edges[order], lengths[order], codes[order]
+    codes = edges[:, 0] * n + edges[:, 1]
+    by_length = np.lexsort((codes, lengths))
+    edges, lengths, codes = edges[by_length], lengths[by_length], codes[by_length]
     places = np.argsort(codes)
     joins, births = joins_and_births(Graph(measured, edges, lengths, codes[places], places))
     tree = lengths[joins]
     if kind != INTEGER:
-        tree = np.sqrt(np.sort(squared_distances(points, edges[joins])))  # as the tree's own algorithms measure them
-    tree = sphere.unscaled(np.concatenate([np.zeros(cloud.shape[0] - len(points)), tree]))
+        squares = squared_distances(sphere.points, order[edges[joins, :2]])
+        tree = np.sqrt(np.sort(squares))  # as the tree's own algorithms measure them
+    tree = sphere.unscaled(np.concatenate([np.zeros(cloud.shape[0] - n), tree]))
     return tree**2 / 2 if kind == COSINE else tree, sphere.unscaled(np.repeat(lengths, births))
 
 
@@ -137,24 +139,22 @@ def _from_centre(cloud: Euclidean) -> Indices:
 
 def _empty_lunes(cloud: "Measured") -> Indices | None:
     """Return the edges that nothing refutes, block by block of their outer ends; None if ties make that too long."""
-    from toposcope.kernels.boruvka import left_factor, product_factors, rounding
     from toposcope.kernels.relative_neighbours import Open, empty_lunes
 
-    points, n = cloud.points, len(cloud.points)
-    precision = _precision(points)
-    right, own = product_factors(points, precision)
-    upper = _pivots(right, own, rounding(points.shape[1], precision)[1])
-    height = max(1, BLOCK_BYTES // (right.itemsize * n))
+    n, bounds = len(cloud.order), _bounds(cloud.points, cloud.order)
+    height = max(1, BLOCK_BYTES // (bounds.dtype.itemsize * n))
+    memory = np.empty(min(height, n) * n, bounds.dtype)
+    half = min(n, min(max(cloud.points.shape[1], MIN_PIVOTS), MAX_PIVOTS) // 2)
+    upper = bounds.above(np.union1d(np.arange(half), np.random.default_rng(0).choice(n, half, replace=False)))
 
     counts, reach = np.zeros((2, n + 1), np.int64), np.zeros(n, np.float32)
     open_edges = Open(np.empty((1024, 3), np.int64), np.empty(1024), counts[0], counts[1], reach)
     trials_left = MAX_TRIALS_PER_POINT * n
     for begin in range(0, n, height):
         rows = slice(begin, min(begin + height, n))
-        near = np.argsort(upper[:, rows].T, axis=1, kind="stable")[:, :PIVOT_RUN]
-        lower = left_factor(right[rows]) @ right[: rows.stop].T
-        lower += own[rows, None]
-        lower = lower.astype(np.float32, copy=False)
+        near = np.argsort(np.ascontiguousarray(upper[:, rows].T), axis=1)[:, :PIVOT_RUN]
+        shape = rows.stop - begin, rows.stop
+        lower = bounds.below(rows, memory[: shape[0] * shape[1]].reshape(shape)).astype(np.float32, copy=False)
         open_edges, trials_left = empty_lunes(cloud, open_edges, lower, begin, upper, near, trials_left)
         if trials_left < 0:
             return None
@@ -163,31 +163,76 @@ def _empty_lunes(cloud: "Measured") -> Indices | None:
     return open_edges.edges[:m][is_kept]
 
 
-def _pivots(right: NDArray[Any], own: Vector, absolute: float) -> NDArray[np.float32]:
-    """Return upper bounds of the squared distances of some points from all, as close as the lower ones; (p, n)."""
-    from toposcope.kernels.boruvka import left_factor
-    from toposcope.kernels.relative_neighbours import TIE_TOLERANCE
+class FloatProducts:
+    """Bounds of squared distances from products of floats; of points in an order."""
 
-    n, d = right.shape
-    half = min(n, min(max(d, MIN_PIVOTS), MAX_PIVOTS) // 2)
-    pivots = np.union1d(np.arange(half), np.random.default_rng(0).choice(n, half, replace=False))
-    products, norms = left_factor(right[pivots]) @ right.T, right[:, -2].astype(float)
-    upper: NDArray[np.float32] = products.astype(np.float32, copy=False)
-    for k, p in enumerate(pivots):
-        squares = products[k] + own[p] + 2 * (norms[p] + norms) ** 2 + 2 * absolute
-        upper[k] = np.nextafter((squares * (1 + TIE_TOLERANCE)).astype(np.float32), np.float32(np.inf))
-    return upper
+    def __init__(self, points: Matrix, order: Indices, dtype: type[np.floating[Any]]) -> None:
+        from toposcope.kernels.boruvka import product_factors, rounding
+
+        self.dtype = np.dtype(dtype)
+        self._right, self._own = product_factors(points[order], dtype)
+        self._absolute = rounding(points.shape[1], dtype)[1]
+
+    def below(self, rows: slice, out: NDArray[Any]) -> NDArray[Any]:
+        """Bound those of some points from the points up to them from below."""
+        from toposcope.kernels.boruvka import left_factor
+
+        np.matmul(left_factor(self._right[rows]), self._right[: rows.stop].T, out=out)
+        out += self._own[rows, None]
+        return out
+
+    def above(self, pivots: Indices) -> NDArray[np.float32]:
+        """Bound those of some points from all points from above, as closely; shape (p, n)."""
+        from toposcope.kernels.boruvka import left_factor
+        from toposcope.kernels.relative_neighbours import TIE_TOLERANCE
+
+        products, norms = left_factor(self._right[pivots]) @ self._right.T, self._right[:, -2].astype(float)
+        upper: NDArray[np.float32] = products.astype(np.float32, copy=False)
+        for k, p in enumerate(pivots):
+            squares = products[k] + self._own[p] + 2 * (norms[p] + norms) ** 2 + 2 * self._absolute
+            upper[k] = np.nextafter((squares * (1 + TIE_TOLERANCE)).astype(np.float32), np.float32(np.inf))
+        return upper
 
 
-def _precision(points: Matrix) -> type[np.floating[Any]]:
-    """Return the precision in which bounds separate a point's nearest neighbours from others."""
+class IntegerProducts:
+    """The same from products of integers."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, points: Matrix, order: Indices) -> None:
+        from toposcope.kernels.integer_products import rounded
+
+        self.points = rounded(points, order)
+
+    def below(self, rows: slice, out: NDArray[Any]) -> NDArray[Any]:
+        """Bound those of some points from the points up to them from below."""
+        return self._bound(rows, -1.0, out)
+
+    def above(self, pivots: Indices) -> NDArray[np.float32]:
+        """Bound those of some points from all points from above, as closely; shape (p, n)."""
+        return self._bound(pivots, 1.0, np.empty((len(pivots), len(self.points.units)), np.float32))
+
+    def _bound(self, rows: slice | Indices, sign: float, out: NDArray[Any]) -> NDArray[Any]:
+        from toposcope.kernels.integer_products import distance_bounds
+
+        distance_bounds(self.points.some(rows), self.points, sign, out)
+        return out
+
+
+def _bounds(points: Matrix, order: Indices) -> FloatProducts | IntegerProducts:
+    """Return the quickest bounds that separate a point's nearest neighbours from others."""
     from scipy.spatial.distance import cdist
 
     from toposcope.kernels.boruvka import rounding
 
-    some = np.linspace(0, len(points) - 1, min(len(points), N_PRECISION_SAMPLES)).astype(int)
-    squares = cdist(points[some], points, "sqeuclidean")
-    squares[np.arange(len(some)), some] = np.inf
+    some = np.linspace(0, len(order) - 1, min(len(order), N_PRECISION_SAMPLES)).astype(int)
+    squares = cdist(points[order[some]], points, "sqeuclidean")
+    squares[np.arange(len(some)), order[some]] = np.inf
+    nearest = np.median(squares[:, order].min(axis=1))
+    if points.shape[1] >= MIN_INTEGER_WIDTH:
+        integers = IntegerProducts(points, order)
+        if nearest > 8 * np.median((integers.points.norms * integers.points.errors)[some]):
+            return integers
     relative, _ = rounding(points.shape[1], np.float32)
-    margins = 4 * relative * ((points[some] - points.mean(axis=0)) ** 2).sum(axis=1)
-    return np.float32 if np.median(squares.min(axis=1)) > 2 * np.median(margins) else np.float64
+    margins = 4 * relative * ((points[order[some]] - points.mean(axis=0)) ** 2).sum(axis=1)
+    return FloatProducts(points, order, np.float32 if nearest > 2 * np.median(margins) else np.float64)

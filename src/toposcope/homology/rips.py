@@ -130,7 +130,11 @@ def rips(
         lengths, births = tree_and_births(cloud) or (None, None)
     diagrams = [_components(cloud, lengths, threshold)]
     if max_dimension > 0:
-        diagrams.append(_loops(cloud, _sample(cloud, for_loops, chosen), threshold, births))
+        sample = _sample(cloud, for_loops, chosen)
+        part = cloud if for_loops == cloud.shape[0] and chosen is None else cloud.some(sample.indices)
+        if max_dimension == 1:
+            cloud = part  # the others are let go: they may take more memory than loops do
+        diagrams.append(_loops(part, sample, threshold, births))
     if max_dimension > 1:
         diagrams.append(_voids(cloud, _sample(cloud, for_voids, chosen), threshold))
     return diagrams
@@ -238,7 +242,7 @@ def _sample(cloud: Cloud, size: int, chosen: Indices | None) -> _Sample:
 
 
 def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: Vector | None) -> Diagram:
-    diagram = loop_diagram(cloud.distances(sample.indices), threshold)
+    diagram = loop_diagram(cloud.distances(np.arange(cloud.shape[0])), threshold)
     pairs = diagram.pairs[outlasts_rounding(diagram.pairs, cloud)]
     return replace(diagram, pairs=pairs, cover_radius=sample.cover_radius, births=births)
 

@@ -2,27 +2,23 @@
 
 Several of the farthest points are candidates for the next landmarks: their distances from all points are computed in
 one pass over the memory. As long as the next landmark is a candidate, which is the rule in many dimensions, no pass is
-needed. In many dimensions one product by BLAS bounds these distances from below, and only those that may be the least
+needed. In many dimensions products of integers bound these distances from below, and only those that may be the least
 so far are measured: about n log(count) in place of n count.
 
-Cost: O(n d) for each landmark, and for each candidate that is not used; O(n) memory, and there n d float32.
+Cost: O(n d) for each landmark, and for each candidate that is not used; O(n) memory, and there n d 16-bit integers.
 Source: Gonzalez 1985.
 """
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toposcope.kernels.boruvka import left_factor, product_factors
 from toposcope.kernels.compiled import compiled
+from toposcope.kernels.integer_products import Rounded, distance_bounds, rounded
 from toposcope.kernels.prim import squared_distance
 from toposcope.typing import Indices, Matrix, Vector
 
 MAX_CANDIDATES = 16  # points measured at a time for the next landmarks
 MIN_BOUNDED_WIDTH = 64  # from so many coordinates on, bounds are quicker than distances
-
-Factors = tuple[NDArray[Any], Vector]
 
 
 def farthest_order(points: Matrix, first: int, count: int) -> tuple[Indices, Vector]:
@@ -52,16 +48,15 @@ def nearest_squares(points: Matrix, chosen: Indices) -> Vector:
     return nearest
 
 
-def _measure_bounded(points: Matrix, factors: Factors | None, chosen: Indices, nearest: Vector, out: Matrix) -> None:
+def _measure_bounded(points: Matrix, factors: Rounded | None, chosen: Indices, nearest: Vector, out: Matrix) -> None:
     bounds = np.zeros((len(chosen), len(points)), np.float32)
     if factors is not None:
-        np.matmul(left_factor(factors[0][chosen]), factors[0].T, out=bounds)
-        bounds += factors[1][chosen, None]
+        distance_bounds(factors.some(chosen), factors, -1.0, bounds)
     _measure(points, chosen, nearest, bounds, out)
 
 
-def _factors(points: Matrix) -> Factors | None:
-    return product_factors(points, np.float32) if points.shape[1] >= MIN_BOUNDED_WIDTH else None
+def _factors(points: Matrix) -> Rounded | None:
+    return rounded(points, np.arange(len(points))) if points.shape[1] >= MIN_BOUNDED_WIDTH else None
 
 
 @compiled

@@ -49,14 +49,22 @@ class Measured(NamedTuple):
     """Points, and how edges between them are measured."""
 
     points: Matrix  # shape (n, d)
+    order: Indices  # shape (m,); which of them, in the order in which they are numbered from here on
     kind: int
     # shape (n, d); integer rows of these directions, as of `integer_distance`; without rows for the other kinds
     integers: Matrix
 
 
 @compiled
+def edge_square(cloud: Measured, a: int, b: int) -> float:
+    """Return the squared distance of two points."""
+    return squared_distance(cloud.points[cloud.order[a]], cloud.points[cloud.order[b]])
+
+
+@compiled
 def edge_length(cloud: Measured, a: int, b: int) -> float:
     """Return the length of an edge as it enters the filtration."""
+    a, b = cloud.order[a], cloud.order[b]
     if cloud.kind == INTEGER:
         return integer_distance(cloud.integers[a], cloud.integers[b])
     length = pair_distance(cloud.points, a, b)
@@ -104,8 +112,8 @@ def empty_lunes(
             edges[:size], squares[:size] = found.edges[:size], found.squares[:size]
             found = Open(edges, squares, found.stops, found.kept, found.reach)
         for u in order:
-            square = squared_distance(cloud.points[v], cloud.points[u])
-            if not _refuted_by_kept(cloud.points, found, v, size, u, square):
+            square = edge_square(cloud, v, u)
+            if not _refuted_by_kept(cloud, found, v, size, u, square):
                 found.edges[size, 0], found.edges[size, 1], found.edges[size, 2] = u, v, 0
                 found.squares[size] = square
                 size += 1
@@ -146,15 +154,15 @@ def _take_away(cloud: Measured, found: Open, row: Bounds, w: int, places: Indice
 @compiled
 def _is_taken_away(cloud: Measured, found: Open, e: int, w: int) -> bool:
     """Take an edge away if a point refutes it, and return whether; or note that the point comes as near."""
-    points, square = cloud.points, found.squares[e]
+    square = found.squares[e]
     u, v = found.edges[e, 0], found.edges[e, 1]
     above, below = square * (1 + TIE_TOLERANCE), square * (1 - TIE_TOLERANCE)
     if w == u:
         return False
-    to_u = squared_distance(points[w], points[u])
+    to_u = edge_square(cloud, w, u)
     if to_u > above:
         return False
-    to_v = squared_distance(points[w], points[v])
+    to_v = edge_square(cloud, w, v)
     if to_v > above:
         return False
     if to_u >= below or to_v >= below:
@@ -211,11 +219,11 @@ def _below(row: Bounds, least: Bounds, places: Indices) -> int:
 
 
 @compiled
-def _refuted_by_kept(points: Matrix, found: Open, v: int, stop: int, u: int, square: float) -> bool:
+def _refuted_by_kept(cloud: Measured, found: Open, v: int, stop: int, u: int, square: float) -> bool:
     """Return whether the inner end of another edge of v certainly refutes an edge."""
     below = square * (1 - TIE_TOLERANCE)
     for e in range(found.stops[v], stop):
-        if found.squares[e] < below and squared_distance(points[found.edges[e, 0]], points[u]) < below:
+        if found.squares[e] < below and edge_square(cloud, found.edges[e, 0], u) < below:
             return True
     return False
 
@@ -243,7 +251,7 @@ class Graph(NamedTuple):
 def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Indices]:
     """Return which edges join components, and how many loops of positive length are born at each length."""
     edges, lengths = graph.edges, graph.lengths
-    parent = np.arange(len(graph.cloud.points))
+    parent = np.arange(len(graph.cloud.order))
     joins, births = np.zeros(len(edges), np.bool_), np.zeros(len(edges), np.int64)
     begin = 0
     while begin < len(edges):
@@ -262,7 +270,7 @@ def joins_and_births(graph: Graph) -> tuple[NDArray[np.bool_], Indices]:
 @compiled
 def _relations(graph: Graph, begin: int, end: int) -> Indices:
     """Return the relations among the edges of one length: in each row up to five of them, numbered from 0."""
-    n = len(graph.cloud.points)
+    n = len(graph.cloud.order)
     lune, sides = np.empty(n, np.int64), np.empty((n, 2), np.int64)
     relations, count = np.empty((1024, 5), np.int64), 0
     for e in range(begin, end):
@@ -298,11 +306,8 @@ def _relations(graph: Graph, begin: int, end: int) -> Indices:
 def _is_far(graph: Graph, e: int, w: int) -> bool:
     """Return whether a point is certainly farther from an end of an edge than the edge is long."""
     u, v = graph.edges[e, 0], graph.edges[e, 1]
-    above = squared_distance(graph.cloud.points[u], graph.cloud.points[v]) * (1 + TIE_TOLERANCE)
-    return (
-        squared_distance(graph.cloud.points[u], graph.cloud.points[w]) > above
-        or squared_distance(graph.cloud.points[v], graph.cloud.points[w]) > above
-    )
+    above = edge_square(graph.cloud, u, v) * (1 + TIE_TOLERANCE)
+    return edge_square(graph.cloud, u, w) > above or edge_square(graph.cloud, v, w) > above
 
 
 @compiled
@@ -311,7 +316,7 @@ def _before(graph: Graph, a: int, b: int, begin: int, e: int) -> int:
     length = edge_length(graph.cloud, a, b)
     if length != graph.lengths[e]:
         return VANISHES if length < graph.lengths[e] else LATER
-    code = min(a, b) * len(graph.cloud.points) + max(a, b)
+    code = min(a, b) * len(graph.cloud.order) + max(a, b)
     k = np.searchsorted(graph.codes, code)
     if k == len(graph.codes) or graph.codes[k] != code:
         return VANISHES
