@@ -49,9 +49,6 @@ class Cloud(Protocol):
     def distances(self, chosen: Indices) -> Matrix:
         """Return the distances between chosen points, shape (k, k); not to be changed."""
 
-    def some(self, chosen: Indices) -> "Cloud":
-        """Return the cloud of chosen points."""
-
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Return greedy farthest points and the cover radius up to and with each."""
 
@@ -162,10 +159,6 @@ class Euclidean:
 
         matrix = distance_matrix(_aligned(self.points[chosen]))
         return self.unscaled(matrix, out=matrix)
-
-    def some(self, chosen: Indices) -> "Euclidean":
-        """Copy the chosen points; the unit stays."""
-        return Euclidean(self.points[chosen], self.exponent, self.name)
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Begin with the point farthest from the centroid."""
@@ -326,10 +319,6 @@ class Directions:
         integer_distances(dots, dots.diagonal().copy())
         return dots
 
-    def some(self, chosen: Indices) -> "Directions":
-        """Copy the chosen points, and their integers."""
-        return Directions(self.sphere.some(chosen), None if self.integers is None else self.integers[chosen])
-
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Those of the chords."""
         indices, radii = self.sphere.landmarks(count)
@@ -445,10 +434,6 @@ class Distances:
         if np.array_equal(chosen, np.arange(len(self.matrix))):
             return self.matrix
         return self.matrix[np.ix_(chosen, chosen)]
-
-    def some(self, chosen: Indices) -> "Distances":
-        """Copy the distances of the chosen points."""
-        return Distances(self.distances(chosen), self.metric, self.points and self.points.some(chosen))
 
     def landmarks(self, count: int) -> tuple[Indices, Vector]:
         """Begin with the point that has the farthest other point, where there are no points."""

@@ -23,7 +23,7 @@ from toposcope.homology.point_cloud import (
     trees_batch,
 )
 from toposcope.homology.voids import void_diagram
-from toposcope.typing import Indices, Vector
+from toposcope.typing import Indices, Matrix, Vector
 
 # from H2 on, for each entry of the matrix: its distance, twice, the edge made of it, twice, and numbers of ids and rows
 ENGINE_BYTES = 48
@@ -131,10 +131,10 @@ def rips(
     diagrams = [_components(cloud, lengths, threshold)]
     if max_dimension > 0:
         sample = _sample(cloud, for_loops, chosen)
-        part = cloud if for_loops == cloud.shape[0] and chosen is None else cloud.some(sample.indices)
-        if max_dimension == 1:
-            cloud = part  # the others are let go: they may take more memory than loops do
-        diagrams.append(_loops(part, sample, threshold, births))
+        distances = cloud.distances(sample.indices)
+        if max_dimension == 1 and isinstance(cloud, Euclidean):
+            cloud = replace(cloud, points=cloud.points[:1].copy())  # the others may take more memory than loops do
+        diagrams.append(_loops(cloud, distances, sample.cover_radius, threshold, births))
     if max_dimension > 1:
         diagrams.append(_voids(cloud, _sample(cloud, for_voids, chosen), threshold))
     return diagrams
@@ -241,10 +241,10 @@ def _sample(cloud: Cloud, size: int, chosen: Indices | None) -> _Sample:
     return _Sample(indices, float(radii[-1]))
 
 
-def _loops(cloud: Cloud, sample: _Sample, threshold: float, births: Vector | None) -> Diagram:
-    diagram = loop_diagram(cloud.distances(np.arange(cloud.shape[0])), threshold)
+def _loops(cloud: Cloud, distances: Matrix, radius: float, threshold: float, births: Vector | None) -> Diagram:
+    diagram = loop_diagram(distances, threshold)
     pairs = diagram.pairs[outlasts_rounding(diagram.pairs, cloud)]
-    return replace(diagram, pairs=pairs, cover_radius=sample.cover_radius, births=births)
+    return replace(diagram, pairs=pairs, cover_radius=radius, births=births)
 
 
 def _voids(cloud: Cloud, sample: _Sample, threshold: float) -> Diagram:
