@@ -15,7 +15,7 @@ are counted from the ties: see ``docs/methods/loops.md``.
 
 Cost: half a product of all pairs of points, O(n) comparisons with a few pivots for each point, and O(d) for each of the
 few points that are tested; O(nd) for each edge that has ties, and O(s^2 d) for s points in its lune; O(nd) memory.
-Source: Toussaint 1980; the bounds are those of `toposcope.kernels.boruvka`.
+Source: Toussaint 1980; the bounds are those of `toposcope.kernels.boruvka` and `toposcope.kernels.integer_products`.
 """
 
 from typing import NamedTuple
