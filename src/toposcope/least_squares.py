@@ -28,7 +28,8 @@ FIRST_DAMPING = 1e-3
 
 def huber_weights(size: Tensor, limit: ArrayLike, least: float) -> Tensor:
     """Return the weights of residuals of such sizes: 1 up to the limit, then falling as 1 / size."""
-    return np.asarray(np.minimum(1, limit / np.maximum(size, least)))
+    weights = np.maximum(size, least)
+    return np.asarray(np.minimum(1, np.divide(limit, weights, out=weights), out=weights))
 
 
 class Damping(NamedTuple):

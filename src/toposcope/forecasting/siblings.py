@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,8 +83,9 @@ def merged(log: Run, other: Run) -> Run:
 
 def ends_alike(one: Run, other: Run) -> bool:
     """Return whether two logs end at one step, but for as many steps as lie between two of their rows."""
-    apart = [int(np.max(np.diff(log.steps[-3:]), initial=0)) for log in (one, other)]
-    return bool(abs(int(one.steps[-1] - other.steps[-1])) <= max(apart))
+    last = [log.steps[-3:].tolist() for log in (one, other)]
+    apart = max((b - a for steps in last for a, b in pairwise(steps)), default=0)
+    return bool(abs(last[0][-1] - last[1][-1]) <= max(apart, 0))
 
 
 def _agree(one: Run, other: Run, shift: int, max_chance: float) -> bool:
@@ -121,7 +123,7 @@ def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
     level = float(np.median(one))
     if np.quantile(apart, MIN_AGREEING) > MAX_TOLERANCE * level:
         return False
-    digits = _last_digit(one), _last_digit(other)
+    digits = _last_digit(one.tobytes()), _last_digit(other.tobytes())
     # two numbers rounded alike are equal, or a whole digit apart
     digit = np.where(np.isclose(*digits, atol=0), digits[0], sum(digits))
     tolerance = np.maximum(digit / 2 * (1 + DIGIT_ROUNDING), MIN_TOLERANCE * one)
@@ -163,11 +165,13 @@ def _noise(losses: Vector) -> float:
     return NORMAL * float(np.median(np.abs(np.diff(losses, 2)))) / math.sqrt(6)
 
 
-def _last_digit(losses: Vector) -> Vector:
+@lru_cache(maxsize=1024)
+def _last_digit(content: bytes) -> Vector:
     """Return the size of the last digit that losses were logged with, decimal or binary: the coarsest that fits.
 
     A log with more than eight decimals, significant digits, or 24 binary digits was not rounded.
     """
+    losses = np.frombuffer(content)
     size = np.zeros(len(losses))
     ways = (
         (10.0, np.zeros(len(losses)), range(9)),

@@ -8,7 +8,8 @@ Without siblings the prior is that of language models, as long as the run falls 
 run's own slope -dL/d ln S1, to which the gain is roughly proportional whatever is learned.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,20 +18,24 @@ import numpy as np
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import (
     LATE_SHARE,
+    S1,
+    Case,
     FittedLossCurve,
     LawForecaster,
     present_slope,
 )
 from toposcope.forecasting.forecasters.power_law_fit import (
+    Points,
     PowerLawFit,
     fit_annealing_coefficient,
     fit_power_law,
+    fit_power_laws,
     window,
 )
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.least_squares import NORMAL
 from toposcope.logs import Run
-from toposcope.logs.caching import cached
+from toposcope.logs.caching import Place, cached, compute_batch
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
 
@@ -91,24 +96,46 @@ class AnnealedLaw(LawForecaster):
 
     def _fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[PowerLawFit, float, str]:
         """Return the power law, c, and the source of c; empty if it was fitted to the run itself."""
+        c, source = self._coefficient(log, schedule, siblings)
+        return self._fit_given(log, schedule, c), c, source
+
+    def _coefficient(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[float, str]:
+        """Return c and its source."""
         prior = self.prior(log, schedule, siblings)
         step = int(log.steps[-1])
         if step >= MIN_SEEN * schedule.last_step and schedule.decay_seen(step) >= MIN_DECAY_SEEN:
             key = (self.name, prior.centre, prior.spread)
             c = cached(log, schedule, key, lambda: self._fit_coefficient(log, schedule, prior, LATE_SHARE))
             if c is not None:
-                return self._fit_given(log, schedule, c), c, ""
-        return self._fit_given(log, schedule, prior.centre), prior.centre, prior.source
+                return c, ""
+        return prior.centre, prior.source
 
     def _fit_given(self, log: Run, schedule: Schedule, c: float) -> PowerLawFit:
-        """Fit the power law for a given c."""
+        """Fit the power law for a given c; where nothing has annealed yet, it is that of ``s1``."""
+        if self._is_s1(log, schedule):
+            return S1.power_law(log, schedule)
+        return cached(log, schedule, self._given(c), lambda: fit_power_law(*self._points(log, schedule, c)))
 
-        def fit() -> PowerLawFit:
-            late = window(log, schedule, self.share)
-            level = late.loss + c * self._annealing(log, schedule, self.share)
-            return fit_power_law(schedule.progress(late.steps), level, late.weight)
+    def prepare(self, cases: Sequence[Case]) -> None:
+        """Fit the laws of many cases at once."""
+        S1.prepare(cases)
+        problems: dict[Place, Points] = {}
+        for log, schedule, siblings in cases:
+            with suppress(RefusedError):
+                c, _ = self._coefficient(log, schedule, siblings)
+                if not self._is_s1(log, schedule):
+                    problems[log, schedule, self._given(c)] = self._points(log, schedule, c)
+        compute_batch(problems, fit_power_laws)
 
-        return cached(log, schedule, (self.name, "given", c, self.share), fit)
+    def _is_s1(self, log: Run, schedule: Schedule) -> bool:
+        return self.share == LATE_SHARE and not self._annealing(log, schedule, self.share).any()
+
+    def _given(self, c: float) -> Hashable:
+        return self.name, "given", c, self.share
+
+    def _points(self, log: Run, schedule: Schedule, c: float) -> Points:
+        late = window(log, schedule, self.share)
+        return schedule.progress(late.steps), late.loss + c * self._annealing(log, schedule, self.share), late.weight
 
     def _fit_coefficient(self, log: Run, schedule: Schedule, prior: Prior | None, share: float) -> float | None:
         """Return c, rounded; the prior counts as one more observation. None if no sound law fits."""

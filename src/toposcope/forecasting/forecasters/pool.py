@@ -8,6 +8,7 @@ import numpy as np
 
 from toposcope.forecasting.forecaster import LoggedRun, RefusedError, end_steps
 from toposcope.forecasting.forecasters.baseline_laws import (
+    Case,
     FittedLossCurve,
     Last,
     LawForecaster,
@@ -122,17 +123,33 @@ def _own_record(log: Run, schedule: Schedule) -> OwnRecord:
     last, level = int(log.steps[-1]), row_level(log)
     horizons: list[float] = []
     errors: dict[str, list[float]] = {name: [] for name in PRIOR_WEIGHTS}
-    if schedule.rates[: last + 1].any():
-        short = Schedule(schedule.rates[: last + 1])
-        for cut in CUTS:
-            seen = log.until(cut * last)
-            if seen is None or not 0 < seen.steps[-1] < last:
-                continue
-            found = {name: curve.final() for name, curve in _curves(seen, short, ()).items()}
-            horizons.append(float(np.log(last / int(seen.steps[-1]))))
-            for name, each in errors.items():
-                each.append(float(np.log(found[name] / level)) if name in found else np.nan)
+    cases = _earlier(log, schedule)
+    _prepare(cases)
+    for seen, short, _ in cases:
+        found = {name: curve.final() for name, curve in _curves(seen, short, ()).items()}
+        horizons.append(float(np.log(last / int(seen.steps[-1]))))
+        for name, each in errors.items():
+            each.append(float(np.log(found[name] / level)) if name in found else np.nan)
     return OwnRecord(np.array(horizons), {name: np.array(each) for name, each in errors.items()})
+
+
+def _earlier(log: Run, schedule: Schedule) -> list[Case]:
+    """Return what was seen of the run at each cut, with the schedule to the last step seen now."""
+
+    def cut() -> list[Case]:
+        last = int(log.steps[-1])
+        if not schedule.rates[: last + 1].any():
+            return []
+        short = Schedule(schedule.rates[: last + 1])
+        parts = [log.until(cut * last) for cut in CUTS]
+        return [(seen, short, ()) for seen in parts if seen is not None and 0 < seen.steps[-1] < last]
+
+    return cached(log, schedule, "earlier", cut)
+
+
+def _prepare(cases: Sequence[Case]) -> None:
+    for law in (*BASELINES, *LAWS):
+        law.prepare(cases)
 
 
 def _curves(log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> dict[str, FittedLossCurve]:
@@ -232,6 +249,10 @@ class Pool(LawForecaster):
     """The weighted mean of ``last``, ``power_law``, ``s1`` and the median of the laws of a falling rate."""
 
     name = "pool"
+
+    def prepare(self, cases: Sequence[Case]) -> None:
+        """Fit the members, now and at the earlier cuts of each run."""
+        _prepare([*cases, *(earlier for log, schedule, _ in cases for earlier in _earlier(log, schedule))])
 
     def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit and weigh each."""

@@ -255,14 +255,14 @@ class Schedule:
         ndarray, shape (n,), float64
         """
         if decay not in self._momenta:
-            from scipy.linalg import solve_banded
+            from scipy.linalg.lapack import dtbtrs
 
             momenta = (1 - decay) * (-np.diff(self.rates, prepend=self.rates[0]) / self.peak)
-            # m_i = λ m_{i-1} + (1 - λ) decay_i as banded systems, and the sum over i; scipy.signal is slow to import
-            for first in range(0, len(momenta), MAX_SOLVED):
+            # m_i = λ m_{i-1} + (1 - λ) decay_i as triangular systems, and their sum; scipy.signal is slow to import
+            for first in range(0, len(momenta) if momenta.any() else 0, MAX_SOLVED):
                 part = momenta[first : first + MAX_SOLVED]
                 part[0] += decay * momenta[first - 1] if first else 0.0
-                part[:] = solve_banded((1, 0), np.vstack([np.ones(len(part)), np.full(len(part), -decay)]), part)
+                part[:] = dtbtrs(np.vstack([np.ones(len(part)), np.full(len(part), -decay)]), part, uplo="L")[0]
             self._momenta[decay] = np.cumsum(momenta)
         return self._momenta[decay][steps]
 
