@@ -68,9 +68,9 @@ def write_and_print(
 ) -> None:
     """Write the report of studies; print the verdict and the path, and open the page where there is a screen."""
     from toposcope.cli.output import open_page, print_lines
+    from toposcope.engine.pool import processors
     from toposcope.files import write_text
     from toposcope.report import write_report
-    from toposcope.report.composing import MAX_WORKERS
     from toposcope.study import Study
     from toposcope.study.joined import JoinedStudy
 
@@ -78,7 +78,7 @@ def write_and_print(
     study = studies[0] if len(studies) == 1 else JoinedStudy(studies)
     gc.freeze()  # modules remain to the end: the collector need not look through them again and again
     with progress_bars() as progress:
-        page, answer = write_report(study, progress, adjust, kinds, workers or MAX_WORKERS, out)
+        page, answer = write_report(study, progress, adjust, kinds, workers or processors(), out)
     if len(studies) == 1:
         digest = study.digest() if adjust == "holm" and kinds == ("svg",) else ""
         write_text(study.directory / REPORTED, digest)

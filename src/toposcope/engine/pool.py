@@ -22,7 +22,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from toposcope.homology.memory import free_memory
 from toposcope.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class Engine(Protocol):
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Worker processes that run tasks, each on one thread. With one worker, tasks run in this process.
+    """Worker processes that run tasks, each on one thread. One worker is this process, unless it is to be `apart`.
 
     A worker that dies is replaced. The task that it ran is run again when the others are done, by itself, since it may
     have lacked memory; if it kills its worker again and again, it has failed.
@@ -116,6 +115,8 @@ class Workers(AbstractContextManager["Workers"]):
         Sent once to each worker; tasks get it from `shared`.
     queue : int
         Tasks made ahead for each worker, while all are at work.
+    apart : bool
+        Whether one worker is a process of its own too: it works while this one makes the tasks.
 
     Examples
     --------
@@ -125,8 +126,12 @@ class Workers(AbstractContextManager["Workers"]):
     {3: 6, 4: 24, 5: 120}
     """
 
-    def __init__(self, count: int, budget: int | None = None, shared: Any = None, queue: int = 1) -> None:
-        self.n_workers, self.queue = count, queue
+    def __init__(
+        self, count: int, budget: int | None = None, shared: Any = None, queue: int = 1, *, apart: bool = False
+    ) -> None:
+        from toposcope.homology.memory import free_memory  # its package is slow to import, and no worker needs it
+
+        self.n_workers, self.queue, self.apart = count, queue, apart or count > 1
         self.budget = (free_memory() or DEFAULT_FREE_MEMORY) // 4 if budget is None else budget
         self._shared = shared
         self._processes: dict[Connection, BaseProcess] = {}
@@ -141,7 +146,7 @@ class Workers(AbstractContextManager["Workers"]):
 
         What it returns or raises is ignored, as is the death of a process: `run` replaces it.
         """
-        if self.n_workers > 1:
+        if self.apart:
             while len(self._processes) < self.n_workers:
                 self._start_process()
             for connection in self._processes:
@@ -156,7 +161,7 @@ class Workers(AbstractContextManager["Workers"]):
         cost: Callable[[Task], int] = no_cost,
     ) -> Iterator[tuple[Task, Result | TaskFailure]]:
         """See `Engine.run`."""
-        if self.n_workers <= 1:
+        if not self.apart:
             yield from _run_in_this_process(function, tasks, progress, self._shared)
             return
         running: dict[Connection, Task] = {}

@@ -15,8 +15,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.report.document import Picture, Section, section
 from toposcope.report.section import MaterialType, ReportSection, nothing
 
-MAX_WORKERS = 2  # most processes that render figures
-
 MAX_QUEUE = 1000  # charts that wait for a process: all of a page, which holds them anyway, so that drawing never waits
 
 
@@ -28,9 +26,13 @@ class Rendered:
     vega: str = ""  # vega as a script
 
 
-def rendering_engine(workers: int = 1) -> Workers:
-    """Return an engine for `render_all`; its processes get ready at once, while the first chart is drawn."""
-    engine = Workers(min(workers, os.cpu_count() or 1, MAX_WORKERS), queue=MAX_QUEUE)
+def rendering_engine(workers: int = 1, n_kinds: int = 1) -> Workers:
+    """Return an engine for `render_all`; its processes get ready at once, while the first chart is drawn.
+
+    One other process renders charts as fast as this one draws them; for further kinds of files there are further ones.
+    """
+    workers = min(workers, os.cpu_count() or 1)
+    engine = Workers(min(workers, n_kinds), queue=MAX_QUEUE, apart=workers > 1)
     engine.start(load)
     return engine
 

@@ -75,7 +75,7 @@ def write_report(
     """
     progress("report", 0, 2)
     folder = folder or study.directory / "report"
-    with rendering_engine(workers) as engine:
+    with rendering_engine(workers, len(kinds)) as engine:
         page = study_page(study, adjust, workers, progress)
         composed = page.compose(kinds, engine, top_charts, meanwhile=_explorer)
     progress("report", 1, 2)

@@ -6,9 +6,10 @@ keep up to date. Diagrams have checksums of their own.
 """
 
 import sqlite3
-import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
+from zlib import crc32
 
 import msgspec
 
@@ -34,7 +35,7 @@ class Group(NamedTuple):
 
 
 def _checksum(*values: object) -> int:
-    return zlib.crc32(_encode(values))
+    return crc32(_encode(values))
 
 
 def keep_checksums(c: sqlite3.Connection) -> None:
@@ -58,13 +59,14 @@ def keep_checksums(c: sqlite3.Connection) -> None:
 
 def damaged(c: sqlite3.Connection) -> Iterator[Group]:
     """Yield the groups whose rows are not those that were written."""
-    now: dict[Group, int] = {}
+    now: dict[str, dict[object, int]] = {kind: defaultdict(int) for kind, _ in _PLACES.values()}
     for table, (kind, place) in _PLACES.items():
+        sums = now[kind]
         for of, *row in c.execute(f"SELECT {place.format(row='')}, * FROM {table}"):
-            group = Group(kind, str(of))
-            now[group] = now.get(group, 0) + _checksum(*row)
+            sums[of] += crc32(_encode(row))
+    found = {Group(kind, str(of)): value for kind, sums in now.items() for of, value in sums.items()}
     stored = {Group(kind, place): value for kind, place, value in c.execute("SELECT * FROM checksums")}
-    yield from sorted(group for group in now.keys() | stored.keys() if now.get(group, 0) != stored.get(group, 0))
+    yield from sorted(group for group in found.keys() | stored.keys() if found.get(group, 0) != stored.get(group, 0))
 
 
 def drop(c: sqlite3.Connection, group: Group) -> None:

@@ -1,7 +1,7 @@
 """Forecasters that fit a law of the steps; ``last``, ``power_law`` and ``s1`` know no gain from a falling rate."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -37,6 +37,8 @@ LATE_SHARE = 0.7  # late share of what was seen that a law is fitted to
 
 Case = tuple[Run, Schedule, Sequence[LoggedRun]]
 """What a law is fitted to: the beginning of a run, its plan, and the siblings."""
+Problem = tuple[Hashable, Points]
+"""A power law to be fitted, by what its fit is cached under."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +85,24 @@ class LawForecaster(ABC):
     def law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
         """Fit the law to what was seen; arguments and errors as those of `fit`."""
 
-    def prepare(self, cases: Sequence[Case]) -> None:  # noqa: B027 - most laws fit case by case
-        """Fit at once what `law` is going to be asked for; together, many small fits take half of the time."""
+    def problem(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Problem | None:
+        """Return the power law that `law` fits; None where it fits none. Arguments and errors as those of `fit`."""
+        return None
+
+    def prepare(self, cases: Sequence[Case]) -> None:
+        """Fit at once what `law` is going to be asked for: many small fits take half of the time together."""
+        problems: dict[Place, Points] = {}
+        for log, schedule, siblings in cases:
+            with suppress(RefusedError):
+                if problem := self.problem(log, schedule, siblings):
+                    problems[log, schedule, problem[0]] = problem[1]
+        compute_batch(problems, fit_power_laws)
+
+    def power_law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun] = ()) -> PowerLawFit:
+        """Return the fit to `problem`."""
+        problem = self.problem(log, schedule, siblings)
+        assert problem is not None
+        return cached(log, schedule, problem[0], lambda: fit_power_law(*problem[1]))
 
     def fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Forecast:
         """Forecast the run, and the siblings from the same fraction, each without the runs of its size.
@@ -158,21 +176,10 @@ class StepPowerLaw(LawForecaster):
             lambda steps: fit(self._covariate(schedule, steps)), schedule, fit.diagnostics(), fit.warnings()
         )
 
-    def power_law(self, log: Run, schedule: Schedule) -> PowerLawFit:
-        """Return the fit; errors as of `law`."""
-        return cached(log, schedule, self.name, lambda: fit_power_law(*self._points(log, schedule)))
-
-    def prepare(self, cases: Sequence[Case]) -> None:
-        """Fit the laws of many cases at once."""
-        problems: dict[Place, Points] = {}
-        for log, schedule, _ in cases:
-            with suppress(RefusedError):
-                problems[log, schedule, self.name] = self._points(log, schedule)
-        compute_batch(problems, fit_power_laws)
-
-    def _points(self, log: Run, schedule: Schedule) -> Points:
+    def problem(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Problem:
+        """Return the loss over the steps, or the progress."""
         late = window(log, schedule, LATE_SHARE)
-        return self._covariate(schedule, late.steps), late.loss, late.weight
+        return self.name, (self._covariate(schedule, late.steps), late.loss, late.weight)
 
     def _covariate(self, schedule: Schedule, steps: Steps) -> Vector:
         """Return what the loss is a power law of."""

@@ -8,8 +8,7 @@ Without siblings the prior is that of language models, as long as the run falls 
 run's own slope -dL/d ln S1, to which the gain is roughly proportional whatever is learned.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,23 +18,19 @@ from toposcope.forecasting.forecaster import LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import (
     LATE_SHARE,
     S1,
-    Case,
     FittedLossCurve,
     LawForecaster,
+    Problem,
     present_slope,
 )
 from toposcope.forecasting.forecasters.power_law_fit import (
-    Points,
-    PowerLawFit,
     fit_annealing_coefficient,
-    fit_power_law,
-    fit_power_laws,
     window,
 )
 from toposcope.forecasting.siblings import usable_siblings
 from toposcope.least_squares import NORMAL
 from toposcope.logs import Run
-from toposcope.logs.caching import Place, cached, compute_batch
+from toposcope.logs.caching import cached
 from toposcope.logs.schedules.schedule import Schedule
 from toposcope.typing import Steps, Vector
 
@@ -80,7 +75,8 @@ class AnnealedLaw(LawForecaster):
         return cached(log, schedule, key, lambda: self._law(log, schedule, siblings))
 
     def _law(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> FittedLossCurve:
-        fit, c, source = self._fit(log, schedule, siblings)
+        c, source = self._coefficient(log, schedule, siblings)
+        fit = self.power_law(log, schedule, siblings)
         remarks = fit.warnings()
         seen = schedule.decay_seen(int(log.steps[-1]))
         if source and schedule.cooled(np.array([schedule.last_step]))[0] > 0:
@@ -94,48 +90,29 @@ class AnnealedLaw(LawForecaster):
 
         return FittedLossCurve(loss, schedule, {**fit.diagnostics(), "c": c, "decay_seen": seen}, remarks)
 
-    def _fit(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[PowerLawFit, float, str]:
-        """Return the power law, c, and the source of c; empty if it was fitted to the run itself."""
-        c, source = self._coefficient(log, schedule, siblings)
-        return self._fit_given(log, schedule, c), c, source
+    def problem(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> Problem:
+        """Return the loss without its annealing over the progress: while there is none, that of ``s1``."""
+        c, _ = self._coefficient(log, schedule, siblings)
+        late, annealing = window(log, schedule, self.share), self._annealing(log, schedule, self.share)
+        if self.share == LATE_SHARE and not annealing.any():
+            return S1.problem(log, schedule, ())
+        points = schedule.progress(late.steps), late.loss + c * annealing, late.weight
+        return (self.name, "given", c, self.share), points
 
     def _coefficient(self, log: Run, schedule: Schedule, siblings: Sequence[LoggedRun]) -> tuple[float, str]:
-        """Return c and its source."""
-        prior = self.prior(log, schedule, siblings)
-        step = int(log.steps[-1])
-        if step >= MIN_SEEN * schedule.last_step and schedule.decay_seen(step) >= MIN_DECAY_SEEN:
-            key = (self.name, prior.centre, prior.spread)
-            c = cached(log, schedule, key, lambda: self._fit_coefficient(log, schedule, prior, LATE_SHARE))
-            if c is not None:
-                return c, ""
-        return prior.centre, prior.source
+        """Return c, and its source; empty if it was fitted to the run itself."""
 
-    def _fit_given(self, log: Run, schedule: Schedule, c: float) -> PowerLawFit:
-        """Fit the power law for a given c; where nothing has annealed yet, it is that of ``s1``."""
-        if self._is_s1(log, schedule):
-            return S1.power_law(log, schedule)
-        return cached(log, schedule, self._given(c), lambda: fit_power_law(*self._points(log, schedule, c)))
+        def find() -> tuple[float, str]:
+            prior = self.prior(log, schedule, siblings)
+            step = int(log.steps[-1])
+            if step >= MIN_SEEN * schedule.last_step and schedule.decay_seen(step) >= MIN_DECAY_SEEN:
+                key = (self.name, prior.centre, prior.spread)
+                c = cached(log, schedule, key, lambda: self._fit_coefficient(log, schedule, prior, LATE_SHARE))
+                if c is not None:
+                    return c, ""
+            return prior.centre, prior.source
 
-    def prepare(self, cases: Sequence[Case]) -> None:
-        """Fit the laws of many cases at once."""
-        S1.prepare(cases)
-        problems: dict[Place, Points] = {}
-        for log, schedule, siblings in cases:
-            with suppress(RefusedError):
-                c, _ = self._coefficient(log, schedule, siblings)
-                if not self._is_s1(log, schedule):
-                    problems[log, schedule, self._given(c)] = self._points(log, schedule, c)
-        compute_batch(problems, fit_power_laws)
-
-    def _is_s1(self, log: Run, schedule: Schedule) -> bool:
-        return self.share == LATE_SHARE and not self._annealing(log, schedule, self.share).any()
-
-    def _given(self, c: float) -> Hashable:
-        return self.name, "given", c, self.share
-
-    def _points(self, log: Run, schedule: Schedule, c: float) -> Points:
-        late = window(log, schedule, self.share)
-        return schedule.progress(late.steps), late.loss + c * self._annealing(log, schedule, self.share), late.weight
+        return cached(log, schedule, (self, "coefficient", tuple(siblings)), find)
 
     def _fit_coefficient(self, log: Run, schedule: Schedule, prior: Prior | None, share: float) -> float | None:
         """Return c, rounded; the prior counts as one more observation. None if no sound law fits."""
