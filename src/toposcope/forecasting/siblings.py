@@ -97,18 +97,18 @@ def _agree(one: Run, other: Run, shift: int, max_chance: float) -> bool:
     if len(i) >= 5 or len(i) in (len(one.steps), len(other.steps)):
         few = _evenly(len(i))
         agree = _same_losses(one.loss[i[few]], other.loss[j[few]], max_chance)
+    elif shift:
+        return False  # steps counted from another number are many in common
     else:
-        agree = _interpolates(one.steps, one, steps, other, max_chance) or _interpolates(
-            steps, other, one.steps, one, max_chance
-        )
+        agree = _interpolates(one, other, max_chance) or _interpolates(other, one, max_chance)
     return agree and _same_rates(one, other, shift)
 
 
-def _interpolates(fine_steps: Steps, fine: Run, coarse_steps: Steps, coarse: Run, max_chance: float) -> bool:
+def _interpolates(fine: Run, coarse: Run, max_chance: float) -> bool:
     """Return whether the rows of one log lie on the lines between those of another."""
-    inside = np.flatnonzero((coarse_steps >= fine_steps[0]) & (coarse_steps <= fine_steps[-1]))
+    inside = np.flatnonzero((coarse.steps >= fine.steps[0]) & (coarse.steps <= fine.steps[-1]))
     rows = inside[_evenly(len(inside))]
-    return _same_losses(np.interp(coarse_steps[rows], fine_steps, fine.loss), coarse.loss[rows], max_chance)
+    return _same_losses(np.interp(coarse.steps[rows], fine.steps, fine.loss), coarse.loss[rows], max_chance)
 
 
 def _same_losses(one: Vector, other: Vector, max_chance: float) -> bool:
