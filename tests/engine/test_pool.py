@@ -17,9 +17,10 @@ from toposcope.engine.pool import TaskFailure, Workers, shared
 
 
 def test_every_task_has_its_result() -> None:
-    for count in (1, 2):
-        with Workers(count) as pool:
+    for pool, is_apart in ((Workers(1), False), (Workers(1, apart=True), True), (Workers(2), True)):
+        with pool:
             assert sorted(pool.run(square, iter(range(20)))) == [(i, i * i) for i in range(20)]
+            assert pool.has_started == is_apart
 
 
 def test_tasks_under_way_hold_no_more_than_the_budget(tmp_path: Path) -> None:

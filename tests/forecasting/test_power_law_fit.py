@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from property_examples import examples
 from scipy.optimize import curve_fit, least_squares, nnls
 
-from toposcope.forecasting.forecasters.power_law_fit import EXPONENTS, fit_power_law
+from toposcope.forecasting.forecasters.power_law_fit import EXPONENTS, fit_power_law, fit_power_laws
 from toposcope.least_squares import HUBER
 
 Vector = NDArray[np.float64]
@@ -34,6 +34,14 @@ def test_what_is_on_the_grid_is_found(L0: float, A: float, k: int, n: int) -> No
     np.testing.assert_allclose([found.L0, found.A], [L0, A], rtol=1e-3)
     assert not found.at_edge
     assert found.warnings() == ()
+
+
+@examples(10)
+@given(st.lists(st.tuples(st.sampled_from([5, 6, 40]), st.integers(0, 99)), min_size=1, max_size=60))
+def test_a_fit_does_not_depend_on_what_is_fitted_with_it(drawn: list[tuple[int, int]]) -> None:
+    noise = [np.random.default_rng(seed).standard_cauchy(n) for n, seed in drawn]
+    problems = [(points(len(e)), law(points(len(e)), 2, 1, 0.5) + 0.02 * np.abs(e), 1 + e**2) for e in noise]
+    assert fit_power_laws(problems) == [fit_power_law(*problem) for problem in problems]
 
 
 @examples(25)

@@ -54,6 +54,8 @@ FRAME_SCHEMA = _schema("run, step, layer, role, probe, options, statistic, kind,
 ALERT_SCHEMA = _schema("run, check, step, since, place, message, evidence")
 TIME_SCHEMA = _schema("run, step, seconds")
 FORECAST_SCHEMA = _schema("run, step, last_step, loss, low, high, advice")
+_VERIFIED: dict[Path, tuple[tuple[int, int], ...]] = {}
+"""Size and time of the files of stores that were found whole: a command opens one several times."""
 
 
 class Study:
@@ -69,7 +71,6 @@ class Study:
     def __init__(self, directory: Path, declaration: Declaration) -> None:
         self.directory = directory
         self.declaration = declaration
-        self._verified: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def load(cls, directory: str | Path) -> "Study":
@@ -397,7 +398,7 @@ class Study:
         """Refuse a store that is not as it was written; looked at again only when its files have changed."""
         files = [path for path in (self._database, self._database.with_name("study.db-wal")) if path.exists()]
         state = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in files)
-        if state == self._verified:
+        if state == _VERIFIED.get(self._database):
             return
         refuse_views(connection)
         if not damage.is_whole(connection):
@@ -408,7 +409,7 @@ class Study:
         found = next(damage.damaged(connection), None)
         if found is not None:
             raise self._damaged(str(found))
-        self._verified = state
+        _VERIFIED[self._database] = state
 
     def _damaged(self, what: str) -> ToposcopeError:
         return ToposcopeError(
