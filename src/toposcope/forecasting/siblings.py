@@ -41,8 +41,8 @@ MAX_REMARKS = 3  # remarks of one kind that are written out
 def is_same_run(one: Run, other: Run) -> bool:
     """Return whether two logs are of one run: they agree where both have rows or, without any, have one name.
 
-    Steps that one log counts from 0 and the other from 1 are brought in line. Where the logs have hardly a step in
-    common, the finer is interpolated at the steps of the coarser.
+    Steps that one log counts from 0 and the other from 1 are brought in line where that brings steps in common. Where
+    the logs have hardly one in common as they are, the finer is interpolated at the steps of the coarser.
     """
     if one.steps[0] > other.steps[-1] or other.steps[0] > one.steps[-1]:
         return one.name == other.name
@@ -98,7 +98,7 @@ def _agree(one: Run, other: Run, shift: int, max_chance: float) -> bool:
         few = _evenly(len(i))
         agree = _same_losses(one.loss[i[few]], other.loss[j[few]], max_chance)
     elif shift:
-        return False  # steps counted from another number are many in common
+        return False  # nothing says that steps are counted from another number
     else:
         agree = _interpolates(one, other, max_chance) or _interpolates(other, one, max_chance)
     return agree and _same_rates(one, other, shift)
