@@ -194,8 +194,7 @@ def without_room() -> annotations.Annotations:
             if name != "counters"
         }
     )
-    annotations._set_limits(state)
-    return state
+    return annotations._with_limits(state)
 
 
 def test_torsion_is_that_of_two_elements() -> None:

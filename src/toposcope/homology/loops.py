@@ -100,10 +100,11 @@ class LoopFiltration:
 
         n = len(self._order)
         graph, scale = empty_graph(n), scale_of(n, least, cap)
+        votes = np.empty(graph.neighbours.shape[1], np.uint64), np.empty((n, 2), np.int32)
         row, blocked = 0, 0
         for keys, reached in self._buckets(scale):
             place = 0
-            while (place := enter(keys, place, graph, self._state, keeps_cycles)) < len(keys):
+            while (place := enter(keys, place, graph, self._state, *votes, keeps_cycles)) < len(keys):
                 self._state = with_room(self._state)
             if self._state.counters[N_OPEN] == 0 and reached >= blocked:
                 row, blocked = first_later_birth(self._bits, self._order, graph.neighbours, reached, scale.cap, row)

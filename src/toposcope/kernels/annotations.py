@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.kernels.compiled import compiled, compiled_within, inlined, wide
-from toposcope.kernels.sets import ONE, Parents, find
+from toposcope.kernels.sets import ONE, ZERO, Parents, find
 from toposcope.typing import Indices
 
 Numbers = NDArray[np.int32]
@@ -28,36 +28,40 @@ START, LENGTH, SIGNATURE, CODE, FIRST, LAST, SLOT, SEEN = range(8)
 """Of an id: where its vector lies, and how long it is; the loops in it modulo 64, as bits; its hash; its first and last
 edge; its place in the table; and the loop among whose ids it was last found."""
 N_IDS, N_MEMBERS, N_HOLDERS, N_EDGES, FREE_HOLDER, FREE_EDGE, N_SLOTS, N_LOOPS, N_OPEN, N_KEPT = range(10)
-EMPTIED, NEEDED = 10, 11
+EMPTIED, NEEDED, NEEDED_HOLDERS = 10, 11, 12
 LIMIT_OF_IDS, LIMIT_OF_MEMBERS, LIMIT_OF_HOLDERS, LIMIT_OF_EDGES, LIMIT_OF_SLOTS, LIMIT_OF_LOOPS, LIMIT_OF_KEPT = range(
-    12, 19
+    13, 20
 )
 """Counters: how many of each are in use; the first of those that were given back; the first of the edges whose vectors
-became empty since the last `release`; for how many numbers there was no room; and how many there is room for."""
+became empty since the last `release`; for how many members and holders there was no room; and how many of each there is
+room for."""
 NONE, REMOVED, NO_ROOM = -1, -1, -1
+HELD = 7  # ids in a block of holders
 SPARE = 2  # times as much room is made as is in use
 
 
 class Annotations(NamedTuple):
     """The vectors of all active edges, and the loops."""
 
-    counters: Indices  # shape (19,)
+    counters: Indices  # shape (20,)
     parent: Parents  # by id; what it became one with, 0 if its vector is empty
     ids: Indices  # shape (i, 8); the fields above, by id
     members: Numbers  # vectors, each from the latest loop to the earliest
     table: Numbers  # ids by the hash of their vectors; 0 where there is none
-    holders: Numbers  # shape (h, 2); chained: an id whose vector may contain a loop, and the next of that loop
+    holders: Numbers  # shape (h, 8); chained: ids whose vectors may contain a loop, and the next block of that loop
     edges: Numbers  # shape (e, 3); chained: the ends of an active edge, and the next edge of its id
-    holding: Numbers  # shape (l, 2); by loop, the first of its holders, and how many there are
+    holding: Numbers  # shape (l, 2); by loop, the first of its blocks, which alone may have room, and how many ids
     births: Numbers  # shape (l, 2); by loop, the edges that opened and closed it; -1 while it is open
     deaths: Numbers  # shape (l, 2); by loop, the edges that opened and closed it; -1 while it is open
     kept: Numbers  # the sums that vanished, each the loop it closed and those it was the sum of; empty unless asked for
     kept_places: Indices  # shape (l, 2); by loop, where its sum begins and ends
+    sums: Numbers  # shape (3, l); room for a sum of vectors, for the next, and for what is new in one
+    found: Numbers  # shape (7 h,); room for ids
 
 
 def no_annotations() -> Annotations:
     """Return the state before the first loop."""
-    count = np.zeros(19, np.int64)
+    count = np.zeros(20, np.int64)
     count[N_IDS], count[[FREE_HOLDER, FREE_EDGE, EMPTIED]] = 1, NONE
     pairs = np.empty((64, 2), np.int32)
     state = Annotations(
@@ -66,113 +70,107 @@ def no_annotations() -> Annotations:
         np.zeros((64, 8), np.int64),
         np.empty(256, np.int32),
         np.zeros(256, np.int32),
-        np.empty((256, 2), np.int32),
+        np.empty((64, HELD + 1), np.int32),
         np.empty((256, 3), np.int32),
         pairs,
         pairs.copy(),
         pairs.copy(),
         np.empty(256, np.int32),
         np.zeros((64, 2), np.int64),
+        np.empty((3, 0), np.int32),
+        np.empty(0, np.int32),
     )
-    _set_limits(state)
-    return state
+    return _with_limits(state)
 
 
-def _set_limits(state: Annotations) -> None:
+def _with_limits(state: Annotations) -> Annotations:
     """Note how many of each there is room for, where compiled code looks it up."""
     arrays = state.parent, state.members, state.holders, state.edges, state.table, state.births, state.kept
     state.counters[LIMIT_OF_IDS:] = [len(array) for array in arrays]
     state.counters[LIMIT_OF_SLOTS] //= 2
+    sums, found = np.empty((3, len(state.births)), np.int32), np.empty(HELD * len(state.holders), np.int32)
+    return state._replace(sums=sums, found=found)
 
 
 def with_room(state: Annotations) -> Annotations:
     """Return the state with room for what lacked it; members and holders that no vector has are dropped."""
-    count, needed = state.counters, int(state.counters[NEEDED]) + 1
+    count = state.counters
     arrays: dict[str, Any] = {}
-    for used, names in (
-        (N_IDS, ("parent", "ids")),
-        (N_EDGES, ("edges",)),
-        (N_LOOPS, ("holding", "births", "deaths", "kept_places")),
-        (N_KEPT, ("kept",)),
+    for used, needed, names in (
+        (N_IDS, 1, ("parent", "ids")),
+        (N_EDGES, 1, ("edges",)),
+        (N_LOOPS, 1, ("holding", "births", "deaths", "kept_places")),
+        (N_KEPT, int(count[N_LOOPS]) + 1, ("kept",)),
     ):
         for name in names:
             old = getattr(state, name)
-            if count[used] + needed > len(old):
+            if 2 * (count[used] + needed) > len(old):  # what is half full is soon full
                 arrays[name] = np.zeros((SPARE * len(old) + needed, *old.shape[1:]), old.dtype)
                 arrays[name][: len(old)] = old
-    state = state._replace(**arrays)
     live = np.flatnonzero(state.parent[: count[N_IDS]] == np.arange(count[N_IDS]))[1:]
-    length = int(state.ids[live, LENGTH].sum())
-    if count[N_HOLDERS] + needed > len(state.holders):
-        state = state._replace(holders=np.empty((max(len(state.holders), SPARE * (length + needed)), 2), np.int32))
-        _list_holders(state, live)
-    if count[N_MEMBERS] + needed > len(state.members):
-        members = np.empty(max(len(state.members), SPARE * (length + needed)), np.int32)
-        _compact(count, state.ids, live, state.members, members)
-        state = state._replace(members=members)
+    length, old = int(state.ids[live, LENGTH].sum()), state.members
+    arrays["members"] = np.empty(max(len(old), SPARE * (length + int(count[NEEDED]))), np.int32)
+    if relists := bool(count[N_HOLDERS] + count[NEEDED_HOLDERS] > len(state.holders)):
+        n_blocks = length // HELD + count[N_OPEN] + count[NEEDED_HOLDERS]
+        arrays["holders"] = np.empty((max(len(state.holders), SPARE * int(n_blocks)), HELD + 1), np.int32)
     size = len(state.table)
-    while size < 4 * (len(live) + needed):
+    while size < 4 * (2 * len(live) + 1):  # of each id two slots: its own, and that of its next vector
         size *= 2
-    state = state._replace(table=np.zeros(size, np.int32))
-    count[N_SLOTS] = 0
-    _refill(count, state.ids, live, state.table)  # each time, and so in the first call, which compiles it ahead
-    _set_limits(state)
-    return state
-
-
-def _compact(count: Indices, ids: Indices, live: Indices, old: Numbers, members: Numbers) -> None:
-    """Write the vectors of some ids one after the other."""
-    count[N_MEMBERS] = end = int(ids[live, LENGTH].sum())
-    members[:end] = old[_places(ids, live)]
-    ids[live, START] = ids[live, LENGTH].cumsum() - ids[live, LENGTH]
-
-
-def _list_holders(state: Annotations, live: Indices) -> None:
-    """List the holders of every loop anew, one after the other."""
-    count, holders, holding = state.counters, state.holders, state.holding[: state.counters[N_LOOPS]]
-    loops = state.members[_places(state.ids, live)]
-    end, n_held = len(loops), np.bincount(loops, minlength=len(holding))
-    ends = n_held.cumsum()
-    holders[:end, 0] = np.repeat(live, state.ids[live, LENGTH])[loops.argsort(kind="stable")]
-    holders[:end, 1] = np.arange(1, end + 1)
-    holders[ends[n_held > 0] - 1, 1] = NONE
-    holding[:, 0], holding[:, 1] = np.where(n_held, ends - n_held, NONE), n_held
-    count[N_HOLDERS], count[FREE_HOLDER] = end, NONE
-
-
-def _places(ids: Indices, live: Indices) -> Indices:
-    """Return where the members of the vectors of some ids lie, vector after vector."""
-    length = ids[live, LENGTH]
-    return np.repeat(ids[live, START] - length.cumsum() + length, length) + np.arange(length.sum())
+    state = state._replace(**arrays, table=np.zeros(size, np.int32))
+    count[N_SLOTS], count[N_MEMBERS] = 0, length
+    if relists:
+        state.holding[:], count[N_HOLDERS], count[FREE_HOLDER] = (NONE, 0), 0, NONE
+    _rebuild(count, state.ids, live, old, state.members, state.holders, state.holding, state.table, relists)
+    return _with_limits(state)
 
 
 @compiled
-def _refill(count: Indices, ids: Indices, live: Indices, table: Numbers) -> None:
+def _rebuild(
+    count: Indices,
+    ids: Indices,
+    live: Indices,
+    old: Numbers,
+    members: Numbers,
+    holders: Numbers,
+    holding: Numbers,
+    table: Numbers,
+    relists: bool,
+) -> None:
+    """Fill the table with some ids, the members with their vectors, and new holders with these."""
+    end = 0
     for number in live:
         _put(count, ids, table, number)
+        start, length = ids[number, START], ids[number, LENGTH]
+        ids[number, START] = end
+        for k in range(start, start + length):
+            members[end] = old[k]
+            end += 1
+        if relists:
+            _hold(count, holders, holding, members[end - length : end], length, number)
 
 
 @compiled_within
-def _is_room(count: Indices, needed: int) -> bool:
-    """Return whether there is room for so many members, holders and slots, and one of all else."""
+def _is_room(count: Indices, n_members: int, n_changed: int, length: int) -> bool:
+    """Return whether so many ids, with so many members together, can get as many more each; and one of all else."""
+    needed, n_holders = n_members + n_changed * length, (n_changed // HELD + 2) * length
     is_room = (
         (count[N_IDS] < count[LIMIT_OF_IDS])
         & (count[N_LOOPS] < count[LIMIT_OF_LOOPS])
         & ((count[FREE_EDGE] != NONE) | (count[N_EDGES] < count[LIMIT_OF_EDGES]))
         & (count[N_MEMBERS] + needed <= count[LIMIT_OF_MEMBERS])
-        & (count[N_HOLDERS] + needed <= count[LIMIT_OF_HOLDERS])
-        & (count[N_SLOTS] + needed <= count[LIMIT_OF_SLOTS])
-        & (count[N_KEPT] + needed <= count[LIMIT_OF_KEPT])
+        & (count[N_HOLDERS] + n_holders <= count[LIMIT_OF_HOLDERS])
+        & (count[N_SLOTS] + n_changed <= count[LIMIT_OF_SLOTS])
+        & (count[N_KEPT] + length <= count[LIMIT_OF_KEPT])
     )
     if not is_room:
-        count[NEEDED] = needed
+        count[NEEDED], count[NEEDED_HOLDERS] = needed, n_holders
     return bool(is_room)
 
 
 @compiled_within
 def open_loop(state: Annotations, u: int, v: int) -> int:
     """Open a loop with an edge, which alone has it in its vector; return its id."""
-    if not _is_room(state.counters, wide(1)):
+    if not _is_room(state.counters, wide(0), wide(1), wide(1)):
         return NO_ROOM
     loop = state.counters[N_LOOPS]
     state.births[loop, 0], state.births[loop, 1] = u, v
@@ -180,9 +178,8 @@ def open_loop(state: Annotations, u: int, v: int) -> int:
     state.holding[loop, 0], state.holding[loop, 1] = NONE, 0
     state.counters[N_LOOPS] += 1
     state.counters[N_OPEN] += 1
-    vector = np.empty(1, np.int32)
-    vector[0] = loop
-    number = _id_of(state, vector)
+    state.sums[0, 0] = loop
+    number = _id_of(state, wide(1))
     activate(state, u, v, number)
     return int(number)
 
@@ -211,20 +208,18 @@ def agree(state: Annotations, votes: Numbers, n_votes: int, is_silent: bool, u: 
     until they are released.
     """
     for k in range(0 if is_silent else 1, n_votes):
-        delta = sum_of_differing(state.parent, state.ids, state.members, votes, k, not is_silent)
-        if len(delta) and not substitute(state, delta, u, v, keeps):
+        length = sum_of_votes(state, votes, k, not is_silent)
+        if length and not substitute(state, length, u, v, keeps):
             return NO_ROOM
     if is_silent or not n_votes:
         return 0
     a, b = find(state.parent, wide(votes[0, 0])), find(state.parent, wide(votes[0, 1]))
     if a == b:
         return 0
-    agreed = np.empty(0, np.int32)
-    if a and b:
-        agreed = sum_of_differing(state.parent, state.ids, state.members, votes, wide(0), is_silent)  # which it is not
-    if not _is_room(state.counters, len(agreed)):
+    length = sum_of_votes(state, votes, wide(0), is_silent) if a and b else wide(0)
+    if not _is_room(state.counters, wide(0), wide(1), length):
         return NO_ROOM
-    return _id_of(state, agreed) if a and b else a + b
+    return _id_of(state, length) if a and b else a + b
 
 
 @compiled_within
@@ -240,78 +235,52 @@ def release(state: Annotations) -> None:
 
 
 @compiled_within
-def sum_of_differing(
-    parent: Parents, ids: Indices, members: Numbers, votes: Numbers, k: int, with_first: bool
-) -> Numbers:
-    """Return the vector that a vote is, or the sum of it and the first one."""
-    numbers = np.zeros(4, np.int32)
-    for side in range(2):
-        numbers[side] = find(parent, wide(votes[k, side]))
-        if with_first:
-            numbers[2 + side] = find(parent, wide(votes[0, side]))
-    size = 0
-    for i in range(4):
-        for j in range(i):
-            if numbers[i] == numbers[j]:
-                numbers[i] = numbers[j] = 0
-        size += ids[numbers[i], LENGTH]
-    total, room, length = np.empty(size, np.int32), np.empty(size, np.int32), 0
-    for i in range(4):
-        if not numbers[i]:
-            continue
-        start = ids[numbers[i], START]
-        end = start + ids[numbers[i], LENGTH]
-        a = c = 0
-        while a < length or start < end:
-            if start == end or (a < length and total[a] > members[start]):
-                room[c] = total[a]
-                a += 1
-                c += 1
-            elif a == length or total[a] < members[start]:
-                room[c] = members[start]
-                start += 1
-                c += 1
-            else:
-                a += 1
-                start += 1
-        total, room, length = room, total, c
-    return total[:length]
+def sum_of_votes(state: Annotations, votes: Numbers, k: int, with_first: bool) -> int:
+    """Write the vector that a vote is, or the sum of it and the first one, to `sums`; return how long it is."""
+    ids, sums, length, place = state.ids, state.sums, wide(0), wide(0)
+    for n in range(4 if with_first else 2):  # what is the same in both cancels
+        number = find(state.parent, wide(votes[k if n < 2 else 0, n & 1]))
+        if number:
+            begin, delta, total = ids[number, START], sums[place, :length], sums[1 - place]
+            length, _ = _add(state.members, begin, ids[number, LENGTH], delta, total, wide(0), sums[2])
+            place = 1 - place
+    for i in range(length if place else 0):
+        sums[0, i] = sums[1, i]
+    return int(length)
 
 
 @compiled_within
-def _id_of(state: Annotations, vector: Numbers) -> int:
-    """Return the id of a vector that is not empty, a new one if there is none; there is room for it."""
-    count, ids = state.counters, state.ids
-    code = _code(vector)
-    number = _lookup(ids, state.members, state.table, vector, code)
+def _id_of(state: Annotations, length: int) -> int:
+    """Return the id of the sum, which is not empty, a new one if there is none; there is room for it."""
+    count, ids, vector = state.counters, state.ids, state.sums[0, :length]
+    code, start = _code(vector), count[N_MEMBERS]
+    for k in range(length):
+        state.members[start + k] = vector[k]
+    number = _lookup(ids, state.members, state.table, start, length, code)
     if number:
         return number
-    number, start = count[N_IDS], count[N_MEMBERS]
+    number = count[N_IDS]
     count[N_IDS] += 1
-    count[N_MEMBERS] += len(vector)
-    for k in range(len(vector)):
-        state.members[start + k] = vector[k]
-        _hold(count, state.holders, state.holding, vector[k], number)
+    count[N_MEMBERS] += length
+    _hold(count, state.holders, state.holding, vector, length, number)
     state.parent[number] = number
-    ids[number, START], ids[number, LENGTH], ids[number, CODE] = start, len(vector), code
-    ids[number, SIGNATURE] = _signature(state.members, start, wide(len(vector)))
+    ids[number, START], ids[number, LENGTH], ids[number, CODE] = start, length, code
+    ids[number, SIGNATURE] = _signature(state.members, start, length)
     ids[number, FIRST] = ids[number, LAST] = ids[number, SEEN] = NONE
     _put(count, ids, state.table, number)
     return int(number)
 
 
 @compiled_within
-def substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) -> bool:
-    """Let a sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others.
+def substitute(state: Annotations, length: int, u: int, v: int, keeps: bool) -> bool:
+    """Let the sum of open loops vanish: an edge closes the latest of them, and it is the sum of the others.
 
     Return whether there was room for that.
     """
-    count, loop = state.counters, delta[0]
-    found = np.empty(state.holding[loop, 1], np.int32)
-    n_found, n_members, last = _ids_with(
-        state.parent, state.ids, state.members, state.holders, state.holding, loop, found
-    )
-    if not _is_room(state.counters, n_members + n_found * len(delta)):
+    count, delta = state.counters, state.sums[0, :length]
+    loop = wide(delta[0])
+    n_found, n_members, last = _ids_with(state.ids, state.members, state.holders, state.holding, loop, state.found)
+    if not _is_room(count, n_members, n_found, length):
         return False
     state.deaths[loop, 0], state.deaths[loop, 1] = u, v
     count[N_OPEN] -= 1
@@ -321,25 +290,30 @@ def substitute(state: Annotations, delta: Numbers, u: int, v: int, keeps: bool) 
             state.kept[count[N_KEPT]] = delta[k]
             count[N_KEPT] += 1
         state.kept_places[loop, 1] = count[N_KEPT]
-    _add_to_all(state, delta, found, n_found)
-    state.holders[last, 1], count[FREE_HOLDER] = count[FREE_HOLDER], state.holding[loop, 0]
+    _add_to_all(state, delta, state.found, n_found)
+    state.holders[last, HELD], count[FREE_HOLDER] = count[FREE_HOLDER], state.holding[loop, 0]
     return True
 
 
 @compiled_within
 def _ids_with(
-    parent: Parents, ids: Indices, members: Numbers, holders: Numbers, holding: Numbers, loop: int, found: Numbers
+    ids: Indices, members: Numbers, holders: Numbers, holding: Numbers, loop: int, found: Numbers
 ) -> tuple[int, int, int]:
     """List the ids whose vectors contain a loop, of which there are some.
 
     Return how many, the lengths of these vectors together, and the last holder.
     """
-    n_found = n_members = 0
-    node = last = holding[loop, 0]
-    while node != NONE:
-        last = node
-        number, node = holders[node, 0], holders[node, 1]
-        if not ids[number, SIGNATURE] >> (loop & 63) & 1 or parent[number] != number or ids[number, SEEN] == loop:
+    n_held = n_found = n_members = 0
+    block = last = holding[loop, 0]
+    size = (holding[loop, 1] - 1) % HELD + 1
+    while block != NONE:
+        for k in range(size):
+            found[n_held + k] = holders[block, k]
+        n_held += size
+        last, block, size = block, holders[block, HELD], HELD
+    for n in range(n_held):
+        number = found[n]
+        if not ids[number, SIGNATURE] >> (loop & 63) & 1 or ids[number, SEEN] == loop:
             continue
         k, end = ids[number, START], ids[number, START] + ids[number, LENGTH]
         while k < end and members[k] > loop:
@@ -359,26 +333,24 @@ def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers:
     """Add a sum to the vectors of some ids; there is room for all that this takes."""
     count, parent, ids, members, table = state.counters, state.parent, state.ids, state.members, state.table
     holders, holding, edges = state.holders, state.holding, state.edges
-    code = _code(delta)
-    fresh = np.empty(len(delta), np.int32)
+    code, fresh = _code(delta), state.sums[2]
     for n in range(n_numbers):
-        number = numbers[n]
+        number = wide(numbers[n])
         start = count[N_MEMBERS]
-        length, n_fresh = _add(members, ids[number, START], ids[number, LENGTH], delta, start, fresh)
+        length, n_fresh = _add(members, ids[number, START], ids[number, LENGTH], delta, members, start, fresh)
         table[ids[number, SLOT]] = REMOVED
         ids[number, CODE] ^= code
         other = 0
         if length:
-            other = _lookup(ids, members, table, members[start : start + length], ids[number, CODE])
+            other = _lookup(ids, members, table, start, length, ids[number, CODE])
         if length and not other:
             ids[number, START], ids[number, LENGTH] = start, length
             ids[number, SIGNATURE] = _signature(members, start, length)
             count[N_MEMBERS] += length
             _put(count, ids, table, number)
-            for k in range(n_fresh):
-                _hold(count, holders, holding, fresh[k], number)
+            _hold(count, holders, holding, fresh, n_fresh, number)
             continue
-        parent[number] = other
+        parent[number], ids[number, SIGNATURE] = other, 0
         if other:
             edges[ids[other, LAST], 2] = ids[number, FIRST]
             ids[other, LAST] = ids[number, LAST]
@@ -388,23 +360,34 @@ def _add_to_all(state: Annotations, delta: Numbers, numbers: Numbers, n_numbers:
 
 
 @compiled_within
-def _add(members: Numbers, begin: int, length: int, delta: Numbers, start: int, fresh: Numbers) -> tuple[int, int]:
-    """Write the sum of a vector and another behind the members; return how long it is, and how much of it is new."""
-    i, end, j, k, n_fresh = begin, begin + length, 0, start, 0
-    while i < end or j < len(delta):
-        if j == len(delta) or (i < end and members[i] > delta[j]):
-            members[k] = members[i]
-            i += 1
-            k += 1
-        elif i == end or members[i] < delta[j]:
-            members[k] = fresh[n_fresh] = delta[j]
-            j += 1
-            k += 1
-            n_fresh += 1
-        else:
-            i += 1
-            j += 1
-    return k - start, n_fresh
+def _add(
+    members: Numbers, begin: int, length: int, delta: Numbers, total: Numbers, start: int, fresh: Numbers
+) -> tuple[int, int]:
+    """Write the sum of a vector and another from a place on; return how long it is, and how much of it is new."""
+    # Unsigned: a place below zero would count from the end.
+    i, end, j, n_delta = np.uint64(begin), np.uint64(begin + length), ZERO, np.uint64(len(delta))
+    k, n_fresh, latest = np.uint64(start), ZERO, delta[0] if n_delta else NONE
+    while i < end and members[i] > latest:
+        total[k] = members[i]
+        i += ONE
+        k += ONE
+    while i < end and j < n_delta:  # without branches: which is larger cannot be predicted
+        a, b = members[i], delta[j]
+        total[k], fresh[n_fresh] = max(a, b), b
+        n_fresh += np.uint64(a < b)
+        i += np.uint64(a >= b)
+        j += np.uint64(a <= b)
+        k += np.uint64(a != b)
+    while i < end:
+        total[k] = members[i]
+        i += ONE
+        k += ONE
+    while j < n_delta:
+        total[k] = fresh[n_fresh] = delta[j]
+        j += ONE
+        k += ONE
+        n_fresh += ONE
+    return wide(k) - start, wide(n_fresh)
 
 
 @compiled_within
@@ -428,17 +411,17 @@ def _code(vector: Numbers) -> int:
 
 
 @compiled_within
-def _lookup(ids: Indices, members: Numbers, table: Numbers, vector: Numbers, code: int) -> int:
-    """Return the id of a vector, 0 if there is none."""
+def _lookup(ids: Indices, members: Numbers, table: Numbers, start: int, length: int, code: int) -> int:
+    """Return the id of a vector behind all others, 0 if there is none."""
     mask = len(table) - 1
     slot = code & mask
     while table[slot]:
         number = table[slot]
-        if number != REMOVED and ids[number, CODE] == code and ids[number, LENGTH] == len(vector):
-            start, k = ids[number, START], 0
-            while k < len(vector) and members[start + k] == vector[k]:
+        if number != REMOVED and ids[number, CODE] == code and ids[number, LENGTH] == length:
+            begin, k = ids[number, START], 0
+            while k < length and members[begin + k] == members[start + k]:
                 k += 1
-            if k == len(vector):
+            if k == length:
                 return int(number)
         slot = (slot + 1) & mask
     return 0
@@ -456,15 +439,19 @@ def _put(count: Indices, ids: Indices, table: Numbers, number: int) -> None:
     ids[number, SLOT] = slot
 
 
-@inlined
-def _hold(count: Indices, holders: Numbers, holding: Numbers, loop: int, number: int) -> None:
-    """Note that the vector of an id contains a loop."""
-    node = count[FREE_HOLDER]
-    if node != NONE:
-        count[FREE_HOLDER] = holders[node, 1]
-    else:
-        node = count[N_HOLDERS]
-        count[N_HOLDERS] += 1
-    holders[node, 0], holders[node, 1] = number, holding[loop, 0]
-    holding[loop, 0] = node
-    holding[loop, 1] += 1
+@compiled_within
+def _hold(count: Indices, holders: Numbers, holding: Numbers, loops: Numbers, n_loops: int, number: int) -> None:
+    """Note that the vector of an id contains some loops."""
+    for k in range(n_loops):
+        loop, first = loops[k], holding[loops[k], 0]
+        place = holding[loop, 1] % HELD
+        if place == 0:
+            block = count[FREE_HOLDER]
+            if block != NONE:
+                count[FREE_HOLDER] = holders[block, HELD]
+            else:
+                block = count[N_HOLDERS]
+                count[N_HOLDERS] += 1
+            holders[block, HELD], holding[loop, 0], first = first, block, block
+        holders[first, place] = number
+        holding[loop, 1] += 1

@@ -50,9 +50,14 @@ def compiled(function: Function) -> Function:
     return _compiled(function, fastmath=False)
 
 
+def compiled_in_place(function: Function) -> Function:
+    """Compile a function that makes no arrays, and so need not count who holds those it is given, which takes long."""
+    return _compiled(function, fastmath=False, _nrt=False)
+
+
 def compiled_within(function: Function) -> Function:
-    """Compile a function that compiled functions alone call: it is not made to take what Python hands over."""
-    return _compiled(function, fastmath=False, no_cpython_wrapper=True)
+    """Compile such a function that compiled functions alone call: it is not made to take what Python hands over."""
+    return _compiled(function, fastmath=False, no_cpython_wrapper=True, _nrt=False)
 
 
 def compiled_sums(function: Function) -> Function:

@@ -166,7 +166,7 @@ def _by_digit(keys: Keys, into: Keys, at: NDArray[np.int32], shift: int) -> None
         at[digit] += 1
 
 
-@compiled_within
+@compiled
 def _order_ties(keys: Keys, bits: Bits, order: NDArray[np.int64]) -> None:
     """Put edges whose keys cannot tell them apart in order of length, by Shell's method."""
     n = len(keys)

@@ -30,7 +30,7 @@ from toposcope.kernels.annotations import (
     open_loop,
     release,
 )
-from toposcope.kernels.compiled import compiled, compiled_within, inlined, wide
+from toposcope.kernels.compiled import compiled_in_place, compiled_within, inlined, wide
 from toposcope.kernels.sets import ONE, ZERO, Parents, Words, find, join, lowest_bit
 
 EMPTY, SILENT, LOUD = range(3)
@@ -68,14 +68,14 @@ def empty_graph(n: int) -> Graph:
     return Graph(neighbours, central, np.zeros(n, np.int32), parent, active, joins, np.zeros(1, np.int64))
 
 
-@compiled
-def enter(keys: NDArray[np.uint64], place: int, graph: Graph, state: Annotations, keeps: bool) -> int:
+@compiled_in_place
+def enter(
+    keys: NDArray[np.uint64], place: int, graph: Graph, state: Annotations, voters: Words, votes: Numbers, keeps: bool
+) -> int:
     """Let edges enter, in order, from one on; return the place of one for which the state has no room, or how many.
 
-    The ends of each are the last two numbers of 16 bits of a key.
+    The ends of each are the last two numbers of 16 bits of a key. For one lune there is room in `voters` and `votes`.
     """
-    voters = np.empty(graph.neighbours.shape[1], np.uint64)
-    votes = np.empty((len(graph.neighbours), 2), np.int32)
     while True:
         place, lune = _let_pass(
             keys,

@@ -24,7 +24,7 @@ from toposcope.kernels.annotations import (
     agree,
     open_loop,
     substitute,
-    sum_of_differing,
+    sum_of_votes,
 )
 from toposcope.kernels.compiled import compiled, inlined, wide
 from toposcope.kernels.lunes import Graph, inactivate, mark, set_active
@@ -102,9 +102,9 @@ def _close_loops(ids: Numbers, loops: Annotations, lune: Lune, votes: Numbers, u
     for q in range(lune.counters[N_COMPONENTS]):
         votes[1, 0], votes[1, 1] = ids[u, lune.roots[q]], ids[v, lune.roots[q]]
         if votes[0, 0] or votes[0, 1] or votes[1, 0] or votes[1, 1]:
-            delta = sum_of_differing(loops.parent, loops.ids, loops.members, votes, wide(1), not no)
-            if len(delta):
-                if not substitute(loops, delta, u, v, no):
+            length = sum_of_votes(loops, votes, wide(1), not no)
+            if length:
+                if not substitute(loops, length, u, v, no):
                     return NO_ROOM
                 lune.closing[q] = place
     return int(agree(loops, votes, wide(1), no, u, v, no))
