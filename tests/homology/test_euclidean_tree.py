@@ -371,3 +371,21 @@ def test_trees_of_a_matrix_of_lengths(n: int, seed: int, kind: str) -> None:
     distances = rng.random((n, n)) if kind == "any" else rng.integers(kind == "ties", 4, (n, n)).astype(float)
     distances = np.triu(distances, 1) + np.triu(distances, 1).T
     assert_array_equal(np.sort(matrix_tree(distances)[0]), scipy_tree(distances) if n > 1 else [])
+
+
+@pytest.mark.parametrize("d", [2, 3])
+@pytest.mark.parametrize("kind", ["lattice", "steps", "clusters", "repeats"])
+def test_flat_clouds_have_scipys_tree(d: int, kind: str) -> None:
+    rng = np.random.default_rng(d)
+    points = rng.random((1500, d))
+    if kind == "lattice":
+        points = rng.permutation(np.argwhere(np.ones([12] * d if d == 3 else [40, 40]))[:1500]) / 7
+    elif kind == "steps":
+        points[:, 0], points[:, 1:] = np.arange(1500) % 300 / 3, 0.5 * rng.integers(0, 2, (1500, d - 1))
+    elif kind == "clusters":
+        points = rng.integers(0, 3, (1500, 1)) + points * 1e-7
+    points = np.unique(points, axis=0) if kind != "repeats" else np.unique(points[rng.integers(0, 900, 1500)], axis=0)
+    tree = boruvka_tree(points)
+    squares = prim_tree(points).squares if tree is None else tree.squares
+    assert_array_equal(np.sort(squares), np.sort(prim_tree(points).squares))
+    assert_allclose(np.sqrt(np.sort(squares)), scipy_tree(cdist(points, points)), rtol=1e-12)

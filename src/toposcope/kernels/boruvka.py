@@ -31,6 +31,11 @@ N_LISTED = 10  # neighbours of a point
 BOUNDS_BYTES, DEVICE_BOUNDS_BYTES = 1 << 24, 1 << 28  # of the bounds held at once
 BOUNDS_RUN = 256  # bounds compared at once with the last one kept
 MIN_POINTS_PER_SEARCH = 3  # the last search is for at most one point in so many; for more, Prim's algorithm is quicker
+# up to so many columns a tree of boxes finds the nearest: so many, then more where components are larger; for more
+# points than one in so many the last search takes longer than Prim's algorithm
+MAX_FLAT_COLUMNS, N_NEAREST, MIN_FLAT_POINTS_PER_SEARCH = 3, (N_LISTED + 1, 4 * N_LISTED), 16
+FLAT_ROWS = 4096  # searched for at once
+FLAT_TOLERANCE = 1e-12  # relative, of the squared distances that these searches compare
 MAX_RELATIVE_ERROR = 0.25  # products whose relative error may exceed this are not made: their bound no longer holds
 
 
@@ -191,7 +196,28 @@ Search = Callable[[NDArray[np.int64], Parents], Neighbours]
 def boruvka_tree(points: Matrix) -> Tree | None:
     """Return the minimum spanning tree, or None where Prim's algorithm is quicker."""
     n = len(points)
+    if points.shape[1] <= MAX_FLAT_COLUMNS:
+        from scipy.spatial import cKDTree
+
+        nearest = [partial(_flat_search, points, cKDTree(points), k) for k in N_NEAREST]
+        return tree_by_searches(n, [*nearest, partial(difference_search, points)], n // MIN_FLAT_POINTS_PER_SEARCH)
     return tree_by_searches(n, neighbour_searches(points), n // MIN_POINTS_PER_SEARCH)
+
+
+def _flat_search(points: Matrix, tree: Any, k: int, rows: Indices, labels: Parents) -> Neighbours:
+    """Return those of the nearest points, few columns each, that are outside the components."""
+    n, lists = len(points), _unfilled(len(rows))
+    for begin in range(0, len(rows), FLAT_ROWS):
+        chosen, part = rows[begin : begin + FLAT_ROWS], slice(begin, begin + FLAT_ROWS)
+        distances, nearest = tree.query(points[chosen], k)
+        own = (nearest == n) | (labels[np.minimum(nearest, n - 1)] == labels[chosen, None])
+        order = np.argsort(own, axis=1, kind="stable")[:, :N_LISTED]
+        lists.indices[part] = np.where(np.take_along_axis(own, order, 1), -1, np.take_along_axis(nearest, order, 1))
+        # No other is nearer than the last one listed, where the list is full; else than the last one found.
+        last = np.where(lists.indices[part, -1] >= 0, np.take_along_axis(distances, order, 1)[:, -1], distances[:, -1])
+        lists.beyond[part] = last**2 * (1 - FLAT_TOLERANCE)
+    _measure(points, rows, lists.indices, lists.squares)
+    return lists
 
 
 def neighbour_searches(points: Matrix) -> list[Search]:
