@@ -319,6 +319,21 @@ def test_the_engine_is_named(n: int, d: int, engine: str) -> None:
         assert rips(points, max_dimension=0, metric="cosine")[0].engine == engine
 
 
+@pytest.mark.parametrize("kind", ["normal", "quantised"])
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+def test_the_tree_of_a_wide_cloud_is_that_of_the_graph_of_births_unless_distances_are_equal(
+    kind: str, metric: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    shape = 12_000, 256
+    points = rng.normal(size=shape) if kind == "normal" else rng.integers(-1, 2, shape).astype(np.float64) + 0.5
+    found = rips(points, max_dimension=0, metric=metric)[0]
+    lengths, engine = point_cloud.as_cloud(points, metric, "points").tree()
+    assert (found.engine, engine) == ("lunes" if kind == "normal" else "boruvka", "boruvka")
+    assert_array_equal(found.pairs[:, 1], lengths)
+    assert found.births is None
+
+
 def test_the_engine_of_higher_dimensions_and_of_matrices_is_named() -> None:
     assert [d.engine for d in rips(np.eye(5), max_dimension=2)] == ["prim", "lunes", "lunes"]
     assert [d.engine for d in rips(1 - np.eye(5), metric="precomputed")] == ["prim", "lunes"]

@@ -15,6 +15,7 @@ from toposcope.homology.memory import check_fits, may_not_fit, total_memory
 from toposcope.homology.point_cloud import (
     Cloud,
     DeviceEuclidean,
+    Directions,
     Euclidean,
     Metric,
     as_cloud,
@@ -28,6 +29,8 @@ from toposcope.typing import Indices, Matrix, Vector
 # from H2 on, for each entry of the matrix: its distance, twice, the edge made of it, twice, and numbers of ids and rows
 ENGINE_BYTES = 48
 MAX_DIMENSION = 2
+MIN_POINTS, MIN_WIDTH, MIN_COORDINATES = 2000, 256, 3_000_000  # of wide clouds; no result depends on them
+N_SAMPLED = 8  # points whose distances show whether many are equal
 MAX_MEMORY_SHARE = 0.5  # of the machine, which H1 may take where the user sets no number of points
 DEFAULT_LANDMARKS = 2000  # of larger clouds
 OTHER_TOOLS = {
@@ -126,7 +129,8 @@ def rips(
                 f"{OTHER_TOOLS[cloud.shape[1]]}"
             )
     lengths, births = None, None
-    if max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf:
+    keeps_births = max_dimension > 0 and for_loops < cloud.shape[0] and threshold == np.inf
+    if keeps_births or _is_wide(cloud):
         lengths, births = tree_and_births(cloud) or (None, None)
     diagrams = [_components(cloud, lengths, threshold)]
     if max_dimension > 0:
@@ -134,10 +138,27 @@ def rips(
         distances = cloud.distances(sample.indices)
         if max_dimension == 1 and isinstance(cloud, Euclidean):
             cloud = replace(cloud, points=cloud.points[:1].copy())  # the others may take more memory than loops do
-        diagrams.append(_loops(cloud, distances, sample.cover_radius, threshold, births))
+        diagrams.append(_loops(cloud, distances, sample.cover_radius, threshold, births if keeps_births else None))
     if max_dimension > 1:
         diagrams.append(_voids(cloud, _sample(cloud, for_voids, chosen), threshold))
     return diagrams
+
+
+def _is_wide(cloud: Cloud) -> bool:
+    """Return whether the graph that births are of gives the tree sooner than the tree's own rounds do.
+
+    Of equal distances, as of quantised weights, it keeps many edges.
+    """
+    from scipy.spatial.distance import cdist
+
+    n, d = cloud.shape
+    if isinstance(cloud, DeviceEuclidean) or not isinstance(cloud, Euclidean | Directions):
+        return False
+    if n < MIN_POINTS or d < MIN_WIDTH or n * d < MIN_COORDINATES:
+        return False
+    points = cloud.sphere.points if isinstance(cloud, Directions) else cloud.points
+    squares = cdist(points[:: n // N_SAMPLED], points, "sqeuclidean")
+    return bool(len(np.unique(np.round(squares / squares.max(), 9))) > squares.size / 2)
 
 
 def points_for_loops(n: int, max_points: int | None = None) -> int:
