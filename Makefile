@@ -118,5 +118,5 @@ docs: $(DOCUMENTED)  ## build the documentation into docs/_build
 
 clean:  ## remove what the other verbs made
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build docs/jupyter_execute dist toposcope-demo
-	rm -f $(addprefix src/toposcope/kernels/__pycache__/,*.nb[ic] *.lock monitor.*)
+	rm -f $(addprefix src/toposcope/kernels/__pycache__/,*.nb[ic] *.lock *.uses monitor.*)
 	rm -f $(addprefix experiments/src/toposcope_experiments/*/__pycache__/,*.nb[ic] *.lock)

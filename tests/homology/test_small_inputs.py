@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -38,7 +39,7 @@ def patience_of(steps: int) -> Iterator[None]:
         patch.object(compiled, "patience", patience := Patience()),
         patch.object(compiled, "_is_ready", lambda _: False),
     ):
-        patience.steps = steps
+        patience.steps, patience.remembers = steps, False
         yield
 
 
@@ -115,6 +116,17 @@ def test_a_kernel_is_compiled_when_python_has_run_it_for_long() -> None:
         chosen = [kernel_or_python(matrix_tree, n_steps) for n_steps in (60, 60, 10)]
         assert [kernel is matrix_tree for kernel in chosen] == [False, True, True]
         assert kernel_or_python(find, 101) is find
+
+
+def test_each_process_has_half_the_patience_of_the_one_before(tmp_path: Path) -> None:
+    with (
+        patch.object(compiled, "_uses_of", lambda _: tmp_path / "uses"),
+        patch.object(compiled, "_is_ready", lambda _: False),
+    ):
+        processes = [Patience() for _ in range(4)]
+        chosen = [process.lasts(matrix_tree, Patience.steps // 3) for process in processes]
+    assert chosen == [True, True, False, False]
+    assert (tmp_path / "uses").read_bytes() == b"...."
 
 
 def test_what_is_compiled_is_used_at_once() -> None:

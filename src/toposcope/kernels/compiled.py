@@ -11,6 +11,7 @@ itself.
 """
 
 import hashlib
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -84,16 +85,29 @@ def folder_of(kernel: Any) -> Path | None:
 
 
 class Patience(dict[Any, int]):
-    """For how many more steps of a loop Python runs a kernel in place of its code, which has to be made first."""
+    """For how many more steps of a loop Python runs a kernel in place of its code, which has to be made first.
+
+    Every process has half the patience of the one before it: what is used again and again is compiled.
+    """
 
     steps = 3_000_000  # of about a third of a microsecond each: together about as long as compiling
+    remembers = True  # whether processes before this one count
 
     def lasts(self, kernel: Any, n_steps: int) -> bool:
         """Return whether a kernel, if it is not compiled yet, need not be for so many steps, at least one."""
-        left = self.get(kernel, self.steps)
-        lasts = n_steps <= left and not _is_ready(kernel)
-        self[kernel] = left - n_steps if lasts else 0
+        lasts = not _is_ready(kernel) and n_steps <= self._left(kernel)
+        self[kernel] = self[kernel] - n_steps if lasts else 0
         return lasts
+
+    def _left(self, kernel: Any) -> int:
+        if kernel not in self:
+            n_before = 0
+            if self.remembers and self.steps:
+                with suppress(OSError), _uses_of(kernel).open("ab") as file:
+                    n_before = file.tell()
+                    file.write(b".")
+            self[kernel] = self.steps >> n_before
+        return self[kernel]
 
     def end(self) -> None:
         """Have everything compiled at its next call."""
@@ -115,11 +129,24 @@ def kernel_or_python(kernel: Function, n_steps: int) -> Function:
     return python
 
 
+def _kernels_of(kernel: Any) -> list[Any]:
+    """Return a kernel, or those that a function of Python calls."""
+    if not isinstance(kernel, FunctionType):
+        return [kernel]
+    values = [kernel.__globals__.get(name) for name in kernel.__code__.co_names]
+    return [value for value in values if hasattr(value, "py_func")]
+
+
+def _uses_of(kernel: Any) -> Path:
+    """Return the file with a byte for each process in which Python ran a kernel."""
+    paths = getattr(_kernels_of(kernel)[0], "index_paths", ())
+    return Path(f"{paths[0]}.{kernel.__name__}.uses" if paths else os.devnull)
+
+
 def _is_ready(kernel: Any) -> bool:
     """Return whether a kernel, or all that a function of Python calls, is compiled or on disk."""
     if isinstance(kernel, FunctionType):
-        values = [kernel.__globals__.get(name) for name in kernel.__code__.co_names]
-        return all(_is_ready(value) for value in values if hasattr(value, "py_func"))
+        return all(map(_is_ready, _kernels_of(kernel)))
     return bool(kernel.overloads) or any(path.exists() for path in getattr(kernel, "index_paths", ()))
 
 
@@ -184,7 +211,7 @@ def _keep(kernel: Any) -> None:
     shipped._cache_path, shipped._index_path = str(folder), str(folder / Path(file._index_path).name)
     file.load = partial(_load, [file.load, shipped.load])
     file.save = partial(_save, file, digest)
-    kernel.index_paths = {Path(file._index_path), Path(shipped._index_path)}
+    kernel.index_paths = [Path(file._index_path), Path(shipped._index_path)]
     cache.save_overload = partial(_save_if_possible, cache.save_overload)
     kernel.compile = partial(_compile_once, kernel.compile, cache, FileLock(f"{file._index_path}.lock"))
 
