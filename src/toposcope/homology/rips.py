@@ -241,7 +241,7 @@ def _component_diagram(lengths: Vector, threshold: float, engine: str) -> Diagra
         dimension=0,
         engine=engine,
         essential_births=np.zeros(1 + len(lengths) - len(finite)),
-        truncated_births=np.zeros(len(finite) - len(deaths)),
+        truncated_births=np.zeros(len(finite) - len(deaths)) if len(finite) > len(deaths) else None,
     )
 
 
