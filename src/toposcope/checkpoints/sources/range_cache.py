@@ -82,7 +82,8 @@ class RangeCache:
             try:
                 with os.fdopen(handle, "wb") as file:
                     file.write(content + _checksum(content))
-                Path(partial).replace(place)
+                with suppress(FileNotFoundError):  # another process, which makes room, may have dropped it
+                    Path(partial).replace(place)
             except BaseException:
                 Path(partial).unlink(missing_ok=True)
                 raise
