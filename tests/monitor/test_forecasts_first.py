@@ -4,7 +4,8 @@ import json
 import math
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,8 @@ def test_where_measurements_are_dear_forecasts_are_made_all_the_same(
         clock.now += 40.0 if clock.now > 2 else 1e-4  # far more than the first measurement promised
 
     monkeypatch.setattr(Measurer, "measure", dear)
+    # However slow this machine is: a forecast takes a millisecond.
+    monkeypatch.setattr("toposcope.monitor.running_forecast.time.thread_time", partial(next, count(0.0, 1e-3)))
 
     def pass_time() -> None:
         clock.now += 2.0
