@@ -5,10 +5,18 @@ from typing import Any
 WIDTH, HEIGHT = 560, 240
 """Default size of the plotting area of a file, in pixels; on a page the width is that of its place."""
 
-RUNS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A6FAC", "#6B7280")
-"""Okabe & Ito 2008, in an order that separates neighbours; two more for long lists."""
-RUNS_DARK = ("#4DA3DB", "#F0803C", "#2FC79A", "#E29CC4", "#8CCBF0", "#F2BE4A", "#A79BE0", "#A0A7B4")
-"""The same hues at a lightness that reads on a dark page."""
+RUNS = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#7A6FAC", "#6B7280",
+    "#5C0014", "#14008F", "#005200", "#AD005C", "#7014A3", "#853D00", "#1F4766", "#AD70FF",
+    "#667000", "#1F3DC2", "#AD3DB8", "#470A5C", "#4785FF", "#A38F66", "#703D66", "#E03366",
+)  # fmt: skip
+"""Okabe & Ito 2008, in an order that separates neighbours, two more, and 16 that lie far from all before in OKLab."""
+RUNS_DARK = (
+    "#4DA3DB", "#F0803C", "#2FC79A", "#E29CC4", "#8CCBF0", "#F2BE4A", "#A79BE0", "#A0A7B4",
+    "#527000", "#B82985", "#5C52E0", "#8FFF70", "#AD4700", "#00708F", "#E0F5D6", "#999900",
+    "#D65CD6", "#8F708F", "#00FFEB", "#F54770", "#FFCCFF", "#00997A", "#8FCC00", "#FFF552",
+)  # fmt: skip
+"""The first eight in a lightness that reads on a dark page, and 16 chosen likewise."""
 DIVERGING = ("#5E3C99", "#B2ABD2", "#F7F7F7", "#FDB863", "#B35806")
 DIVERGING_DARK = ("#A58FE0", "#5D5285", "#23272E", "#8A6230", "#F0A040")
 """Signed quantities; zero is the colour of the paper."""
