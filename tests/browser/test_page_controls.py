@@ -44,13 +44,13 @@ def test_a_run_is_switched_off_and_on_in_every_chart(opened: OpenPage) -> None:
 def test_the_x_axis_is_that_of_all_charts_over_training(opened: OpenPage) -> None:
     charts = ("explore-loss", "explore-feature")
     seen = {name: [opened.drawing(name)] for name in charts}
-    for value in ("log", "tokens", "loss"):
+    for value in ("log", "tokens"):
         opened.page.select_option("#x-axis", value)
         opened.settle()
         for name in charts:
             assert opened.drawing(name) not in seen[name], (value, name)
             seen[name].append(opened.drawing(name))
-    assert "loss" in (opened.chart("explore-feature").locator("svg.marks").text_content() or "")
+    assert "tokens" in (opened.chart("explore-feature").locator("svg.marks").text_content() or "")
 
 
 def test_a_feature_has_its_title_its_lines_and_its_notes(opened: OpenPage) -> None:
@@ -215,23 +215,6 @@ def test_runs_are_filtered_by_name_and_expression(opened: OpenPage) -> None:
         assert lines.count() == n
 
 
-def test_a_pinned_chart_stands_first_goes_back_and_is_in_the_address(
-    opened: OpenPage, report: Path, open_page: Opener
-) -> None:
-    pin = opened.page.locator("figure:has([data-chart=explore-raw]) .pin")
-    pin.click()
-    opened.settle()
-    assert opened.page.locator("main figure [data-chart]").first.get_attribute("data-chart") == "explore-raw"
-    assert pin.get_attribute("aria-pressed") == "true"
-    again = open_page(report, address=opened.page.evaluate("location.hash"))
-    assert again.page.locator("#pinned [data-chart]").first.get_attribute("data-chart") == "explore-raw"
-    pin.click()
-    opened.settle()
-    assert opened.page.locator("#pinned figure").count() == 0
-    assert opened.page.locator("#explore [data-chart=explore-raw]").count() == 1
-    assert opened.complaints == []
-
-
 def test_back_and_forward_go_through_what_was_chosen(opened: OpenPage) -> None:
     opened.settle()
     for selector, value in (("#smooth", "light"), ("#y-axis", "log")):
@@ -254,7 +237,7 @@ def test_a_run_that_explodes_is_marked_at_the_edge_and_shown_on_request(
     opened = open_page(path)
     opened.open_all()
     note = opened.page.locator("figure:has([data-chart=losses]) .outside")
-    assert "30 values above" in note.inner_text()
+    assert "30 values are outside, above" in note.inner_text()
     assert "bad ends there, at 1,000,000" in note.inner_text()
     top = opened.chart("losses").locator(".role-axis-label text").all_inner_texts()
     assert "1,000,000" not in top

@@ -58,7 +58,7 @@ COMMANDS = {
     ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--figures", "--help", "--out", "-h", "DIRECTORIES"],
-    "toposcope show": ["--help", "--host", "--port", "-h", "PATH"],
+    "toposcope show": ["--help", "--host", "--port", "--webhook", "-h", "PATH"],
     "toposcope forecast": [
         *(
             "--all",

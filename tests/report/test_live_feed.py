@@ -220,6 +220,6 @@ def test_runs_that_are_not_drawn_count_and_are_named(tmp_path: Path, monkeypatch
         live_study(tmp_path / name)
     message, _ = feed_of(tmp_path).message(VIEW, {})
     assert (len(message["statuses"]), {line.run for line in message["lines"]}) == (3, {"a", "b"})
-    assert "first 2 of 3 by name" in message["faults"]["drawn"]
+    assert "2 of 3 runs, evenly by name" in message["faults"]["drawn"]
     alone, _ = feed_of(tmp_path).message(replace(VIEW, study="c"), {})
     assert {line.run for line in alone["lines"]} == {"c"}

@@ -32,8 +32,8 @@ def test_the_four_charts_need_no_choice(tmp_path: Path, assets: Assets) -> None:
     message = screen(study.directory, assets)
     rows = {line.key: len(line.steps) for line in message["lines"] if not line.layer}
     assert rows == {"log loss": 400, "log validation_loss": 20, "log learning_rate": 400, "log grad_norm": 400}
-    start, end = message["forecasts"]
-    assert (start["step"], end["step"]) == (400, 2000)
+    (end,) = message["forecasts"]
+    assert (message["main"], end["step"]) == ("training", 2000)
     assert (end["value"], end["low"], end["high"]) == pytest.approx((2.4, 2.06, 2.74))
     assert "Healthy." in message["html"]["now"]
     assert "Is it healthy?" in message["html"]["runs"]

@@ -215,7 +215,7 @@ def test_it_is_small_and_rests_while_nobody_listens(server: LiveServer) -> None:
 
 def test_the_second_script_is_small_and_knows_no_other_server() -> None:
     script = resources.files("toposcope.report").joinpath("script", "live.js").read_text(encoding="utf-8")
-    assert len(script.encode()) < 9500
+    assert len(script.encode()) < 11_000
     assert not re.search(r"https?:|innerHTML|eval|import\(|XMLHttp", script)
 
 
@@ -229,25 +229,6 @@ def test_a_folder_without_a_study_waits_for_one(tmp_path: Path, cache: Path) -> 
         while message["shape"] == shape:
             _, message = next(events)
         assert "Loss spike at step 2" in message["html"]["now"]
-
-
-def test_what_the_analyses_need_is_said(server: LiveServer) -> None:
-    assert "need a run with 8 measured steps; the longest has 4 so far" in server.get().body
-
-
-@pytest.mark.slow
-def test_the_analysed_sections_follow(tmp_path: Path, cache: Path) -> None:
-    study = live_study(tmp_path / "mine", steps=400, every=40)
-    with served(study.directory, cache) as running:
-        assert "The analysis is running" in running.get().body
-        with running.events() as events:
-            while next(events)[1]["version"] != 1:
-                study.log([study.store._rows("SELECT MAX(step) + 1 FROM log")[0][0]])
-                time.sleep(0.5)
-        page = running.get().body
-    assert "As of step 400" in page
-    assert 'data-part="association"' in page
-    assert 'id="verdict-title"' in page
 
 
 def test_mistakes_are_one_line(tmp_path: Path, server: LiveServer) -> None:

@@ -139,10 +139,27 @@ def test_losses_of_two_kinds_are_not_ranked_or_drawn_as_one() -> None:
     assert "2.200 to 2.600, training" in said(*several)["rows"][1]["cells"][3][1]
 
 
-def test_a_forecast_is_a_path_from_the_last_loss_to_the_end() -> None:
-    start, end = forecast_rows([RUNNING])
-    assert (start["step"], start["forecast"], start["low"]) == (1000, 2.5, 2.5)
+def test_a_forecast_has_its_interval_where_one_run_is_drawn() -> None:
+    (end,) = forecast_rows([RUNNING])
     assert (end["step"], end["value"], end["low"], end["high"]) == (2000, 2.4, 2.2, 2.6)
-    several = forecast_rows([of(name=str(i)) for i in range(3)])
-    assert len(several) == 6
+    assert end["label"] == "2.400 (2.200 to 2.600)"
+    several = forecast_rows([of(name=str(i)) for i in range(24)])
+    assert len(several) == 24
     assert {row["low"] for row in several} == {None}
+    assert not forecast_rows([of(name=str(i)) for i in range(25)])
+
+
+def test_the_chart_of_one_run_is_of_the_loss_that_its_answer_is_about() -> None:
+    run = of(**VALIDATED)
+    assert run.target == "training loss"
+    assert loss_key([run]) == "training, validation in grey, forecast dashed"
+
+
+def test_a_sweep_has_a_column_for_each_thing_that_differs() -> None:
+    table = said(of(name="lr=3e-4 bs=64"), of(name="lr=1e-3 bs=64"), of(DIVERGED.health, name="lr=1e-3 bs=64 nan"))
+    assert table["columns"][:3] == ("lr", "other", "step")
+    assert table["n_names"] == 2
+    assert [row["cells"][:2] for row in table["rows"]] == [
+        [("1e-3", "Diverged"), ("nan", "")], [("1e-3", "Healthy"), ("–", "")], [("3e-4", "Healthy"), ("–", "")],
+    ]  # fmt: skip
+    assert table["rows"][0]["name"] == "lr=1e-3 bs=64 nan"

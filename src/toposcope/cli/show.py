@@ -6,14 +6,18 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from toposcope.cli.options import INTERRUPTED, PLACE, BadUse, bad_use, defaulted_option
 from toposcope.errors import ToposcopeError
+
+if TYPE_CHECKING:
+    from toposcope.report.live.server import Alarm, Tell
 
 TOKEN = "TOPOSCOPE_TOKEN"  # environment variable with the token of a server, so that the token survives a restart
 WILDCARDS = ("0.0.0.0", "::")  # hosts that mean all addresses of this machine; the printed URL then has its name
@@ -36,7 +40,13 @@ LOOKS_FOR = (
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Port to listen on (default: the first free one from 8473)."
 )
-def show(path: Path, host: str, port: int | None) -> None:
+@click.option(
+    "--webhook",
+    metavar="URL",
+    envvar="TOPOSCOPE_WEBHOOK",
+    help="Post to this URL when a run comes to need a person: https, or http on this machine; it is never printed.",
+)
+def show(path: Path, host: str, port: int | None, webhook: str | None) -> None:
     """Serve a live page of a run, or of a folder of runs side by side.
 
     PATH may be a study, the output folder of a Hugging Face Trainer, lightning_logs, TensorBoard events, a CSV, what a
@@ -54,20 +64,23 @@ def show(path: Path, host: str, port: int | None) -> None:
     """
     if sys.stderr.isatty():
         click.echo(f"starting the page of {path}", err=True)
-    serve_and_print(path.parent if path.name in STUDY_FILES and path.is_file() else path, host, port)
+    serve_and_print(path.parent if path.name in STUDY_FILES and path.is_file() else path, host, port, webhook=webhook)
     raise click.exceptions.Exit(INTERRUPTED)  # only Ctrl-C ends it
 
 
-def serve_and_print(path: Path, host: str = "127.0.0.1", port: int | None = None, *, logs: bool = True) -> None:
+def serve_and_print(
+    path: Path, host: str = "127.0.0.1", port: int | None = None, *, logs: bool = True, webhook: str | None = None
+) -> None:
     """Serve what lies at a path until interrupted; print the URL and how to reach it from another machine.
 
-    With `logs`, logs that nobody monitors are shown as well as studies.
+    With `logs`, logs that nobody monitors are shown as well as studies; the webhook learns which runs need a person.
     """
     from toposcope.report.live.security import is_loopback, new_token
     from toposcope.report.live.server import bound_socket, serve
 
     token = "" if is_loopback(host) else os.environ.get(TOKEN) or new_token()
     with bad_use():
+        tell = _poster(webhook) if webhook else None
         bound = bound_socket(host, port)
     reader = None
     if logs:
@@ -78,7 +91,28 @@ def serve_and_print(path: Path, host: str = "127.0.0.1", port: int | None = None
         if found.refused:
             raise BadUse(found.refused)
     _print_address(path, host, bound.getsockname()[1], token)
-    serve(path, bound, host, token, reader)
+    serve(path, bound, host, token, reader, tell)
+
+
+def _poster(address: str) -> "Tell":
+    """Return a function that posts the runs which came to need a person since it was last called."""
+    from toposcope.monitor.sinks.webhook import Webhook
+
+    webhook, known, stopped = Webhook(address), set[str](), threading.Event()
+
+    def tell(alarms: "Mapping[str, Alarm]") -> None:
+        for run in alarms.keys() - known:
+            webhook.add("attention", run, *alarms[run])
+        known.clear()
+        known.update(alarms)
+        try:
+            if not stopped.is_set():
+                webhook.send()
+        except ToposcopeError as error:
+            stopped.set()
+            click.echo(f"webhook: nothing more is sent: {error}", err=True)
+
+    return tell
 
 
 def _print_address(path: Path, host: str, number: int, token: str) -> None:

@@ -9,9 +9,11 @@ import polars as pl
 
 from toposcope.analysis.given_covariates import covariate_basis
 from toposcope.analysis.trajectory import Trajectory
+from toposcope.charts.theme import RUNS
 from toposcope.errors import ToposcopeError
 from toposcope.probes.feature import NETWORK, Feature
 from toposcope.report.association_tables import measured, primary
+from toposcope.report.charts.series import evaluations
 from toposcope.report.formats import signed
 from toposcope.report.headline import HEADLINES, TARGETS, named
 from toposcope.report.naming import feature_words, layer_labels
@@ -40,11 +42,14 @@ DIAGRAM_PROBES = ("rips", "neural_persistence")
 def explorer_data(data: StudyData) -> dict[str, Any]:
     """Return what the explorer draws, as JSON holds it; arrays are little-endian float32 in base 64, or NaN."""
     runs = [t for t in data.trajectories if t.targets]
-    notes: list[str] = []
+    losses, where = evaluations(data)
+    notes = [f"The validation loss is drawn {where}."] if len(losses) else []
     first = [next(iter(t.targets)) for t in runs]
     return {
         "runs": [
-            _run(t, place) | {"times": _times(data, t.run)} for place, t in enumerate(data.trajectories) if t.targets
+            _run(t, place) | {"times": _times(data, t.run), "losses": _losses(losses.filter(run=t.run))}
+            for place, t in enumerate(data.trajectories)
+            if t.targets
         ],
         "targets": " or ".join(dict.fromkeys(TARGETS.get(name, name) for name in first)) or "loss",
         "features": _features(runs, _notes(data), notes),
@@ -66,9 +71,17 @@ def _run(trajectory: Trajectory, place: int) -> dict[str, Any]:
         "steps": trajectory.steps.tolist(),
         "tokens": packed(trajectory.tokens) if np.isfinite(trajectory.tokens).any() else None,
         "loss": packed(loss),
-        "colour": place,
+        "group": trajectory.run,
+        "colour": place % len(RUNS),
         "covariates": [packed(column) for column in covariate_basis(trajectory.steps, trajectory.covariates).T],
     }
+
+
+def _losses(rows: pl.DataFrame) -> dict[str, Any] | None:
+    """Return the validation loss of a run at its evaluations, of which some are between checkpoints."""
+    if not len(rows):
+        return None
+    return {"steps": rows.get_column("step").to_list(), "values": packed(rows.get_column("value").to_numpy())}
 
 
 def _times(data: StudyData, run: str) -> dict[str, list[float]]:

@@ -12,6 +12,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from toposcope.charts.theme import AT_CURSOR, RUNS, RUNS_DARK, config
+from toposcope.report.run_columns import run_groups
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
@@ -54,12 +55,6 @@ AXES = {
     },
     "tokens": {"field": "x", "title": "tokens", "scale": {"nice": False}, "axis": {"labelExpr": _THOUSANDS}},
     "time": {"field": "x", "title": "time since the start", "scale": {"nice": False}, "axis": {"labelExpr": _TIME}},
-    "loss": {
-        "field": "x",
-        "title": "loss, falling to the right",
-        "scale": {"zero": False, "nice": False, "reverse": True},
-        "axis": {},
-    },
 }
 """What takes the place of the training step on the x axis; ``x`` is a field that the page's script adds to rows."""
 EMBED = {
@@ -69,8 +64,9 @@ EMBED = {
     "actions": {"export": True, "source": False, "compiled": False, "editor": False},
 }
 """Options of Vega-Embed."""
+DRAWN = ("log loss", "log validation_loss", "log learning_rate", "log grad_norm")  # on the live page's first screen
 SCRIPTS = ("page", "scales", "lines", "drawing", "tables", "controls")  # in this order, `_START` last
-_LIVE, _START = ("rows", "live"), "start"
+_LIVE, _START = ("rows", "notifications", "live"), "start"
 
 
 def to_page(document: "Document", vega: str) -> str:
@@ -91,7 +87,7 @@ def run_colours() -> str:
     looks = {"light": RUNS, "dark": RUNS_DARK}
     colours = {look: " ".join(f"--run-{i}: {run};" for i, run in enumerate(runs)) for look, runs in looks.items()}
     rules = [f":root[data-theme={look}] {{ {runs} }}\n" for look, runs in colours.items()]
-    rules += [f".runs .run-{i} {{ background: var(--run-{i}); }}\n" for i in range(len(RUNS))]
+    rules += [f".run-{i} {{ background: var(--run-{i}); }}\n" for i in range(len(RUNS))]
     return "".join(rules)
 
 
@@ -101,53 +97,38 @@ def page_script(*, live: bool) -> str:
 
 
 def _page(document: Any, data: Any, **parts: Any) -> str:
-    return _rendered("page.html.j2", document=document, data=Markup(to_json(data)), n_colours=len(RUNS), **parts)
+    return _rendered("page.html.j2", document=document, data=Markup(to_json(data)), **parts)
 
 
 def _rendered(template: str, **parts: Any) -> str:
     return _environment().get_template(template).render(parts)
 
 
-def to_live_page(
-    title: str, charts: Mapping[str, Any], live: Mapping[str, Any], analysis: Mapping[str, Any] | None
-) -> str:
+def to_live_page(title: str, charts: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     """Return the page as the server sends it, next to its style and scripts; its rows follow in messages."""
-    made = analysis or {"html": "", "charts": {}, "datasets": {}, "sections": [], "explorer": {}}
-    analysed = {"runs": [], "features": [], "diagrams": {}, "notes": [], "targets": "loss", **made["explorer"]}
-    of_run = {run["name"]: run for run in analysed["runs"]}
-    of_feature = {each["key"]: each for each in analysed["features"]}
-    no_run: dict[str, Any] = {"steps": [], "covariates": [], "tokens": None}
-    no_feature: dict[str, Any] = {"values": {"network": {}}, "notes": {}}
+    head, groups = run_groups(live["runs"])
+    colours = {group: place % len(RUNS) for place, group in enumerate(dict.fromkeys(groups))}
+    runs = [
+        {"name": run, "group": group, "colour": colours[group], "steps": [], "covariates": [], "tokens": None}
+        for run, group in zip(live["runs"], groups, strict=True)
+    ]
     explorer = {
-        **analysed,
-        "runs": [
-            {**no_run, **of_run.get(run, {}), "name": run, "colour": place} for place, run in enumerate(live["runs"])
-        ],
-        "features": [{**each, **no_feature, **of_feature.get(each["key"], {})} for each in live["features"]],
+        "runs": runs,
+        "coloured_by": head,
+        "features": [{**each, "values": {"network": {}}, "notes": {}} for each in live["features"]],
         "layers": {run: {**of, "values": dict.fromkeys(of["keys"], "")} for run, of in live["layers"].items()},
+        "diagrams": {},
+        "notes": [],
     }
-    data = {
-        **_settings(),
-        "charts": {**charts, **made["charts"]},
-        "datasets": made["datasets"],
-        "explorer": explorer,
-        "live": live,
-    }
-    sections = [{"anchor": anchor, "title": name} for anchor, name in made["sections"]]
-    document = {"title": title, "sections": sections, "explorer": {"data": explorer}, "opening": None, "lead": []}
-    return _page(document, data, live={"html": Markup(made["html"])}, numbers={}, explored=set())
+    data = {**_settings(), "charts": charts, "datasets": {}, "explorer": explorer, "live": live}
+    document: dict[str, Any] = {"title": title, "sections": [], "explorer": {"data": explorer}, "opening": None}
+    return _page(document, data, live={"drawn": DRAWN}, numbers={}, explored=set())
 
 
 def live_parts(words: Mapping[str, Any]) -> dict[str, str]:
     """Return the parts of a served page that are updated while it is open, by the id of their element."""
     module = _environment().get_template("live.html.j2").module
     return {name: str(getattr(module, name)(words)) for name in ("now", "runs")}
-
-
-def to_fragment(document: "Document", explorer: Mapping[str, Any]) -> str:
-    """Return the verdict and the sections of a report as a piece of a page."""
-    parts = {"explored": _explored(explorer), "targets": explorer["targets"]}
-    return _rendered("fragment.html.j2", document=document, numbers=_numbers(document.charts()), **parts)
 
 
 @cache
@@ -198,7 +179,7 @@ def _explored(explorer: Mapping[str, Any]) -> set[tuple[str, str]]:
 
 
 FIELDS = {
-    "partial_rho": "rho given the covariates", "when": "checkpoint", "place": "bar", "name": "kind of bar",
+    "partial_rho": "rho given the covariates", "when": "checkpoint", "name": "kind of bar",
     "forecast": "predicted final loss", "middle": "median", "birth": "birth", "low": "low",
 }  # fmt: skip
 """Names of fields that their axes do not name; those without a title are named by their own words."""

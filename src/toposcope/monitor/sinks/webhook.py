@@ -1,4 +1,4 @@
-"""Posts the start of a run, its alerts and its end to a webhook."""
+"""Posts events to a webhook: of a monitored run its start, its alerts and its end."""
 
 import json
 import math
@@ -22,43 +22,29 @@ MAX_WAITING, MAX_LINES = 1000, 20
 RETRIED = (408, 425, 429)  # HTTP statuses below 500 after which a request is tried again
 
 
-class WebhookSink:
+class Webhook:
     """Posts JSON: ``text``, a few lines that Slack and Mattermost display, and ``events``, the same as data.
 
     The URL is a secret: it appears in no message, file or log, and redirects are not followed, so that no other host
     learns it. A failed request is tried again a few times, with the events that came since.
     """
 
-    def __init__(self, address: str, run: str) -> None:
-        self._address, self._run = address, run
+    def __init__(self, address: str) -> None:
+        self._address = address
         self._opener = _opener(check_address(address))
         self._waiting: deque[dict[str, Any]] = deque(maxlen=MAX_WAITING)
         self._n_tries, self._next_try = 0, -math.inf
-        self._step = 0
-        self._add("begin", f"{run}: training started", 0)
 
-    def put(self, event: Event) -> None:
-        """Send an alert, and queued events."""
-        self._step = max(self._step, event.step)
-        if isinstance(event, Alert):
-            details = {
-                "kind": event.kind,
-                "since": event.since,
-                "place": event.place,
-                "evidence": {name: v if math.isfinite(v) else str(v) for name, v in event.evidence.items()},
-            }
-            self._add("alert", f"{self._run}, step {event.step:,}: {event.message}", event.step, details)
-        if self._waiting and time.monotonic() >= self._next_try:
+    def add(self, event: str, run: str, step: int, text: str, details: dict[str, Any] | None = None) -> None:
+        """Queue an event."""
+        self._waiting.append({"event": event, "run": run, "step": step, "text": text, **(details or {})})
+
+    def send(self, *, at_once: bool = False) -> None:
+        """Send the queued events, if it is time to; `at_once`, now and never again."""
+        if at_once:
+            self._n_tries = MAX_TRIES - 1
+        if self._waiting and (at_once or time.monotonic() >= self._next_try):
             self._send()
-
-    def close(self) -> None:
-        """Send the end of the run, and queued events."""
-        self._add("end", f"{self._run}: the monitor stopped at step {self._step:,}", self._step)
-        self._n_tries = MAX_TRIES - 1
-        self._send()
-
-    def _add(self, event: str, text: str, step: int, details: dict[str, Any] | None = None) -> None:
-        self._waiting.append({"event": event, "run": self._run, "step": step, "text": text, **(details or {})})
 
     def _send(self) -> None:
         """Send all queued events in one request."""
@@ -90,6 +76,33 @@ class WebhookSink:
         except (OSError, HTTPException, ValueError):
             # the messages of these exceptions may contain the URL
             return f"no answer within {TIMEOUT_SECONDS:.0f} seconds, or no connection", True
+
+
+class WebhookSink:
+    """Posts the start of a run, its alerts and its end."""
+
+    def __init__(self, address: str, run: str) -> None:
+        self._webhook, self._run, self._step = Webhook(address), run, 0
+        self._webhook.add("begin", run, 0, f"{run}: training started")
+
+    def put(self, event: Event) -> None:
+        """Send an alert, and queued events."""
+        self._step = max(self._step, event.step)
+        if isinstance(event, Alert):
+            details = {
+                "kind": event.kind,
+                "since": event.since,
+                "place": event.place,
+                "evidence": {name: v if math.isfinite(v) else str(v) for name, v in event.evidence.items()},
+            }
+            text = f"{self._run}, step {event.step:,}: {event.message}"
+            self._webhook.add("alert", self._run, event.step, text, details)
+        self._webhook.send()
+
+    def close(self) -> None:
+        """Send the end of the run, and queued events."""
+        self._webhook.add("end", self._run, self._step, f"{self._run}: the monitor stopped at step {self._step:,}")
+        self._webhook.send(at_once=True)
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -29,7 +29,6 @@ def explorer_charts(runs: list[str], *, log_steps: bool, n_layers: int = 0) -> d
             "layer-map": _layer_map(n_layers),
             "layer-lines": lines(runs, log_steps),
             "layer-diagram": _diagram(),
-            "layer-bars": _bars(),
         }
         return {name: specification(figure) for name, figure in figures.items()}
 
@@ -125,20 +124,3 @@ def _diagram() -> Any:
         base.transform_filter("datum.when !== 'here'").mark_point(filled=False, size=22, opacity=0.35),
         base.transform_filter("datum.when === 'here'").mark_point(filled=True, size=30, opacity=0.9),
     ).properties(height=HEIGHT)
-
-
-def _bars() -> Any:
-    """Draw the bars of a layer at a checkpoint, longest first."""
-    return (
-        alt.Chart(ROWS)
-        .transform_filter("datum.when === 'here'")
-        .mark_bar(size=2)
-        .encode(
-            x=alt.X("birth:Q", title="birth to death"),
-            x2=alt.X2("death:Q"),
-            y=alt.Y("place:O", axis=None),
-            color=alt.Color("name:N", title=None, scale=alt.Scale(domain=["H0", "H1", "NP"])),
-            tooltip=["name:N", "birth:Q", "death:Q"],
-        )
-        .properties(height=HEIGHT)
-    )

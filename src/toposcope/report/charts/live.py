@@ -9,8 +9,6 @@ from toposcope.charts.training import run_colour, step_axis_of
 from toposcope.report.charts.explorer import ONE_VALUE, ROWS, lines, specification
 
 LOSS_HEIGHT, SMALL_HEIGHT = 250, 90
-_DIGITS = "format(datum.{0}, abs(datum.value) >= 0.01 && abs(datum.value) < 1000 ? '.3f' : '.3~g')"
-INTERVAL = "{} + ' (' + {} + ' to ' + {} + ')'".format(*(_DIGITS.format(name) for name in ("value", "low", "high")))
 BEHIND = "datum.series && indexof(datum.series, 'in grey') > 0"  # the kind of loss that runs are not ranked by
 SHORT = f"datum.value && (abs(datum.value) >= 1e5 || abs(datum.value) < 1e-4) ? format(datum.value, '~e') : {ONE_VALUE}"
 SMALL = ("live-rate", "live-gradient", "live-ratio")
@@ -47,10 +45,9 @@ def _losses() -> Any:
     )  # fmt: skip
     band = forecast.transform_filter("isValid(datum.low)").encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q"))
     ending = (
-        forecast.transform_filter("isValid(datum.low) && datum.low < datum.high")
-        .transform_calculate(text=INTERVAL)
+        forecast.transform_filter("datum.label")
         .mark_text(align="right", dy=-7, fontWeight="bold", clip=False)
-        .encode(y=alt.Y("high:Q", title=None), text=alt.Text("text:N"))
+        .encode(y=alt.Y("top:Q", title=None), text=alt.Text("label:N"))
     )
     lines_of_log = chart.layer[:3]  # band, line, and the mark of a single row
     for layer in lines_of_log:

@@ -79,10 +79,19 @@ def logged(data: StudyData, column: str) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"run": pl.String, "step": pl.Int64, "value": pl.Float64})
     parts = [
         rows[spread(len(rows), MAX_LOG_ROWS)].select("run", "step", pl.col("value").cast(pl.Float64))
-        for run in run_names(data)
+        for run in (run_names(data) if len(data.log) else ())
         if len(rows := data.log.filter(run=run).with_columns(value=column).filter(pl.col("value").is_finite()))
     ]
     return pl.concat([empty, *parts])
+
+
+def evaluations(data: StudyData) -> tuple[pl.DataFrame, str]:
+    """Return the logged validation loss of the runs whose loss it is, between checkpoints too, and how much it is."""
+    runs = [t.run for t in data.trajectories if next(iter(t.targets), "") == "validation_loss"]
+    known = data.log.filter(pl.col("run").is_in(runs)) if len(data.log) else data.log
+    n = max((len(of.drop_nulls("validation_loss")) for _, of in known.group_by("run")), default=0) if len(known) else 0
+    where = f"at {MAX_LOG_ROWS} of {n:,} evaluations of a run" if n > MAX_LOG_ROWS else "at every evaluation"
+    return logged(data, "validation_loss").filter(pl.col("run").is_in(runs)), where
 
 
 def spread(n: int, at_most: int) -> list[int]:

@@ -1,4 +1,4 @@
 """Serves the report's page while a study grows.
 
-The server reads the database with `sqlite3` alone; short-lived processes make the charts and the analyses.
+The server reads the database with `sqlite3` alone; a short-lived process makes the charts.
 """

@@ -88,7 +88,7 @@ def load_assets() -> Assets:
     try:
         return Assets(**json.loads(file.read_bytes()))
     except (OSError, ValueError, TypeError):
-        content = run_maker("assets")
+        content = _made()
     assets = Assets(**json.loads(content))
     try:
         write_bytes(file, content)
@@ -97,27 +97,18 @@ def load_assets() -> Assets:
     return assets
 
 
-def maker_command(*arguments: str) -> list[str]:
-    """Return the command of a process that makes something with the heavy libraries and prints it as JSON."""
+def _made() -> bytes:
+    """Run a process that makes the assets with the heavy libraries, and return what it prints."""
     # -P: no module of the folder in which the user works
-    return [sys.executable, "-P", "-m", "toposcope.report.live.making", *arguments]
-
-
-def run_maker(*arguments: str) -> bytes:
-    """Run such a process and return its output."""
+    command = [sys.executable, "-P", "-m", "toposcope.report.live.making"]
     try:
-        done = subprocess.run(maker_command(*arguments), capture_output=True, timeout=MAX_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=MAX_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise ToposcopeError(f"making the page's charts took more than {MAX_SECONDS} s; try again") from error
     if done.returncode:
-        raise ToposcopeError(last_line(done.stderr))
+        lines = done.stderr.decode(errors="replace").strip().splitlines() or ["the process ended without a message"]
+        raise ToposcopeError(lines[-1].removeprefix("Error: "))
     return done.stdout
-
-
-def last_line(output: bytes) -> str:
-    """Return the last line that a process wrote to standard error."""
-    lines = output.decode(errors="replace").strip().splitlines()
-    return lines[-1].removeprefix("Error: ") if lines else "the process ended without a message"
 
 
 def _key() -> str:

@@ -118,12 +118,15 @@ class Feed:
             chosen = [name for name in self.studies if view.study in ("", name)]
             if len(chosen) > MAX_DRAWN:
                 faults["drawn"] = (
-                    f"The charts show the first {MAX_DRAWN} of {len(chosen):,} by name; the table has all, and links "
-                    "to the page of each"
+                    f"The charts show {MAX_DRAWN} of {len(chosen):,} runs, evenly by name; the table has all, and "
+                    "links to the page of each"
                 )
-            for place, name in enumerate(chosen):
+            drawn = (
+                {chosen[i * len(chosen) // MAX_DRAWN] for i in range(MAX_DRAWN)} if len(chosen) > MAX_DRAWN else chosen
+            )
+            for name in chosen:
                 try:
-                    is_drawn = place < MAX_DRAWN
+                    is_drawn = name in drawn
                     parts[name] = self._part(name, view, known.get(name, []), len(chosen), is_drawn=is_drawn)
                 except sqlite3.Error as error:
                     faults[name] = f"{self.stores[name].path}: cannot be read at the moment ({error})"
@@ -141,6 +144,20 @@ class Feed:
             "faults": faults,
             "not_shown": "" if view.study or self._found is None else self._found.not_shown,
         }, {name: part.new.position for name, part in parts.items()}
+
+    def statuses(self) -> tuple[list[Status], dict[str, str]]:
+        """Return the status of every run, and why studies cannot be read, by name."""
+        statuses, faults = list[Status](), dict[str, str]()
+        for name, store in self.stores.items():
+            try:
+                with store.reading() as c:
+                    rows = runs(c)
+                    statuses += store.statuses(c, rows, self._shown(name, [row.run for row in rows]))
+            except sqlite3.Error as error:
+                faults[name] = f"{store.path}: cannot be read at the moment ({error})"
+        for name, log in self.logs.items():
+            statuses += log.statuses(self._shown(name, list(log.runs)))
+        return statuses, faults
 
     def _part(self, name: str, view: View, known: Sequence[int], n_studies: int, *, is_drawn: bool) -> Part:
         """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""
@@ -192,12 +209,6 @@ class Feed:
                     titles = [self._name(key) for key in keys]
                     layers[shown] = {"names": of_run, "labels": layer_labels(of_run), "keys": keys, "titles": titles}
         return Part(statuses, new, features, layers)
-
-    def growth(self, name: str) -> tuple[int, int, int]:
-        """Return the numbers of measured steps of the longest run and of all runs, and the last step."""
-        with self.stores[name].reading() as c:
-            rows = c.execute("SELECT COUNT(*), MAX(step) FROM checkpoints GROUP BY run").fetchall()
-        return max((n for n, _ in rows), default=0), sum(n for n, _ in rows), max((s for _, s in rows), default=0)
 
     def close(self) -> None:
         """Close the files."""

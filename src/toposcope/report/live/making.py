@@ -1,14 +1,14 @@
-"""Makes charts and analyses for the server in another process: ``python -m toposcope.report.live.making``."""
+"""Makes charts for the server in another process: ``python -m toposcope.report.live.making``."""
 
-import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from toposcope.errors import ToposcopeError
 from toposcope.report.page import to_json
+
+EXPLORED = ("explore-feature", "layer-map", "layer-lines")  # charts of the explorer that a served page has
 
 
 def assets() -> dict[str, Any]:
@@ -27,7 +27,8 @@ def assets_without_vega() -> dict[str, Any]:
     from toposcope.report.headline import HEADLINES
     from toposcope.report.page import page_chart
 
-    charts = {**explorer_charts([], log_steps=False), **live_charts()}
+    explored = explorer_charts([], log_steps=False)
+    charts = {**{name: explored[name] for name in EXPLORED}, **live_charts()}
     return {
         "charts": {name: page_chart(spec, {}) for name, spec in charts.items()},
         "names": {headline.key: headline.name for headline in HEADLINES},
@@ -45,39 +46,10 @@ def _defaults(cls: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name != "name"}
 
 
-def analysis(directory: Path) -> dict[str, Any]:
-    """Return the sections of a study's report as HTML, their charts, and the data of the explorer."""
-    from toposcope.report.document import Document
-    from toposcope.report.explorer import explorer_data
-    from toposcope.report.own_run import opening, top_charts
-    from toposcope.report.page import page_data, to_fragment
-    from toposcope.report.writing import study_page
-    from toposcope.study import Study
-
-    page = study_page(Study.load(directory))
-    composed = page.compose(first=top_charts, vega=False)
-    top = opening(page.data, composed.first)
-    about_topology = top.then or top  # of a run, the live page itself says the rest
-    document = Document(page.data.declaration.name, composed.summary, composed.sections, about_topology)
-    data = page_data(document.charts())
-    explorer = explorer_data(page.data)
-    html = to_fragment(document, explorer)
-    return {
-        "html": html,
-        "charts": data["charts"],
-        "datasets": data["datasets"],
-        "explorer": {key: explorer[key] for key in ("runs", "features", "diagrams", "notes")},
-        "sections": [[section.anchor, section.title] for section in composed.sections],
-    }
-
-
 def main() -> None:
-    """Print the requested part as JSON; on failure, one line on standard error."""
-    what, *places = sys.argv[1:]
-    if what == "analysis" and hasattr(os, "nice"):
-        os.nice(10)  # training has priority
+    """Print the assets as JSON; on failure, one line on standard error."""
     try:
-        made = assets() if what == "assets" else analysis(Path(places[0]))
+        made = assets()
     except ToposcopeError as error:
         sys.exit(f"Error: {error}")
     sys.stdout.write(to_json(made))

@@ -4,13 +4,12 @@ import asyncio
 import hashlib
 import json
 import socket
-import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 import uvicorn
@@ -25,12 +24,11 @@ from starlette.routing import Route
 
 from toposcope.errors import ToposcopeError
 from toposcope.files import allow_many_files
-from toposcope.report.live.analyses import Analyses
 from toposcope.report.live.assets import Assets, load_assets
 from toposcope.report.live.feed import Feed, Position, View
-from toposcope.report.live.fleet import fleet_kind
 from toposcope.report.live.security import MAX_CONNECTIONS, MAX_REQUEST_BYTES, Guard, PatientProtocol
-from toposcope.report.live.words import forecast_rows, loss_key, words
+from toposcope.report.live.status import Status
+from toposcope.report.live.words import drawn_kind, forecast_rows, loss_key, words
 from toposcope.report.page import live_parts, page_part, page_script, run_colours, to_json, to_live_page
 
 POLL_SECONDS = 0.3  # between two looks, and least time between two messages of a stream
@@ -44,25 +42,47 @@ stream is closed and the browser reopens it: the tabs take turns, and each gets 
 if TYPE_CHECKING:
     from toposcope.report.live.logs import LogReader
 
+WATCH_SECONDS = 5.0  # between two looks at whether a run needs a person, where somebody is to be told
 N_PORTS = 20  # ports to try, from the default on, if none was chosen
 DEFAULT_PORT = 8473
 STOP_SECONDS = 1  # time for open streams to end when the server stops
-LOG_ONLY = (
-    "Only the log is known here. Topology, layers and phases need the weights: measure saved checkpoints with "
-    "toposcope study, or attach a Monitor to the next run."
-)
+
+
+class Alarm(NamedTuple):
+    """A run that needs a person."""
+
+    step: int
+    text: str
+
+
+Tell = Callable[[Mapping[str, Alarm]], None]
 
 
 class LivePage:
-    """State that the routes share: the studies, their analyses, and the open streams."""
+    """State that the routes share: the studies and the open streams."""
 
     def __init__(self, directory: Path, assets: Assets, reader: "LogReader | None") -> None:
         self._assets = assets
         self.feed = Feed(directory, assets, reader)
-        self.analyses = Analyses(self.feed)
         self.streams: dict[str, list[object]] = {}  # open ones by browser, the oldest first
         self._lock = threading.Lock()
         self._version, self._looked, self._searched = 0, 0.0, 0.0
+        self._started, self._sound = time.time(), set[str]()
+
+    def alarms(self, statuses: Sequence[Status]) -> dict[str, Alarm]:
+        """Return the runs that need a person, by name: those once seen sound, or written since the server started."""
+        self._sound |= {status.name for status in statuses if not status.health.needs_person}
+        return {
+            s.name: Alarm(s.step or 0, f"{s.name}: {s.health.words}. {s.health.reason}".rstrip())
+            for s in statuses
+            if s.health.needs_person and (s.name in self._sound or (s.updated or s.written) > self._started)
+        }
+
+    def look(self) -> dict[str, Alarm]:
+        """Return `alarms` of all runs as they are now."""
+        self.refresh()
+        with self._lock:
+            return self.alarms(self.feed.statuses()[0])
 
     def refresh(self, *, around: bool = False) -> int:
         """Look for what is new, unless that was just done; return a number that is another one if anything is.
@@ -92,7 +112,6 @@ class LivePage:
             while own in streams[-MAX_STREAMS:]:
                 version = await run_in_threadpool(self.refresh)
                 if version != seen or has_more:
-                    await self.analyses.consider(self.analysed(view))
                     message, known = await run_in_threadpool(self.message, view, known)
                     yield f"id: {json.dumps(known, separators=(',', ':'))}\ndata: {to_json(message)}\n\n"
                     seen, sent, has_more = version, time.monotonic(), message["more"]
@@ -112,7 +131,7 @@ class LivePage:
     def message(self, view: View, known: Position) -> tuple[dict[str, Any], Position]:
         """Return the message for a page with a view and a position, and its new position."""
         content, position = self.feed.message(view, known)
-        name, now = self.analysed(view), time.time()
+        now = time.time()
         chosen = {key: content.pop(key) for key in ("runs", "features", "layers")}
         statuses = content.pop("statuses")
         of_folder = {key: content.pop(key) for key in ("faults", "studies", "not_shown")}
@@ -120,43 +139,26 @@ class LivePage:
             statuses, of_folder["faults"], self.feed.left_out, now, self._pages(view, of_folder["studies"]),
             of_folder["not_shown"],
         )  # fmt: skip
-        parts = {**live_parts(said), "analysis": str(escape(self._analysis(name)))}
-        parts["loss-key"] = str(escape(loss_key(statuses)))
+        parts = {**live_parts(said), "loss-key": str(escape(loss_key(statuses)))}
         return {
             **content,
             "shape": hashlib.sha256(to_json(chosen).encode()).hexdigest()[:16],
             "forecasts": forecast_rows(statuses),
-            "main": fleet_kind(statuses).partition(" ")[0],
+            "needs": {name: alarm.text for name, alarm in self.alarms(statuses).items()},
+            "main": drawn_kind(statuses).partition(" ")[0],
             "age": said["age"],
             "html": parts,
-            "version": self.analyses.version(name),
             **({} if known else chosen),
         }, position
-
-    def analysed(self, view: View) -> str:
-        """Return the study whose analysis the page shows; empty on the page of a folder."""
-        if view.study:
-            return view.study
-        return self.feed.studies[0] if self.feed.is_single else ""
 
     def page(self, view: View) -> str:
         """Return the page as HTML; its rows follow in messages."""
         message = self.message(view, {})[0] | {"lines": [], "study": view.study}
-        title = self.analysed(view) or self.feed.directory.resolve().name
+        title = view.study or (self.feed.studies[0] if self.feed.is_single else self.feed.directory.resolve().name)
         charts = self._assets.charts_of(
             message["runs"], max((len(of["names"]) for of in message["layers"].values()), default=1)
         )
-        return to_live_page(title, charts, message, self.analyses.result(self.analysed(view)))
-
-    def _analysis(self, name: str) -> str:
-        if not name:
-            return "Each study has its analyses on its own page; click its name in the table of runs."
-        if name in self.feed.logs:
-            return LOG_ONLY
-        try:
-            return self.analyses.text(name, self.feed.growth(name)[0])
-        except (KeyError, sqlite3.Error):
-            return ""  # the top of the page shows the error
+        return to_live_page(title, charts, message)
 
     def _pages(self, view: View, studies: Mapping[str, str]) -> dict[str, str]:
         """Return links from runs to the pages of their studies; empty unless the page is that of a folder."""
@@ -166,16 +168,15 @@ class LivePage:
 
 
 def make_app(
-    directory: Path, assets: Assets, host: str, port: int, token: str = "", reader: "LogReader | None" = None
-) -> Starlette:
+    directory: Path, assets: Assets, host: str, port: int, token: str = "", reader: "LogReader | None" = None,
+    tell: Tell | None = None,
+) -> Starlette:  # fmt: skip
     """Return the application that serves a study, a log, or a folder of these."""
     live = LivePage(directory, assets, reader)
 
     async def page(request: Request) -> Response:
         await run_in_threadpool(live.refresh, around=True)
-        view = _view(request, live)
-        await live.analyses.consider(live.analysed(view))
-        return HTMLResponse(await run_in_threadpool(live.page, view))
+        return HTMLResponse(await run_in_threadpool(live.page, _view(request, live)))
 
     def served(content: str, kind: str) -> Callable[[Request], Response]:
         return lambda _: Response(content, media_type=kind)
@@ -190,9 +191,11 @@ def make_app(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        watching = asyncio.create_task(_watch(live, tell)) if tell is not None else None
         yield
+        if watching is not None:
+            watching.cancel()
         live.end_streams()
-        await live.analyses.close()
         live.feed.close()
 
     routes = [
@@ -207,6 +210,13 @@ def make_app(
     app = Starlette(routes=routes, middleware=guards, lifespan=lifespan)
     app.state.end_streams = live.end_streams
     return app
+
+
+async def _watch(live: LivePage, tell: Tell) -> None:
+    """Hand over the runs that need a person, from time to time, also while no page is open."""
+    while True:
+        tell(await run_in_threadpool(live.look))
+        await asyncio.sleep(WATCH_SECONDS)
 
 
 def _view(request: Request, live: LivePage) -> View:
@@ -258,11 +268,13 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def serve(directory: Path, bound: socket.socket, host: str, token: str, reader: "LogReader | None") -> None:
+def serve(
+    directory: Path, bound: socket.socket, host: str, token: str, reader: "LogReader | None", tell: Tell | None = None
+) -> None:
     """Serve until interrupted; who connects before the page is made waits for it."""
     allow_many_files()
     port = bound.getsockname()[1]
-    app = make_app(directory, load_assets(), host, port, token, reader)
+    app = make_app(directory, load_assets(), host, port, token, reader, tell)
     config = uvicorn.Config(
         app,
         log_level="error",

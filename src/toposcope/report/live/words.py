@@ -4,45 +4,43 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.analysis.health.check import DIVERGED, FINISHED, SILENT
+from toposcope.charts.theme import RUNS
 from toposcope.checks import FALSE_ALARM_RATE
 from toposcope.logs.watched import MONITORED
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
 from toposcope.report.live.status import LOGGED, Status
+from toposcope.report.run_columns import run_columns
 from toposcope.wording import COVERAGE, counted, duration, loss_words, sentence
 
-COLUMNS = ("run", "step", "loss", f"ends at ({COVERAGE:.0%})", "alerts")
+COLUMNS = ("run", "step", "loss", f"ends at ({COVERAGE:.0%})", "alerts")  # the last one where any run is monitored
 MAX_ALERTS = 20  # alerts on the page; the database has all
-MAX_PATHS = 6  # forecasts that are drawn; that of a single run has its interval
+MAX_GREY = 6  # runs whose other kind of loss is drawn too, in grey
 
 
 def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
-    """Return rows for the chart of the loss: each forecast's path to its end, of one kind of loss.
-
-    That of a single run has its interval.
-    """
-    bounds = len(statuses) == 1
-    kind = statuses[0].target if bounds else fleet_kind(statuses)
+    """Return the end of each forecast of the loss that the chart is of; a single run has the interval."""
+    bounds, kind = len(statuses) == 1, drawn_kind(statuses)
     predicted = [(s, s.forecast) for s in statuses if s.forecast is not None and s.target == kind]
-    places: list[tuple[str, int, float, float, float]] = []
-    for s, forecast in predicted if len(predicted) <= MAX_PATHS else ():
-        now, value = s.step, s.last_loss
-        if now is not None and value is not None and now < forecast["last_step"]:
-            places.append((s.name, now, value, value, value))
-        places.append((s.name, *(forecast[name] for name in ("last_step", "loss", "low", "high"))))
     return [
         {
-            "run": run, "step": step, "value": loss, "series": "forecast", "low": low if bounds else None,
-            "high": high if bounds else None, "forecast": loss,
+            "run": s.name, "step": forecast["last_step"], "value": forecast["loss"], "forecast": forecast["loss"],
+            "series": "forecast", "label": range_words(forecast) if bounds else "",
+            **{name: forecast[name] if bounds else None for name in ("low", "high")},
         }
-        for run, step, loss, low, high in places
+        for s, forecast in (predicted if len(predicted) <= len(RUNS) else ())
     ]  # fmt: skip
+
+
+def drawn_kind(statuses: Sequence[Status]) -> str:
+    """Return the kind of loss that the chart is of: of a single run that which the answer is about."""
+    return statuses[0].target if len(statuses) == 1 else fleet_kind(statuses)
 
 
 def loss_key(statuses: Sequence[Status]) -> str:
     """Say which lines the chart of the loss has."""
     kinds = ("validation", "training") if any(s.validation is not None for s in statuses) else ("training",)
-    main = fleet_kind(statuses).partition(" ")[0]
-    lines = [main, *(f"{kind} in grey" for kind in kinds if kind != main and len(statuses) <= MAX_PATHS)]
+    main = drawn_kind(statuses).partition(" ")[0]
+    lines = [main, *(f"{kind} in grey" for kind in kinds if kind != main and len(statuses) <= MAX_GREY)]
     return ", ".join([*lines, *(["forecast dashed"] if forecast_rows(statuses) else [])])
 
 
@@ -66,6 +64,8 @@ def words(
         sentences.append(f"{left_out} more studies in this folder are not shown; serve them one by one.")
     kind, ranked = fleet_kind(statuses), ends(statuses)
     rows = sorted(statuses, key=lambda s: (s.health.rank, ranked.get(s.name, float("inf")), s.name))
+    n = None if any(s.kind == MONITORED for s in statuses) else -1
+    heads, parts = run_columns(tuple(s.name for s in rows))
     return {
         "answer": answer,
         "tone": tone,
@@ -77,8 +77,13 @@ def words(
         "to_measure": only.to_measure if only and only.is_training else ("", ""),
         "false_alarms": round(1 / FALSE_ALARM_RATE),
         "states_rate": only is not None and only.kind == MONITORED and only.step is not None,
-        "columns": COLUMNS,
-        "rows": [{"cells": _row(s, kind), "href": hrefs.get(s.name, ""), "tone": s.health.tone} for s in rows],
+        "columns": (*(heads or COLUMNS[:1]), *COLUMNS[1:n]),
+        "n_names": len(heads) or 1,  # columns that the name of a run is split into
+        "rows": [
+            {"cells": cells[:n], "name": s.name, "href": hrefs.get(s.name, ""), "tone": s.health.tone}
+            for s, of in zip(rows, parts or ((s.name,) for s in rows), strict=True)
+            for cells in [_row(s, kind, of)]
+        ],
         "alerts": alerts[:MAX_ALERTS],
         "names_runs": len(statuses) > 1,
         "age": max(0.0, now - max((s.updated or s.written for s in statuses), default=now)),
@@ -190,7 +195,7 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
     return chips
 
 
-def _row(status: Status, kind: str) -> list[tuple[str, str]]:
+def _row(status: Status, kind: str, parts: Sequence[str]) -> list[tuple[str, str]]:
     """Return the cells of a run: a value, and small print below it, which names a loss that is not ranked by."""
     forecast = status.forecast
     until = f"of {status.last_step:,}" if status.last_step and status.last_step > (status.step or 0) > 0 else ""
@@ -201,7 +206,7 @@ def _row(status: Status, kind: str) -> list[tuple[str, str]]:
         loss, name = status.last_loss, status.loss_name
     unit = "" if status.unit == "nats" else f", {status.unit}"
     return [
-        (status.name, status.health.words),
+        *zip(parts, (status.health.words, *("" for _ in parts[1:])), strict=True),
         ("–" if status.step is None else f"{status.step:,}", until),
         ("NaN", "") if loss is not None and loss != loss else (loss_words(loss), f"{name.removesuffix(' loss')}{unit}"),
         (loss_words(forecast["loss"]), f"{interval_words(forecast)}{other}") if forecast else ("–", ""),

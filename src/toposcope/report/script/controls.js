@@ -8,7 +8,7 @@ const choices = explorer && {
   layer: () => layers()?.names ?? [],
 };
 const LOOKS = ["x", "y", "smooth", "runs", "off"]; // what the scales of charts depend on
-const NEEDS = { tokens: "no log here has tokens", time: "no log here has times", loss: "no run here has a loss" };
+const NEEDS = { tokens: "no log here has tokens", time: "no log here has times" };
 function choose(changes, how) {
   for (const [key, value] of entries(changes)) set(key, value);
   if (changes.feature in (layers()?.values ?? {})) set("quantity", changes.feature);
@@ -26,7 +26,7 @@ function choose(changes, how) {
 }
 function showRuns() {
   const off = state.getAll("off"), { matches, literal } = matcher(get("runs")), on = isOn(), note = byId("filtered");
-  for (const box of all("[name=run]")) [box.checked, box.parentElement.hidden] = [!off.includes(box.value), !matches(box.value)];
+  for (const box of all("[name=run]")) [box.checked, box.parentElement.hidden] = [!off.includes(box.value), !runs.some((run) => run.group === box.value && matches(run.name))];
   if (!note) return;
   if (byId("filter").value !== get("runs")) byId("filter").value = get("runs");
   const some = get("runs") ? `${runs.filter((run) => on(run.name)).length} of ${runs.length} runs` : "";
@@ -47,7 +47,7 @@ function words() {
   if (!explorer) return;
   const [raw, given] = feature()?.notes[get("role")] ?? ["", ""];
   const texts = {
-    "feature-title": `${feature()?.name}, ${get("role")}`,
+    "feature-title": feature()?.kind === "log" ? feature().name : `${feature()?.name}, ${get("role")}`,
     "raw-note": raw,
     "given-note": given,
     "layer-title": get("layer"),
@@ -56,41 +56,8 @@ function words() {
   for (const [id, text] of entries(texts)) if (byId(id)) byId(id).textContent = text;
 }
 
-// ---- What stands at each chart: its pin, and a note of what is not drawn
+// ---- A note at each chart of what is not drawn
 
-function furnish(place) {
-  const figure = place.closest("figure"), { chart } = place.dataset;
-  const button = make("button", { type: "button", className: "pin", ariaLabel: `Pin to the top: ${place.ariaLabel}`, ariaPressed: "false", textContent: "pin" });
-  button.onclick = () => {
-    toggle("pin", chart, !state.getAll("pin").includes(chart));
-    remember();
-    arrange();
-    button.focus();
-  };
-  figure.append(button);
-  place.before(make("p", { className: "outside", role: "status" }));
-}
-const homes = new Map(); // of pinned figures
-function arrange() {
-  const wanted = state.getAll("pin"), figures = all("[data-chart]").map((place) => [place, place.closest("figure")]), moved = [];
-  for (const [place, figure] of figures) {
-    const isPinned = wanted.includes(place.dataset.chart);
-    if (isPinned === homes.has(figure)) continue;
-    moved.push(place);
-    if (isPinned) {
-      homes.set(figure, document.createComment("pinned"));
-      figure.replaceWith(homes.get(figure));
-      byId("pinned").append(figure);
-    } else {
-      homes.get(figure).replaceWith(figure);
-      homes.delete(figure);
-    }
-    const button = figure.querySelector(".pin");
-    [button.ariaPressed, button.textContent] = [`${isPinned}`, isPinned ? "unpin" : "pin"];
-  }
-  byId("pinned").hidden = !homes.size;
-  for (const place of moved) if (drawn.has(place.dataset.chart)) draw(place).catch(console.error);
-}
 function comment(chart) {
   const line = chart.place.previousElementSibling, note = outsideNote(chart), texts = notesOf(chart);
   const button = note && make("button", { type: "button", textContent: note.action });

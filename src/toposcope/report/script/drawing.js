@@ -1,7 +1,8 @@
 // ---- Drawing
 
 const drawn = new Map(); // by name
-const MAX_TOLD = 8; // values at the cursor in words
+const MAX_TOLD = 3; // values at the cursor in words; more are a table
+const MAX_PASSING = 12; // rows of it while the pointer passes; where a step is pinned, it has all
 const MAX_DOTS = 40; // marks at the cursor
 
 // A chart at another width, on the page's x axis.
@@ -29,6 +30,8 @@ async function embed(place) {
   const chart = { name, place, spec, cursor, lines: lineChart(spec), sets: setsOf(name) };
   prepare(chart);
   const config = structuredClone(page.config[root.dataset.theme]), datasets = { ...chart.data, cursor: [] };
+  const category = config.range.category;
+  if (page.live && runs.length > category.length) config.range.category = runs.map((run) => category[run.colour]);
   config.legend.columns = Math.ceil(room / 170 - 1);
   config.axis.labelLimit = Math.min(180, room / 3);
   drawn.get(name)?.view.finalize();
@@ -48,7 +51,6 @@ async function embed(place) {
   place.onkeydown = press;
   place.nextElementSibling.ontoggle = openData;
   if (chart.lines && cursor) follow(chart);
-  if (chart.lines && chart.rows.length > MAX_ROWS) lookCloser(chart);
   if (name === "layer-map") chart.view.addEventListener("click", (_, item) => item?.datum?.layer && choose({ layer: item.datum.layer.replace(/\u2060$/, ""), step: item.datum.step }));
   comment(chart);
   mark(chart);
@@ -59,17 +61,42 @@ const lookOf = ({ plan }) => plan && `${plan.type} ${plan.isClipped} ${plan.isOw
 function mark(chart) {
   if (!chart.cursor || !chart.place.checkVisibility()) return;
   const at = (value) => (isNaN(value) ? undefined : nearest(chart.steps, value)), here = at(step()), pin = at(pinned());
-  const line = chart.place.closest("figure").querySelector(".readout"), rows = chart.byStep.get(here) ?? [];
+  const line = chart.place.closest("figure").querySelector(".readout"), rows = rowsAt(chart, here);
   if (chart.name === "layer-map") chart.view.signal("layer", forVega(get("layer")));
   const few = (all) => (all.length > MAX_DOTS ? [{ ...all[0], value: null, smooth: null }] : all); // of many runs the rule alone
-  const cursor = () => [...few(chart.byStep.get(pin) ?? []).map((row) => ({ ...row, pinned: true })), ...(here === pin ? [] : few(rows))];
+  const cursor = () => [...few(rowsAt(chart, pin)).map((row) => ({ ...row, step: pin, pinned: true })), ...(here === pin ? [] : few(rows).map((row) => ({ ...row, step: here })))];
   if (chart.lines) chart.view.data("cursor", forVega(cursor()));
   chart.view.signal("at", here ?? -1).runAsync();
   const told = rows.filter((row) => "value" in row && (!row.layer || row.layer === get("layer")));
   const smooth = (row) => (Number.isFinite(row.smooth) ? `(smooth ${number(row.smooth)})` : "");
   const values = told.slice(0, MAX_TOLD).map((row) => [row.run ?? row.layer, row.series, number(row.value), smooth(row)].filter(Boolean).join(" "));
-  if (told.length > MAX_TOLD) values.push(`${told.length - MAX_TOLD} more`);
-  if (!line.id) line.textContent = rows.length ? `step ${here}: ${values.join(" · ")}` : "";
+  if (!line.id) line.textContent = rows.length ? `step ${here}: ${told.length > MAX_TOLD ? `${told.length} values` : values.join(" · ")}` : drawnWords(chart);
+  list(chart, here, told.length > MAX_TOLD && chart.name === active ? told : []);
+}
+let drawnWords = () => ""; // how many of the values a chart draws, where no step is chosen
+// The last row of every line up to a step; of a chart of other things, the rows of the step.
+function rowsAt({ lines, each, byStep }, here) {
+  return lines && here !== undefined ? each.map((line) => line[line.findLastIndex((row) => row.step <= here)]).filter(Boolean) : (byStep.get(here) ?? []);
+}
+// The table of the values at the cursor, the lowest first, on the side of the chart where the pointer is not.
+function list({ name, place, view }, here, told) {
+  const figure = place.closest("figure"), box = figure.querySelector(".values") ?? make("div", { className: "values", role: "region", ariaLabel: "Values at the cursor" });
+  box.hidden = !told.length;
+  if (box.hidden) return box.remove();
+  const rows = told.toSorted((a, b) => a.value - b.value), few = hovered === undefined ? rows : rows.slice(0, MAX_PASSING), table = make("table"), are = new Set(told.map((row) => row.series)).size > 1;
+  for (const row of few) {
+    const at = row.step < here && here - row.step > 0.02 * here ? `at ${number(row.step)}` : "", dot = make("i", { className: `run-${named.get(row.run)?.colour}` });
+    const line = table.insertRow(), label = [row.run ?? row.layer, are && row.series].filter(Boolean).join(" ");
+    line.insertCell().append(dot, ` ${label}`);
+    for (const textContent of [number(row.value), Number.isFinite(row.smooth) && row.smooth !== row.value ? number(row.smooth) : "", at]) line.insertCell().textContent = textContent;
+  }
+  const more = rows.length - few.length, text = `step ${number(here)}${rows.some((row) => Number.isFinite(row.smooth) && row.smooth !== row.value) ? ": value, smoothed" : ""}${more ? `; ${more} more, click to see all` : ""}`;
+  box.replaceChildren(make("b", { textContent: text }), table);
+  box.tabIndex = hovered === undefined ? 0 : -1;
+  box.className = hovered === undefined ? "values" : "values passing";
+  figure.append(box);
+  const isRight = view.scale("x")(rows[0].x ?? here) > view.width() / 2;
+  [box.style.left, box.style.right] = isRight ? ["3.5rem", "auto"] : ["auto", "1rem"];
 }
 function refresh(names) {
   for (const chart of names.map((name) => drawn.get(name)).filter(Boolean)) {
@@ -86,12 +113,12 @@ function refresh(names) {
     mark(chart);
   }
 }
-let frame;
+let frame, active; // the chart that was pointed at last
 function move() {
   cancelAnimationFrame(frame);
   frame = requestAnimationFrame(() => {
     drawn.forEach(mark);
-    refresh(["layer-diagram", "layer-bars"]);
+    refresh(["layer-diagram"]);
     words();
   });
 }
@@ -123,7 +150,7 @@ function stepAt({ view, place, places, steps }, event) {
 }
 const nearestPlace = (rows, x) => rows.reduce((best, row, i) => (Math.abs(row.x - x) < Math.abs(rows[best].x - x) ? i : best), 0);
 function follow(chart) {
-  const { place } = chart, hover = (at) => at !== hovered && move((hovered = at));
+  const { place } = chart, hover = (at) => at !== hovered && move((hovered = at), (active = at === undefined ? active : chart.name));
   let from;
   place.onpointermove = (event) => event.pointerType !== "touch" && hover(stepAt(chart, event).step);
   place.onpointerleave = () => hover(undefined);
@@ -135,19 +162,11 @@ function follow(chart) {
     pin(at === pinned() || Math.abs(chart.view.scale("x")(old) - x) <= NEAR ? "" : at);
   };
 }
-// Lines that are drawn by their extremes are drawn by every row where they are zoomed in.
-function lookCloser(chart) {
-  const signal = `zoom_${page.axes[get("x")]?.field ?? "step"}`;
-  let soon;
-  if (chart.spec.params?.some(({ name }) => name === "zoom")) chart.view.addSignalListener(signal, (_, between) => {
-    clearTimeout(soon);
-    soon = setTimeout(() => refresh([chart.name], (chart.between = between)), 150);
-  });
-}
 function press(event) {
   const chart = drawn.get(event.currentTarget.dataset.chart), { steps } = chart, here = isNaN(pinned()) ? -1 : steps.indexOf(nearest(steps, pinned()));
   const along = { ArrowRight: 1, ArrowLeft: -1 }[event.key], down = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   const within = (list, i) => list[Math.max(0, Math.min(list.length - 1, i))];
+  active = chart.name;
   if (along && steps.length) pin(within(steps, here + along), "replaceState");
   else if (down && chart.name === "layer-map") choose({ layer: within(layers().names, layers().names.indexOf(get("layer")) + down) });
   else return;

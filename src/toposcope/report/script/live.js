@@ -3,6 +3,8 @@
 const live = page.live, got = parsed("{}"), near = {}, looks = {}, changed = new Set(); // rows by quantity, run and layer
 const MOST = 800, LEAST = 100; // rows of one chart, and of each of its runs: of more, neighbours are drawn as one
 const COLUMNS = 48, PLACES = 64; // of the layer map; of a run on another axis, between which it is a straight line
+const MAX_AHEAD = 2; // of the steps seen, for which a forecast is drawn beyond them
+const RELOAD_MS = 10000; // after which a page may be loaded anew
 const PATIENCE = 2000; // milliseconds until charts are drawn without rows
 const WHOLE = ["", "network", "pooled"]; // in place of a layer
 const KEYS = {
@@ -12,7 +14,7 @@ const KEYS = {
 const charts = [...keys(KEYS).filter((name) => name !== "explore-validation"), "explore-feature", "layer-lines", "layer-map"];
 const keysOf = (name) => KEYS[name] ?? [get(name === "explore-feature" ? "feature" : "quantity")];
 const query = () => `${new URLSearchParams({ study: live.study, run: get("run"), quantity: get("quantity") })}`;
-let source, position = "{}", shownView, waits, heard, written, forecasts, main, touched = Date.now();
+let reload, source, position = "{}", shownView, waits, heard, written, forecasts, main;
 let ready, first = new Promise((done) => (ready = done));
 
 function rowsOfRun(name, run, line) {
@@ -34,8 +36,17 @@ sources["explore-loss"] = () => {
   const ofKind = (kind, rows) => (kind === main ? rows.map((row) => ({ ...row, series: kind })) : explorer.runs.length > 6 ? [] : rows.map((row) => ({ ...row, series: `${kind}, in grey` })));
   near["explore-validation"] = near["explore-loss"];
   const all = [...ofKind("training", lines("explore-loss")), ...ofKind("validation", lines("explore-validation")), ...forecasts];
-  return all.map(({ run, step, value, series, low = null, high = null, forecast = null }) => ({ run, step, value, series, low, high, forecast }));
+  return all.map(({ run, step, value, series, low = null, high = null, forecast = null, label = "" }) => ({ run, step, value, series, low, high, forecast, label }));
 };
+// A forecast begins where its own line ends; of one that goes on for more than twice the steps seen, the first part is drawn.
+joined = (lines) => lines.flatMap((line) => {
+  const [end] = line, own = end.forecast != null && lines.find(([row]) => row.run === end.run && row.series === main)?.at(-1);
+  if (!own) return end.forecast == null ? [line] : [];
+  const begin = own.smooth ?? own.value, share = Math.min(1, (MAX_AHEAD * own.step) / (end.step - own.step)), to = (v) => v && begin + share * (v - begin);
+  const path = (at, reach) => ({ ...end, step: at, ...fromEntries(["value", "forecast", "low", "high"].map((name) => [name, reach(end[name])])) });
+  const last = path(Math.round(own.step + share * (end.step - own.step)), to);
+  return own.step < end.step ? [[{ ...path(own.step, (v) => v && begin), label: "" }, { ...last, label: share < 1 ? `${end.label} at step ${number(end.step)}` : end.label }]] : [];
+});
 function map() {
   const of = got[get("quantity")]?.[get("run")] ?? {}, names = layers()?.names.filter((name) => of[name]) ?? [];
   const { ends, width, values } = columnsOf(names.map((name) => of[name]), COLUMNS), labels = layers()?.labels;
@@ -45,18 +56,27 @@ sources["layer-map"] = () => map().cells;
 known = (run, axis) => {
   const { steps, values } = lineOf(axis === "tokens" ? "log tokens" : axis, run.name, WHOLE) ?? { steps: [], values: [] }, every = Math.ceil(steps.length / PLACES);
   const few = (list) => list.filter((_, i) => i % every === 0 || i === steps.length - 1);
-  return axis === "loss" ? { steps: run.steps, values: run[axis] } : { steps: few(steps), values: few(values) };
+  return { steps: few(steps), values: few(values) };
+};
+drawnWords = ({ name, rows }) => {
+  const key = name === "explore-loss" && main === "validation" ? ["log validation_loss"] : keysOf(name), runs = key.flatMap((each) => Object.values(got[each] ?? {}));
+  const all = name === "layer-lines" ? 0 : runs.reduce((sum, of) => sum + (WHOLE.map((layer) => of[layer]).find(Boolean)?.steps.length ?? 0), 0);
+  const n = rows.filter((row) => row.forecast == null && (name !== "explore-loss" || row.series === main)).length;
+  return n && n < all && isNaN(step()) ? `${number(n)} points of ${number(all)} values` : "";
 };
 function note() {
-  const { width } = map(), isMerged = charts.some((name) => name !== "layer-map" && sources[name]().some((row) => row.low < row.high && row.forecast == null));
+  const { width } = map(), isMerged = charts.some((name) => name !== "layer-map" && sources[name]().some((row) => row.low < row.high && row.forecast == null)), share = HALF_LIVES[get("smooth")];
   byId("thinned").textContent = [
+    explorer.coloured_by && `Lines have the colour of their ${explorer.coloured_by}: there are more runs than colours.`,
+    share && `Lines are smoothed by a debiased exponential moving average; its half-life is ${100 * share}% of the steps, at least ${MIN_VALUES} values. The values themselves are faint behind it. Lines of fewer than ${MIN_SMOOTHED} values and schedules are not smoothed.`,
     isMerged && "A line with many steps shows means over neighbouring steps, and a band from their minimum to their maximum; zoom in to see single steps.",
     width > 1 && `Each column stands for ${width} measured steps, with each layer's most unusual value among them.`,
   ].filter(Boolean).join(" ");
 }
 
 function take(message) {
-  if (message.shape !== live.shape) return location.reload(); // the choices changed: a new run, layer or quantity
+  // The choices changed, by a new run, layer or quantity; a folder that is just being read has many.
+  if (message.shape !== live.shape) reload ??= setTimeout(() => location.reload(), live.runs.length ? Math.max(0, RELOAD_MS - performance.now()) : 0);
   for (const of of Object.values(got)) for (const run of message.anew) delete of[run];
   for (const [key, run, layer, steps, values] of message.lines) {
     const of = ((got[key] ??= Object.create(null))[run] ??= Object.create(null));
@@ -70,9 +90,8 @@ function take(message) {
     if (byId(id).dataset.html !== html) byId(id).replaceChildren(document.createRange().createContextualFragment(html));
     byId(id).dataset.html = html;
   }
-  const renewed = message.version !== live.version;
-  byId("renew").hidden = !renewed;
-  if (renewed && Date.now() - touched > 30000 && !all("main details[open]").length) location.reload();
+  for (const head of all("#runs tbody th:not(:has(i))")) head.prepend(make("i", { className: `dot run-${named.get(head.title)?.colour}` }));
+  notify(message.needs);
   for (const place of all(".first-charts [data-chart^=live-]")) place.parentElement.hidden = !sources[place.dataset.chart]().length;
   tick();
   if (message === live) return;
@@ -109,14 +128,12 @@ function connect() {
   source.onopen = source.onerror = tick;
 }
 function watch() {
-  if (document.hidden) source.close(); // a browser has few connections for all tabs
+  if (document.hidden && !notifies()) source.close(); // a browser has few connections for all tabs
   else if (source.readyState === 2 || Date.now() - heard > 40000) connect();
   tick();
 }
 setInterval(watch, 1000);
 document.addEventListener("visibilitychange", watch);
-for (const name of ["pointermove", "keydown", "wheel"]) addEventListener(name, () => (touched = Date.now()));
-byId("renew").onclick = () => location.reload();
 
 const [plainDraw, plainChoose] = [draw, choose];
 draw = async (place) => {

@@ -45,6 +45,7 @@ function toggle(key, value, on) {
 const rowsOf = (columns) => (Object.values(columns)[0] ?? []).map((_, i) => fromEntries(entries(columns).map(([field, values]) => [field, values[i]])));
 const unpacked = (text) => text && [...new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer)];
 const runs = (explorer?.runs ?? []).map((run) => ({ ...run, loss: unpacked(run.loss), tokens: unpacked(run.tokens), covariates: run.covariates.map(unpacked) }));
+const named = new Map(runs.map((run) => [run.name, run]));
 const features = new Map(explorer?.features.map((each) => [each.key, each]));
 const feature = () => features.get(get("feature"));
 const layers = () => explorer?.layers[get("run")];
@@ -78,7 +79,7 @@ function residual(series) {
 
 // ---- Rows of charts
 
-const linesOf = (values) => runs.flatMap((run) => (values(run) || []).map((value, i) => ({ run: run.name, step: run.steps[i], value })).filter((row) => !isNaN(row.value)));
+const linesOf = (values, steps = (run) => run.steps) => runs.flatMap((run) => (values(run) || []).map((value, i) => ({ run: run.name, step: steps(run)[i], value })).filter((row) => !isNaN(row.value)));
 const chosen = (run) => unpacked(feature()?.values[get("role")]?.[run.name]);
 const ofLayer = (run) => {
   const of = explorer.layers[run.name], place = of?.names.indexOf(get("layer")), n = run.steps.length;
@@ -104,10 +105,10 @@ function sides() {
 }
 const bars = () => entries(sides()).flatMap(([when, at]) => entries(explorer.diagrams[get("run")]?.[at]?.[get("layer")] ?? {}).flatMap(([name, of]) => {
   const points = unpacked(of.bars);
-  return points.flatMap((birth, i) => (i % 2 ? [] : { name, when, birth, death: points[i + 1], place: `${name} ${100 + i / 2}` }));
+  return points.flatMap((birth, i) => (i % 2 ? [] : { name, when, birth, death: points[i + 1] }));
 }));
 const sources = {
-  "explore-loss": () => linesOf((run) => run.loss), "explore-feature": () => linesOf(chosen), "explore-raw": () => pairs(false),
-  "explore-given": () => pairs(true), "layer-map": cells, "layer-lines": () => linesOf(ofLayer), "layer-diagram": bars, "layer-bars": bars,
+  "explore-loss": () => linesOf((run) => unpacked(run.losses?.values) ?? run.loss, (run) => run.losses?.steps ?? run.steps), "explore-feature": () => linesOf(chosen), "explore-raw": () => pairs(false),
+  "explore-given": () => pairs(true), "layer-map": cells, "layer-lines": () => linesOf(ofLayer), "layer-diagram": bars,
 };
 

@@ -12,7 +12,6 @@ document.addEventListener("toggle", () => drawn.forEach(mark), true);
 addEventListener("popstate", () => {
   if (/^#[^=]+$/.test(location.hash)) return remember("replaceState"); // a link to a section keeps what is chosen
   readAddress();
-  arrange();
   choose({ x: get("x") }, "replaceState");
   move();
 });
@@ -23,7 +22,6 @@ if (bar) {
   if (wide < 900) bar.querySelector("details").open = false;
   byId("reset").onclick = () => {
     for (const key of [...state.keys()]) state.delete(key);
-    arrange();
     choose({ x: "" });
     move();
   };
@@ -41,8 +39,6 @@ if (explorer) {
     choose({ x: get("x") });
   };
 }
-all("[data-chart]").forEach(furnish);
-arrange();
 offerAxes();
 choose({}, "replaceState");
 all("table.sortable").forEach(sortable);

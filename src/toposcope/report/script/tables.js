@@ -2,11 +2,11 @@
 
 function openData({ target }) {
   const chart = drawn.get(target.previousElementSibling.dataset.chart), { rows } = chart, table = make("table");
-  const fields = keys(rows[0] ?? {}), sizes = fields.map((field) => largest(rows.map((row) => row[field])));
+  const fields = keys(rows[0] ?? {}).filter((field) => !["label", "top"].includes(field)), sizes = fields.map((field) => largest(rows.map((row) => row[field])));
   const { textContent } = target.closest("figure").querySelector("h2, h3"), quantity = get("quantity");
   const value = chart.name.startsWith("layer") ? (features.get(quantity)?.name ?? quantity) : textContent;
   const names = { value, x: page.axes[get("x")]?.title, ...page.charts[chart.name].columns };
-  const lines = [fields.map((field) => names[field] ?? field.replaceAll("_", " ")), ...rows.map(Object.values)];
+  const lines = [fields.map((field) => names[field] ?? field.replaceAll("_", " ")), ...rows.map((row) => fields.map((field) => row[field]))];
   const quoted = (v) => `"${`${v ?? ""}`.replaceAll('"', '""').replace(/^\s*[=+@-](?![\d.])|^[\t\r]/, "'$&")}"`;
   table.createTHead().insertRow().append(...lines[0].map((textContent) => make("th", { textContent, scope: "col" })));
   const body = table.createTBody();

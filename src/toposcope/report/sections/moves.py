@@ -30,12 +30,16 @@ def loss_chart(data: StudyData) -> Chart | None:
     with_loss = [t for t in data.trajectories if t.targets]
     if not with_loss:
         return None
-    rows = series.rows_of(with_loss, lambda t: next(iter(t.targets.values())))
+    evaluations, evaluated = series.evaluations(data)
+    validated = set(evaluations.get_column("run"))
+    rows = series.rows_of([t for t in with_loss if t.run not in validated], lambda t: next(iter(t.targets.values())))
+    rows = pl.concat([evaluations, rows])
     ends = [pair for t in with_loss if (pair := series.first_last(next(iter(t.targets.values())))) is not None]
     names = list(dict.fromkeys(headlines.TARGETS[next(iter(t.targets))] for t in with_loss))
     what = " or ".join(names)
     title = f"The {what} {series.direction(ends)}"
-    caption = f"Lines: {what} at the checkpoints, in nats per token; faint: the logged training loss."
+    where = evaluated if len(validated) == len(with_loss) else "at the checkpoints"
+    caption = f"Lines: {what} {where}, in nats per token; faint: the logged training loss."
     return series.training_chart(
         data, "losses", rows, title, caption, "loss (nats per token)", what="the loss",
         background=series.logged(data, "loss"),
