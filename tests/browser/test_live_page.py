@@ -1,5 +1,6 @@
 """The live page in a real browser: rows appear, zoom shows each, a restarted server is found again."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -155,23 +156,51 @@ def test_another_run_in_the_folder_joins_the_page(study: LiveStudy, cache: Path,
         wait(opened, "document.querySelectorAll('#bar [name=run]').length === 1")
 
 
-def test_choices_are_drawn_and_stay_in_the_address(server: LiveServer, open_live: Opener) -> None:
+def test_the_axis_fits_the_recent_part_and_the_forecast_joins_its_line(
+    tmp_path: Path, cache: Path, open_live: Opener
+) -> None:
+    study = LiveStudy(tmp_path / "mine", last_step=1000)
+    study.log(range(1, 251))
+    study.store.put_forecast("mine", 250, 1000, 2.4, 0.1, 9.0, "go on", "training loss")
+    with served(study.directory, cache) as running:
+        opened = open_live(running.address)
+        note = opened.page.locator("figure:has([data-chart=explore-loss]) .outside")
+        wait(opened, "document.querySelector('.outside').textContent.includes('The start is above')")
+        assert "The axis cuts the interval of the forecast, 2.400 (0.100 to 9.000)" in note.inner_text()
+        labels = "#status [data-chart=explore-loss] .role-axis-label text"
+        ticks = [float(text.replace(",", "")) for text in opened.page.locator(labels).all_text_contents()]
+        assert max(ticks) <= 750, "the first part of a forecast of three times the steps seen"
+        rows = (
+            """[...document.querySelectorAll('[data-chart="explore-loss"] + .rows tr')].map((row) => row.innerText)"""
+        )
+        opened.page.evaluate(listed("explore-loss"))
+        ahead = [row.split("\t") for row in opened.page.evaluate(rows) if "forecast" in row][1:]
+        assert [row[1] for row in ahead] == ["250", "750"]
+        line = [row.split("\t") for row in opened.page.evaluate(rows) if "\t250\t" in row and "forecast" not in row]
+        assert ahead[0][2] == line[0][-1], "the dashes begin where the smoothed line ends"
+        note.locator("button").click()
+        wait(opened, "document.querySelector('.outside').textContent.includes('All values are shown')")
+        assert opened.page.locator("#feature").count() == 0
+        assert opened.complaints == []
+
+
+def test_a_notification_is_asked_for_by_a_click_and_sent_when_a_run_comes_to_need_a_person(
+    study: LiveStudy, server: LiveServer, open_live: Opener
+) -> None:
     opened = open_live(server.address)
-    opened.page.select_option("#feature", "log grad_norm")
-    wait(opened, f"{listed('explore-feature')}.includes('7')")
-    wait(opened, "location.hash.includes('log+grad_norm')")
-    opened.page.reload()
-    wait(opened, "document.querySelector('#feature').value === 'log grad_norm'")
-    wait(opened, f"{listed('explore-feature')}.includes('7')")
-
-
-def test_many_tabs_of_one_browser_all_get_the_rows(study: LiveStudy, server: LiveServer, browser: "Browser") -> None:
-    context = browser.new_context()
-    tabs = [OpenPage(context.new_page(), server.address) for _ in range(8)]
-    study.log([201])
-    for tab in tabs:
-        wait(tab, "document.querySelector('#now').textContent.includes('201 of')")
-    context.close()
+    sent = """window.sent = []; window.Notification = class { static permission = "default";
+        static requestPermission = async () => (window.asked = 1, window.Notification.permission = "granted");
+        constructor(title, { body }) { window.sent.push(`${title}: ${body}`); } }; 0"""
+    opened.page.evaluate(sent)
+    study.store.append_log("mine", {201: {"loss": math.nan}})
+    wait(opened, "document.querySelector('#now').textContent.includes('Diverged')")
+    assert opened.page.evaluate("[window.asked, ...window.sent]") == [None]
+    opened.page.locator("#notify").click()
+    study.store.cut("mine", 200)
+    wait(opened, "document.querySelector('#now').textContent.includes('Healthy')")
+    study.store.append_log("mine", {201: {"loss": math.nan}})
+    wait(opened, "window.sent.length === 1")
+    assert opened.page.evaluate("window.sent[0]").startswith("mine needs a person: mine: Diverged.")
 
 
 @pytest.mark.parametrize("name", [HOSTILE_NAMES[0], "constructor", "__proto__"], ids=["markup", "member", "prototype"])

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import polars as pl
 import pytest
 from browser_pages import OpenPage
 
@@ -227,39 +226,3 @@ def test_back_and_forward_go_through_what_was_chosen(opened: OpenPage) -> None:
         opened.settle()
         seen.append(opened.page.evaluate(chosen))
     assert seen == [["light", ""], ["", ""], ["light", ""]]
-
-
-def test_a_run_that_explodes_is_marked_at_the_edge_and_shown_on_request(
-    tmp_path_factory: pytest.TempPathFactory, open_page: Opener
-) -> None:
-    path = tmp_path_factory.mktemp("exploded") / "index.html"
-    path.write_text(exploded_page(), encoding="utf-8")
-    opened = open_page(path)
-    opened.open_all()
-    note = opened.page.locator("figure:has([data-chart=losses]) .outside")
-    assert "30 values are outside, above" in note.inner_text()
-    assert "bad ends there, at 1,000,000" in note.inner_text()
-    top = opened.chart("losses").locator(".role-axis-label text").all_inner_texts()
-    assert "1,000,000" not in top
-    assert opened.chart("losses").locator("[aria-roledescription=point]").count() == 30
-    note.locator("button").click()
-    opened.settle()
-    assert "All values are shown" in note.inner_text()
-    assert opened.complaints == []
-
-
-def exploded_page() -> str:
-    """A page of two runs, one of which explodes for its last 30 steps."""
-    from toposcope.charts.chart import Chart
-    from toposcope.charts.training import training_lines
-    from toposcope.charts.vega import bundle
-    from toposcope.report.document import Document, Picture, Section
-    from toposcope.report.page import to_page
-
-    good = [3 - step / 400 for step in range(200)]
-    bad = [*good[:170], *(10 ** (3 + step / 10 + 0.1) for step in range(30))]
-    rows = pl.DataFrame({"run": ["good"] * 200 + ["bad"] * 200, "step": [*range(200)] * 2, "value": good + bad})
-    figure = training_lines(rows, "loss", ["good", "bad"], may_be_log=False)
-    chart = Chart("losses", "Losses", "Two runs.", "Line chart of two losses, one of which explodes", figure)
-    document = Document("exploded", ["One run exploded."], [Section("a", "A", (Picture(chart),))])
-    return to_page(document, bundle().decode())

@@ -101,19 +101,6 @@ def test_a_page_ends_up_with_what_is_stored_whatever_happened(tmp_path: Path, se
         }
 
 
-def test_first_every_row_then_only_new_ones(tmp_path: Path) -> None:
-    study = live_study(tmp_path / "mine", steps=150, every=50)
-    page = Shown(feed_of(study.directory)).update()
-    assert page.steps("log loss") == list(range(1, 151))
-    assert page.steps(NP, layer="network") == page.steps(NP, layer="layers.1.mlp.weight") == [0, 50, 100, 150]
-    assert page.update().n_sent == 0  # nothing was written
-    study.log([151, 152])
-    assert page.update().n_sent == 6  # three columns
-    page.feed = feed_of(study.directory)
-    study.log([153])
-    assert page.update().n_sent == 3  # of a server that was started again
-
-
 def test_many_rows_come_in_parts_and_a_replaced_study_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toposcope.report.live.stores.MAX_NEW", 70)
     study = live_study(tmp_path / "mine", steps=150, every=50)

@@ -65,17 +65,6 @@ class LiveServer:
         with urllib.request.urlopen(urllib.request.Request(self.root + path, headers=named), timeout=WAIT_SECONDS) as s:
             yield _events(s)
 
-    def memory_mb(self) -> float:
-        """Resident memory of the process."""
-        found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())
-        assert found
-        return int(found[1]) / 1024
-
-    def cpu_seconds(self) -> float:
-        """Processor time of the process until now."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
 
 def _events(stream: Any) -> Iterator[tuple[str, Any]]:
     event: dict[str, str] = {}
