@@ -52,9 +52,9 @@ def show(path: Path, host: str, port: int | None, webhook: str | None) -> None:
     PATH may be a study, the output folder of a Hugging Face Trainer, lightning_logs, TensorBoard events, a CSV, what a
     script prints into a file, or a folder of these; nothing needs to be attached to the run, and nothing is written
     there. It may also be what a run will write: the page waits for it. The loss, its forecast and its health appear as
-    the run goes on, of a monitored run also alerts, measurements and analyses. On a machine with a screen, the page
-    opens in the browser. Only this machine can read it; to allow others, choose another --host, and share the URL with
-    the token that is printed.
+    the run goes on, of a monitored run also alerts and measurements. On a machine with a screen, the page opens in the
+    browser. Only this machine can read it; to allow others, choose another --host, and share the URL with the token
+    that is printed.
 
     \b
     Example:
