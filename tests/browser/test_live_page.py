@@ -138,11 +138,8 @@ def test_a_restarted_server_is_found_again(study: LiveStudy, cache: Path, open_l
         wait(opened, f"{listed('explore-loss')}.slice(-3).includes('205')")
         steps = opened.page.evaluate(listed("explore-loss"))[1:]
         by_step = sorted(steps, key=lambda step: int(step.replace(",", "")))
-        assert by_step == [
-            *map(str, range(1, 206)),
-            "205",
-            "615",
-        ]  # the forecast's path, of which a page shows no more than twice the steps seen
+        # last, the forecast's path, for twice the steps seen
+        assert by_step == [*map(str, range(1, 206)), "205", "615"]
 
 
 def test_another_run_in_the_folder_joins_the_page(study: LiveStudy, cache: Path, open_live: Opener) -> None:
@@ -170,9 +167,7 @@ def test_the_axis_fits_the_recent_part_and_the_forecast_joins_its_line(
         labels = "#status [data-chart=explore-loss] .role-axis-label text"
         ticks = [float(text.replace(",", "")) for text in opened.page.locator(labels).all_text_contents()]
         assert max(ticks) <= 750, "the first part of a forecast of three times the steps seen"
-        rows = (
-            """[...document.querySelectorAll('[data-chart="explore-loss"] + .rows tr')].map((row) => row.innerText)"""
-        )
+        rows = "[...document.querySelectorAll('[data-chart=explore-loss] + .rows tr')].map((row) => row.innerText)"
         opened.page.evaluate(listed("explore-loss"))
         ahead = [row.split("\t") for row in opened.page.evaluate(rows) if "forecast" in row][1:]
         assert [row[1] for row in ahead] == ["250", "750"]

@@ -1,11 +1,7 @@
 """`toposcope show` on runs without a monitor: the real command, from before the run exists until everything ends."""
 
-import json
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -32,43 +28,6 @@ def until(events: Iterator[tuple[str, Any]], seen: Callable[[dict[str, Any]], bo
             return message  # type: ignore[no-any-return]
         assert time.monotonic() < deadline, message["html"]
     raise AssertionError("the stream ended")
-
-
-@pytest.fixture
-def posted() -> Iterator[tuple[str, "queue.Queue[dict[str, Any]]"]]:
-    """A webhook of this machine: its URL, and what is posted to it."""
-    found: queue.Queue[dict[str, Any]] = queue.Queue()
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            found.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(204)
-            self.end_headers()
-
-    with HTTPServer(("127.0.0.1", 0), Receiver) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/secret", found
-        server.shutdown()
-
-
-@pytest.mark.slow
-def test_a_webhook_learns_of_a_run_that_comes_to_need_a_person_and_of_no_older_one(
-    tmp_path: Path, cache: Path, posted: tuple[str, "queue.Queue[dict[str, Any]]"]
-) -> None:
-    address, found = posted
-    for name in ("old", "mine"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "train.log").write_text(rows(1, 200) + ("step 201/400: train loss nan\n" * (name == "old")))
-    with served(tmp_path, cache, "--webhook", address) as server, server.events() as events:
-        until(events, lambda m: all(f'title="{name}"' in m["html"]["runs"] for name in ("old", "mine")))
-        with (tmp_path / "mine" / "train.log").open("a") as file:
-            file.write("step 201/400: train loss nan\n")
-        message = until(events, lambda m: "mine" in m["needs"])
-        body = found.get(timeout=WAIT_SECONDS)
-    assert message["needs"].keys() == {"mine"}
-    assert body["text"].startswith("mine: Diverged.")
-    assert [(event["event"], event["run"]) for event in body["events"]] == [("attention", "mine")]
-    assert "secret" not in body["text"] + json.dumps(message)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from live_server import WAIT_SECONDS, served
 from monitored_events import alert, forecasted, ignored, measured
 
 from toposcope.errors import ToposcopeError
@@ -205,3 +206,28 @@ def test_other_addresses_are_refused_and_not_shown(address: str) -> None:
 @pytest.mark.parametrize("address", ["https://example.org/x", "http://localhost:1/x", "http://[::1]:80/x"])
 def test_these_are_taken(address: str) -> None:
     WebhookSink(address, "mine")
+
+
+@pytest.mark.slow
+def test_the_live_page_posts_a_run_that_comes_to_need_a_person_and_none_that_did_before(
+    tmp_path: Path, server: Any
+) -> None:
+    rows = "".join(f"step {k}/400: train loss {2 + 3 * k**-0.4:.4f}\n" for k in range(1, 201))
+    logs = {name: tmp_path / "runs" / name / "train.log" for name in ("old", "mine")}
+    for name, log in logs.items():
+        log.parent.mkdir(parents=True)
+        log.write_text(rows + "step 201/400: train loss nan\n" * (name == "old"))
+    with served(tmp_path / "runs", tmp_path / "cache", "--webhook", server.address) as page, page.events() as events:
+        next(m for _, m in events if all(f'title="{name}"' in m["html"]["runs"] for name in logs))
+        with logs["mine"].open("a") as file:
+            file.write("step 201/400: train loss nan\n")
+        message = next(m for _, m in events if m["needs"])
+        until = time.monotonic() + WAIT_SECONDS
+        while not (posts := [post for post in server.posted if post["events"][0]["event"] == "attention"]):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    (post,) = posts
+    assert message["needs"].keys() == {"mine"}
+    assert [(each["event"], each["run"], each["step"]) for each in post["events"]] == [("attention", "mine", 201)]
+    assert post["text"].startswith("mine: Diverged.")
+    assert SECRET not in json.dumps([message, post])

@@ -134,6 +134,7 @@ def test_losses_of_two_kinds_are_not_ranked_or_drawn_as_one() -> None:
     assert "the best, a," in first(*bits)
     assert "Ranked by training loss in nats, which is not logged by c." in said(*bits)["second"]
     assert loss_key(fleet) == "validation, training in grey"
+    assert loss_key([of(**VALIDATED)]) == "training, validation in grey, forecast dashed"  # as the answer is about it
     several = [of(name="a", forecast={**FORECAST, "target": "validation loss"}, **VALIDATED), of(name="b")]
     assert {row["run"] for row in forecast_rows(several)} == {"a"}
     assert "2.200 to 2.600, training" in said(*several)["rows"][1]["cells"][3][1]
@@ -147,12 +148,6 @@ def test_a_forecast_has_its_interval_where_one_run_is_drawn() -> None:
     assert len(several) == 24
     assert {row["low"] for row in several} == {None}
     assert not forecast_rows([of(name=str(i)) for i in range(25)])
-
-
-def test_the_chart_of_one_run_is_of_the_loss_that_its_answer_is_about() -> None:
-    run = of(**VALIDATED)
-    assert run.target == "training loss"
-    assert loss_key([run]) == "training, validation in grey, forecast dashed"
 
 
 def test_a_sweep_has_a_column_for_each_thing_that_differs() -> None:

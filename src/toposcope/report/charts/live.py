@@ -45,7 +45,7 @@ def _losses() -> Any:
     )  # fmt: skip
     band = forecast.transform_filter("isValid(datum.low)").encode(y=alt.Y("low:Q", title=None), y2=alt.Y2("high:Q"))
     ending = (
-        forecast.transform_filter("datum.label")
+        forecast.transform_filter("isValid(datum.top)")
         .mark_text(align="right", dy=-7, fontWeight="bold", clip=False)
         .encode(y=alt.Y("top:Q", title=None), text=alt.Text("label:N"))
     )

@@ -89,7 +89,7 @@ function planOf({ name, lines: { y } }, lines, isFiltered) {
   plan.lost = lines.map((line) => line.findLast((row) => Number.isFinite(row.value))).filter((row) => row && row.forecast == null && side(row));
   plan.isWhole = state.getAll("all").includes(name);
   plan.isClipped = plan.outside.length + plan.fans.length > 0 && !plan.isWhole;
-  for (const row of rows.filter(({ label }) => label)) row.top = plan.isClipped ? Math.min(row.high, plan.ends[1]) : row.high;
+  for (const row of rows.filter(({ label }) => label && innerWidth > 700)) row.top = plan.isClipped ? Math.min(row.high, plan.ends[1]) : row.high;
   plan.isOwn = !plan.isClipped && (!own.domain || !(get("y") || isFiltered));
   if (plan.isClipped) plan.domain = plan.ends;
   else if (!own.domain && type !== "log") plan.domain = whole;
