@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from toposcope.charts.theme import AT_CURSOR, RUNS, RUNS_DARK, config
-from toposcope.report.run_columns import run_groups
+from toposcope.report.run_columns import N_COLOURS, run_groups
 
 if TYPE_CHECKING:
     from toposcope.charts.chart import Chart
@@ -107,7 +107,7 @@ def _rendered(template: str, **parts: Any) -> str:
 def to_live_page(title: str, charts: Mapping[str, Any], live: Mapping[str, Any]) -> str:
     """Return the page as the server sends it, next to its style and scripts; its rows follow in messages."""
     head, groups = run_groups(live["runs"])
-    colours = {group: place % len(RUNS) for place, group in enumerate(dict.fromkeys(groups))}
+    colours = {group: place % N_COLOURS for place, group in enumerate(dict.fromkeys(groups))}
     runs = [
         {"name": run, "group": group, "colour": colours[group], "steps": [], "covariates": [], "tokens": None}
         for run, group in zip(live["runs"], groups, strict=True)

@@ -9,6 +9,7 @@ from math import prod
 from toposcope.charts.theme import RUNS
 
 MISSING = "–"
+N_COLOURS = len(RUNS)
 MAX_COLUMNS = 5  # that names are split into; more are joined in the last one
 WORD, OTHER = "variant", "other"
 """Heads of columns without a key: of one place in all names, and of whatever only some names have."""
@@ -67,8 +68,8 @@ def _word_columns(words: Sequence[Sequence[str]], *, alone: bool) -> Mapping[str
 
 def run_groups(names: Sequence[str]) -> tuple[str, list[str]]:
     """Return what gives runs their colours, and the group of each: themselves, or of more than 24 a column's values."""
-    heads, rows = run_columns(tuple(names)) if len(names) > len(RUNS) else ((), ())
+    heads, rows = run_columns(tuple(names)) if len(names) > N_COLOURS else ((), ())
     for head, values in zip(heads, zip(*rows, strict=True), strict=True):
-        if 1 < len(set(values)) <= len(RUNS):
+        if 1 < len(set(values)) <= N_COLOURS:
             return head, [f"{head}={value}" for value in values]
     return "", list(names)

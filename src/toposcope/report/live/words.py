@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.analysis.health.check import DIVERGED, FINISHED, SILENT
-from toposcope.charts.theme import RUNS
 from toposcope.checks import FALSE_ALARM_RATE
 from toposcope.logs.watched import MONITORED
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
 from toposcope.report.live.status import LOGGED, Status
-from toposcope.report.run_columns import run_columns
+from toposcope.report.run_columns import N_COLOURS, run_columns
 from toposcope.wording import COVERAGE, counted, duration, loss_words, sentence
 
 COLUMNS = ("run", "step", "loss", f"ends at ({COVERAGE:.0%})", "alerts")  # the last one where any run is monitored
@@ -27,7 +26,7 @@ def forecast_rows(statuses: Sequence[Status]) -> list[dict[str, Any]]:
             "series": "forecast", "label": range_words(forecast) if bounds else "",
             **{name: forecast[name] if bounds else None for name in ("low", "high")},
         }
-        for s, forecast in (predicted if len(predicted) <= len(RUNS) else ())
+        for s, forecast in (predicted if len(predicted) <= N_COLOURS else ())
     ]  # fmt: skip
 
 
