@@ -14,7 +14,7 @@ const KEYS = {
 const charts = [...keys(KEYS).filter((name) => name !== "explore-validation"), "explore-feature", "layer-lines", "layer-map"];
 const keysOf = (name) => KEYS[name] ?? [get(name === "explore-feature" ? "feature" : "quantity")];
 const query = () => `${new URLSearchParams({ study: live.study, run: get("run"), quantity: get("quantity") })}`;
-let reload, source, position = "{}", shownView, waits, heard, written, forecasts, main;
+let reload, source, position = "{}", shownView, waits, heard, written, { forecasts, main } = live;
 let ready, first = new Promise((done) => (ready = done));
 
 function rowsOfRun(name, run, line) {
@@ -92,7 +92,9 @@ function take(message) {
   }
   for (const head of all("#runs tbody th:not(:has(i))")) head.prepend(make("i", { className: `dot run-${named.get(head.title)?.colour}` }));
   notify(message.needs);
-  for (const place of all(".first-charts [data-chart^=live-]")) place.parentElement.hidden = !sources[place.dataset.chart]().length;
+  const small = all(".first-charts [data-chart^=live-]"), room = () => small.filter((place) => place.parentElement.hidden).length, before = room();
+  for (const place of small) place.parentElement.hidden = !sources[place.dataset.chart]().length;
+  if (drawn.size && room() !== before) redraw(); // the others have another width
   tick();
   if (message === live) return;
   ready();
