@@ -97,11 +97,8 @@ def page_script(*, live: bool) -> str:
 
 
 def _page(document: Any, data: Any, **parts: Any) -> str:
-    return _rendered("page.html.j2", document=document, data=Markup(to_json(data)), **parts)
-
-
-def _rendered(template: str, **parts: Any) -> str:
-    return _environment().get_template(template).render(parts)
+    template = _environment().get_template("page.html.j2")
+    return template.render(document=document, data=Markup(to_json(data)), **parts)
 
 
 def to_live_page(title: str, charts: Mapping[str, Any], live: Mapping[str, Any]) -> str:
