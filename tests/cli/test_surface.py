@@ -53,7 +53,7 @@ COMMANDS = {
         *("-h", "SERIES"),
     ],
     "toposcope study run": [
-        *("--engine", "--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role", "--show"),
+        *("--engine", "--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role"),
         *("--step-pattern", "--steps", "--workers", "-h", "PLACES"),
     ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],

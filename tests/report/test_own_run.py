@@ -97,7 +97,7 @@ def test_a_run_whose_end_is_not_planned_says_where_its_loss_is(tmp_path: Path) -
 def test_a_run_without_a_log_says_so_and_several_runs_ask_about_topology() -> None:
     one = study("nothing", RUNS[:1])
     assert opening(one, {}).answer.first.startswith("No loss of small is known; ")
-    assert top_charts(one)[0].name == "headlines"
+    assert top_charts(one)[0].name == "step-taken-out"
     several = study("nothing")
     assert own_run(several) is None
     assert opening(several, {}).answer == first_screen(several)

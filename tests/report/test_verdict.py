@@ -22,9 +22,10 @@ NONE_SENTENCE = "Nothing found: topology says no more about the loss than the tr
 
 @pytest.mark.parametrize("runs", [RUNS, RUNS[:1]], ids=["several", "one"])
 def test_a_feature_that_follows_the_step_adds_nothing(runs: tuple[str, ...]) -> None:
-    first, second, *others = summary(study("clock", runs))
+    first, second, third, *others = summary(study("clock", runs))
     assert first == "Topology goes with the loss, but says no more about it than the training step."
-    assert second.endswith("drifts with the loss; none is significant given the step and the weight norm.")
+    assert second.startswith("H0 total follows the step exactly, so no data of this kind can tell it from the step.")
+    assert third.endswith("drifts with the loss; none is significant given the step and the weight norm.")
     (h0,) = [s for s in others if s.startswith("H0 total")]
     where = " in all 4 runs" if len(runs) > 1 else ""
     assert h0.startswith(f"H0 total: trend only{where}. Its rho with the validation")
@@ -43,9 +44,10 @@ def with_losses(*losses: np.ndarray) -> StudyData:
 
 def test_a_test_that_cannot_be_made_is_not_claimed() -> None:
     falling = np.linspace(3, 1, N)
-    first, second, *others = summary(with_losses(falling, falling + 1, falling + 2))
+    first, second, third, *others = summary(with_losses(falling, falling + 1, falling + 2))
     assert first == f"{CANNOT}no test is defined."
-    assert second == (
+    assert second == "Finer checkpoints or a validation loss would help."
+    assert third == (
         "9 of 9 pairs of run and feature cannot be told: the loss follows its covariates exactly. Finer checkpoints or "
         "a validation loss would help."
     )
@@ -56,7 +58,7 @@ def test_a_test_that_cannot_be_made_is_not_claimed() -> None:
 
 def test_what_cannot_be_tested_in_one_run_is_counted() -> None:
     falling = np.linspace(3, 1, N)
-    first, second, third, *_ = summary(with_losses(falling, falling + np.random.default_rng(5).standard_normal(N)))
+    first, _, second, third, *_ = summary(with_losses(falling, falling + np.random.default_rng(5).standard_normal(N)))
     assert first == NONE_SENTENCE
     assert second.endswith("In 1 of 2 runs nothing can be told.")
     assert third.startswith("3 of 6 pairs of run and feature cannot be told: the loss follows its covariates")
@@ -73,19 +75,17 @@ def weak(found: StudyData, detectable: float, runs: tuple[str, ...] = RUNS) -> S
 def test_where_the_tests_would_have_missed_what_matters_it_cannot_be_told() -> None:
     first, second, *others = summary(weak(study("nothing"), 0.75))
     assert first == f"{CANNOT}too little power."
-    assert second == (
-        "A partial correlation of 0.45 would be found in 22% of cases, one of 0.75 in 80%. Finer checkpoints, or more "
-        "runs, or another schedule would help."
-    )
+    assert second == "4 runs of this length and schedule with a checkpoint every 99 steps would tell."
+    assert "(a partial correlation of 0.45 would be found in 22% of cases, one of 0.75 in 80%)" in others[0]
     (h0,) = [s for s in others if s.startswith("H0 total")]
     assert h0.startswith("H0 total: cannot be told in all 4 runs, too little power.")
     assert not any("nan" in s for s in (second, *others))
-    _, second, *_ = summary(weak(study("nothing"), float("nan")))
-    assert "in 22% of cases, not even one of 0.9 in 80%." in second
+    _, _, third, *_ = summary(weak(study("nothing"), float("nan")))
+    assert "in 22% of cases, not even one of 0.9 in 80%)." in third
 
 
 def test_weak_tests_in_one_run_are_counted() -> None:
-    first, second, third, *_ = summary(weak(study("nothing"), 0.75, RUNS[:1]))
+    first, _, second, third, *_ = summary(weak(study("nothing"), 0.75, RUNS[:1]))
     assert first == NONE_SENTENCE
     assert second.endswith("In 1 of 4 runs nothing can be told.")
     assert third == (
@@ -114,7 +114,7 @@ def test_information_is_said_as_plainly() -> None:
 
 
 def test_noise_does_not_correlate() -> None:
-    first, second, *others = summary(study("nothing"))
+    first, _, second, *others = summary(study("nothing"))
     assert first == NONE_SENTENCE
     assert second.startswith("None of 3 topological features drifts with the loss; none is significant given the step")
     assert others[0].startswith("None of 3 topological features correlates with the loss significantly")
@@ -124,7 +124,7 @@ def test_noise_does_not_correlate() -> None:
 @pytest.mark.parametrize(
     ("verdict", "untested", "start"),
     [
-        (UNDETERMINED, RUNS_GAP.untested, f"{CANNOT}too few runs."),
+        (UNDETERMINED, RUNS_GAP.untested, "Mean neural persistence, H1 total and weight norm do not go with the loss."),
         (BEYOND, "", "Topology says more about the loss than the training step."),
         (TREND, "", "Topology goes with the loss, but says no more about it than the training step."),
         (NONE, "", NONE_SENTENCE),

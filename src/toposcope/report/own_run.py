@@ -20,7 +20,7 @@ from toposcope.logs import Run
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report import first_screen
 from toposcope.report.association_tables import measured, primary
-from toposcope.report.charts.headlines import headline_chart
+from toposcope.report.charts.step_taken_out import step_taken_out
 from toposcope.report.document import Chip, FirstScreen, Opening, Picture, Terms
 from toposcope.report.headline import TARGETS, uncapitalised
 from toposcope.report.study_data import StudyData
@@ -61,13 +61,13 @@ def _read(data: StudyData) -> OwnRun:
 
 def top_charts(data: StudyData) -> list[Chart]:
     """Draw what stands at the top of the page."""
-    return [chart for chart in (run_chart(data), headline_chart(data)) if chart is not None]
+    return [chart for chart in (run_chart(data), step_taken_out(data)) if chart is not None]
 
 
 def opening(data: StudyData, pictures: Mapping[str, Picture]) -> Opening:
     """Return the first screen: of one run about the run, then about topology; else about topology."""
     run, screen = own_run(data), first_screen.first_screen(data)
-    topology = Opening(screen, pictures.get("headlines"), first_screen.headline_table(data))
+    topology = Opening(screen, pictures.get("step-taken-out"), first_screen.headline_table(data))
     if run is None:
         return topology
     then = replace(topology, answer=_topology_screen(data, screen))
