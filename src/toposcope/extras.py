@@ -12,6 +12,7 @@ EXTRAS = {
     "datasets": ("datasets", "hf"),
     "ray": ("Ray", "ray"),
     "tensorboard": ("TensorBoard", "tensorboard"),
+    "mcp": ("the MCP SDK", "mcp"),
 }
 """Of each package that is imported: its name, and the extra that installs it."""
 

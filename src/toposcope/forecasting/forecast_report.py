@@ -14,7 +14,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.headline import end_of_loss, headline
+from toposcope.forecasting.headline import decimals, end_of_loss, headline
 from toposcope.forecasting.intervals import band
 from toposcope.forecasting.siblings import (
     CompleteRuns,
@@ -125,10 +125,7 @@ class ForecastReport:
     @property
     def digits(self) -> int:
         """Decimals that losses are written with: two of them within the interval."""
-        low, high = self.interval
-        if not high > low:
-            return 4
-        return int(np.clip(1 - np.floor(np.log10((high - low) / 2)), 2, 6))
+        return decimals(*self.interval)
 
     @property
     def borrowed(self) -> str:

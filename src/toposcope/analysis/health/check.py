@@ -17,6 +17,8 @@ WORDS = (
 """The words on a run, the most urgent first."""
 TONES = {DIVERGED: "bad", FAILED: "bad", FINISHED: "plain", UNJUDGED: "plain", EARLY: "plain", HEALTHY: "good"}
 """Colours of words; all others are warnings."""
+SOUND = (FINISHED, HEALTHY, EARLY, UNJUDGED)
+"""Words of runs that need no person; a finished one does not, whatever stood against it."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ class Health:
     def is_healthy(self) -> bool:
         """Whether something was checked, and nothing stands against the run."""
         return self.word == HEALTHY
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether somebody should look at the run."""
+        return self.word not in SOUND
 
     @property
     def tone(self) -> str:

@@ -20,7 +20,7 @@ from toposcope.analysis.health.course import (
 )
 from toposcope.analysis.health.evaluations import evaluations
 from toposcope.analysis.health.levels import Levels, Rise, levels, thinned
-from toposcope.analysis.health.monitored import monitored_checks, silence
+from toposcope.analysis.health.monitored import monitored_checks, row_seconds, silence
 from toposcope.logs import Run
 from toposcope.logs.schedules.departures import departures
 from toposcope.logs.schedules.logged import known_rates
@@ -53,8 +53,9 @@ def health(run: Run, now: float | None = None, plan: Plan | None = None) -> Heal
     if run.diverged is not None:
         reason = f"at step {run.diverged.step:,}: {run.diverged.reason}"
         return Health(words.DIVERGED, sentence(reason), "", [Check(BAD, f"Diverged {reason}", words.DIVERGED), *checks])
-    if run.watched is not None and run.watched.status == FAILED:
-        return Health(words.FAILED, f"Training ended with an error at step {run.last_seen:,}.", "", checks)
+    if run.failed or (run.watched is not None and run.watched.status == FAILED):
+        reason = f"training ended with an error at {run.axis} {run.last_seen:,}"
+        return Health(words.FAILED, sentence(f"{reason}: {run.failed}" if run.failed else reason), "", checks)
     bad = sorted((check for check in checks if check.mark == BAD), key=lambda check: WORDS.index(check.word))
     if run.is_complete:
         # a run may end when it has nothing left to learn
@@ -62,7 +63,8 @@ def health(run: Run, now: float | None = None, plan: Plan | None = None) -> Heal
         if stood is None:
             return Health(words.FINISHED, checks=checks)
         return Health(words.FINISHED, sentence(stood.text), stood.detail, checks, kept=stood.word)
-    if now is not None and (silent := silence(run, now)):
+    # where the time of a row is unknown, what its losses show is surer
+    if now is not None and (row_seconds(run) or not bad) and (silent := silence(run, now)):
         return Health(words.SILENT, silent, "Training may have been stopped, or it evaluates.", checks)
     if bad:
         more = f"; and {counted(len(bad) - 1, 'more check')} failed" if len(bad) > 1 else ""

@@ -14,7 +14,7 @@ from toposcope.report.live.stores import New, StoreSource, layer_names, runs
 from toposcope.report.naming import LOG, MEASURED, feature_words, layer_labels
 
 if TYPE_CHECKING:
-    from toposcope.report.live.logs import FoundRuns, LogReader, ReadLog
+    from toposcope.report.live.logs import FoundRuns, LogScan, ReadLog
 
 LOSS = f"{LOG} loss"
 LAST = ("training nonfinite", "training nonfinite_gradients")
@@ -48,7 +48,7 @@ class Part:
 class Feed:
     """The studies of a folder, or one study; and the logs there that nobody monitors, as studies."""
 
-    def __init__(self, directory: Path, assets: Assets, reader: "LogReader | None" = None) -> None:
+    def __init__(self, directory: Path, assets: Assets, reader: "LogScan | None" = None) -> None:
         self.directory = directory
         self._assets, self._reader = assets, reader
         self._found: FoundRuns | None = None
@@ -141,6 +141,20 @@ class Feed:
             "faults": faults,
             "not_shown": "" if view.study or self._found is None else self._found.not_shown,
         }, {name: part.new.position for name, part in parts.items()}
+
+    def statuses(self) -> tuple[list[Status], dict[str, str]]:
+        """Return the status of every run, and why studies cannot be read, by name."""
+        statuses, faults = list[Status](), dict[str, str]()
+        for name, store in self.stores.items():
+            try:
+                with store.reading() as c:
+                    rows = runs(c)
+                    statuses += store.statuses(c, rows, self._shown(name, [row.run for row in rows]))
+            except sqlite3.Error as error:
+                faults[name] = f"{store.path}: cannot be read at the moment ({error})"
+        for name, log in self.logs.items():
+            statuses += log.statuses(self._shown(name, list(log.runs)))
+        return statuses, faults
 
     def _part(self, name: str, view: View, known: Sequence[int], n_studies: int, *, is_drawn: bool) -> Part:
         """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""

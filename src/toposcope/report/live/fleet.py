@@ -27,7 +27,6 @@ PHRASES = {
     words.EARLY: ("has begun", "have begun"),
 }
 """What a fleet's headline says of one run and of several, in its order."""
-SOUND = (words.HEALTHY, words.FINISHED, words.UNJUDGED, words.EARLY)
 
 
 def fleet_answer(statuses: Sequence[Status]) -> tuple[str, str, str]:
@@ -35,8 +34,8 @@ def fleet_answer(statuses: Sequence[Status]) -> tuple[str, str, str]:
     if not statuses:
         return "No run here yet.", "plain", "This page updates when one starts."
     worst_rank = min(status.health.rank for status in statuses)
-    worst = [s for s in statuses if s.health.rank == worst_rank and s.health.word not in SOUND]
-    others = [s for s in statuses if s.health.rank != worst_rank or s.health.word in SOUND]
+    worst = [s for s in statuses if s.health.rank == worst_rank and s.health.needs_person]
+    others = [s for s in statuses if s.health.rank != worst_rank or not s.health.needs_person]
     counts = Counter(status.health.word for status in others)
     first, tone = _of_worst(worst, len(statuses)), worst[0].health.tone if worst else "plain"
     if not worst and counts[words.HEALTHY] == len(statuses):
