@@ -79,7 +79,7 @@ def test_a_run_in_progress(points: Path) -> None:
         "continue the run",
         "best fresh run",
     ]
-    assert rest[-1] == "The law and all reasons: --out FOLDER writes them as a page."
+    assert rest[-1] == "The law and all reasons: --json has them."
     decision = answer(*run_in_progress, 1e24)["decision"]
     assert isinstance(decision, dict)
     assert decision["answer"] == "scale"
@@ -139,15 +139,15 @@ def test_points_come_from_logs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_is_written(points: Path, tmp_path: Path) -> None:
-    out = tmp_path / "page"
+def test_the_figure_is_written(points: Path, tmp_path: Path) -> None:
+    out = tmp_path / "decision.svg"
     done = run("--points", points, "--parameters", 1e8, "--tokens", 1e10, "--extra", 1e20, "--out", out)
     assert done.exit_code == 0, done.output
-    assert f"page: {(out / 'index.html').resolve()}" in done.stdout
-    assert (out / "figures" / "decision.svg").is_file()
+    assert f"figure: {out}" in done.stdout
+    assert "the budget" in out.read_text(encoding="utf-8")
     as_json = run("--points", points, "--budget", 1e20, "--json", "--out", out)
     assert json.loads(as_json.stdout)["plan"]["budget_flops"] == 1e20
-    assert not (out / "figures" / "decision.svg").exists()
+    assert "the budget" not in out.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
-"""``toposcope forecast``: what it prints, draws, borrows, refuses, and how it follows a log that grows."""
+"""``toposcope forecast``: what it prints, draws, borrows and refuses."""
 
 import json
 import re
-import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +194,7 @@ def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
     path = tmp_path / "dead.csv"
     rows = [f"{i},{4 - i / 100 if i <= 150 else 'nan'}\n" for i in range(1, 201)]
     path.write_text("step,loss\n" + "".join(rows))
-    done = told(path, "--out", tmp_path / "page")
+    done = told(path)
     first, *rest = done.stdout.splitlines()
     assert done.exit_code == 1
     assert first == (
@@ -205,9 +202,6 @@ def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
         "It has no final loss."
     )
     assert not any("forecaster" in line or "90%" in line or "final loss" in line for line in rest)
-    page = (tmp_path / "page" / "report.md").read_text()
-    assert "Diverged: at step 151" in page
-    assert page.count("final") == 1  # in the first line
     done = told(path, "--json")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
@@ -215,9 +209,6 @@ def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
     assert found["diverged"] == {"step": 151, "reason": reason}
     assert [found[what] for what in ("default", "final_loss", "curve", "complete")] == [None, None, None, False]
     assert (found["best_step"], found["best_loss"]) == (150, 2.5)
-    done = told(path, "--watch", "0.01")
-    assert done.exit_code == 1
-    assert first in done.stdout
     done = told(path, "--json", "--steps", 400, "--schedule", "constant:steps=400")
     assert (done.exit_code, json.loads(done.stdout)["forecasts"]) == (1, {})
 
@@ -250,89 +241,6 @@ def test_the_figure_is_written(runs: Path, tmp_path: Path, kind: str) -> None:
     assert out.read_bytes().startswith(heads[kind])
 
 
-def test_a_folder_gets_the_page(runs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "v1.2"
-    out.mkdir()
-    done = told(runs / "now.csv", "--siblings", runs / "siblings", "--out", out)
-    assert done.exit_code == 0, done.output
-    assert f"page: {out.resolve() / 'index.html'}" in done.stdout
-    assert {path.name for path in out.iterdir()} == {"index.html", "report.md", "files.json", "figures", "tables"}
-
-
-def growing(monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[], object]]) -> None:
-    """Let the log grow whenever the command sleeps; then the user presses Ctrl-C."""
-
-    def sleep(_seconds: float) -> None:
-        if not acts:
-            raise KeyboardInterrupt
-        acts.pop(0)()
-
-    monkeypatch.setattr(time, "sleep", sleep)
-
-
-@pytest.mark.slow
-def test_a_growing_log_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "live.csv", 0.3)
-    away = tmp_path / "away"
-    growing(
-        monkeypatch,
-        [
-            lambda: None,
-            lambda: write(path, 0.4, cut=30),
-            lambda: path.rename(away),
-            lambda: write(path, 0.5),
-            lambda: write(path, 0.2),
-            lambda: write(path),
-        ],
-    )
-    done = told(path, "--watch", 60, "--out", tmp_path / "live.png")
-    assert done.exit_code == 0, done.output
-    lines = [line for line in done.stdout.splitlines() if "  step " in line]
-    seen = [int(re.search(r"step ([\d,]+) of 2,000", line)[1].replace(",", "")) for line in lines]  # type: ignore[index]
-    assert seen == [600, 790, 1000, 400, 2000]
-    assert all("raining loss end" in line for line in lines)
-    assert "The run is complete" in lines[-1]
-    assert done.stderr.count("waiting: ") == 1
-    assert "no such file" in done.stderr
-    assert (tmp_path / "live.png").is_file()
-    notes = [line for line in done.stderr.splitlines() if line.startswith("note: only")]
-    assert len(notes) == 1
-
-
-@pytest.mark.parametrize("n_zeros", [1, 2, 513, 4096])
-@pytest.mark.parametrize("cut", [0, 1, 12])
-@pytest.mark.parametrize("after", ["", "\n"])
-def test_rows_after_zero_bytes_are_followed(
-    n_zeros: int, cut: int, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crash leaves zero bytes at the end of the log; the run resumes, and appends rows."""
-    path, lines = tmp_path / "live.csv", write(tmp_path / "whole.csv").read_text().splitlines(keepends=True)
-    text = "".join(lines[:61])
-    path.write_text(text)
-    appended = [after + "".join(lines[61:81]), "".join(lines[81:101]), "".join(lines[101:])]
-
-    def append(part: str) -> None:
-        path.write_text(path.read_text() + part)
-
-    acts: list[Callable[[], object]] = [lambda: path.write_text(text[: len(text) - cut] + "\0" * n_zeros)]
-    growing(monkeypatch, [*acts, *(partial(append, part) for part in appended)])
-    done = told(path, "--watch", 60)
-    assert done.exit_code == 0, done.output
-    seen = [int(step.replace(",", "")) for step in re.findall(r"  step ([\d,]+) of 2,000", done.stdout)]
-    # Without a line of its own, what comes first after the zero bytes may be a piece: it is left out with them.
-    assert seen == [600, *([590] if cut else []), 800, 1000, 2000]
-    assert "waiting" not in done.stderr
-    assert len([line for line in done.stderr.splitlines() if "zero byte" in line]) == 1
-
-
-def test_the_user_ends_it_and_programs_get_a_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "live.csv", 0.3)
-    growing(monkeypatch, [lambda: write(path, 0.5)])
-    done = told(path, "--watch", 1, "--json")
-    assert done.exit_code == 130, done.output
-    assert [json.loads(line)["log"]["last_step"] for line in done.stdout.splitlines()] == [600, 1000]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -348,8 +256,8 @@ def test_the_user_ends_it_and_programs_get_a_line_each(tmp_path: Path, monkeypat
         (("NOW", "--column", "loss=absent"), "no column 'absent'"),
         (("NOW", "--out", "figure.jpg"), "ends in .svg"),
         (("NOW", "--run", "other"), "no run 'other'"),
-        (("NOW", "--watch", "0"), "--watch"),
-        (("NOW", "--watch", "1", "--schedule", "cosine:stepz=9"), "stepz"),
+        (("NOW", "--schedule", "cosine:stepz=9"), "stepz"),
+        (("NOW", "--out", "folder"), "ends in .svg"),
     ],
 )
 def test_mistakes_are_bad_use_in_one_line(runs: Path, arguments: tuple[str, ...], words: str) -> None:

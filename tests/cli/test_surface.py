@@ -41,7 +41,7 @@ COMMANDS = {
         *("-h", "SERIES"),
     ],
     "toposcope doctor": [
-        *("--deep", "--help", "--json", "--keep", "--offline", "--out", "--role", "--step-pattern", "-h", "SPEC"),
+        *("--deep", "--help", "--json", "--keep", "--offline", "--role", "--step-pattern", "-h", "SPEC"),
     ],
     "toposcope measure": [
         *("--engine", "--every", "--help", "--json", "--keep", "--log-spaced", "--offline", "--out", "--probe"),
@@ -58,6 +58,8 @@ COMMANDS = {
     ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--figures", "--help", "--out", "-h", "DIRECTORIES"],
+    "toposcope check": ["--help", "--json", "--watch", "-h", "PATH"],
+    "toposcope mcp": ["--help", "-h", "FOLDERS"],
     "toposcope show": ["--help", "--host", "--port", "-h", "PATH"],
     "toposcope forecast": [
         *(
@@ -73,7 +75,7 @@ COMMANDS = {
             "--schedule",
             "--siblings",
         ),
-        *("--steps", "--unit", "--watch", "-h", "LOG"),
+        *("--steps", "--unit", "-h", "LOG"),
     ],
     "toposcope decide": [
         *(

@@ -20,7 +20,8 @@ def check(path: Path, as_json: bool, watch: bool) -> None:
     """Say whether runs are healthy, where their losses end, and which of them need a person.
 
     Takes what `toposcope show` takes, and gives the same answer. Of a folder it prints a line for each run, those that
-    need a person first, with a ! before them, and a summary last.
+    need a person first, with a ! before them, and a summary last. With --json it prints one object: of each of its
+    runs the name, needs_person, health, reason, end (loss, low, high) and more, as docs/check.md lists them.
 
     The exit status is 0 if every run is healthy or finished, or it is too early to say; 1 if a run needs a person: it
     diverged, failed, is silent, stalled, or another check failed; 2 if there is nothing to read.

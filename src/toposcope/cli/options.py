@@ -82,6 +82,13 @@ def is_folder(out: Path) -> bool:
     return out.is_dir() or not out.suffix
 
 
+def _figure(_context: click.Context, _parameter: click.Parameter, out: Path | None) -> Path | None:
+    """Refuse an ``--out`` that is no figure."""
+    if out is not None and out.suffix.lower() not in FIGURE_ENDINGS:
+        raise BadUse(f"--out {out}: a figure ends in {', '.join(FIGURE_ENDINGS)}")
+    return out
+
+
 def _page_or_figure(_context: click.Context, _parameter: click.Parameter, out: Path | None) -> Path | None:
     """Refuse an ``--out`` that is neither the folder of a page nor a figure."""
     if out is None:
@@ -101,6 +108,7 @@ page_option = click.option(
 page_or_figure_option = click.option(
     "--out", type=PLACE, callback=_page_or_figure, help="Folder for the page, or a figure: .svg, .png, .pdf."
 )
+figure_option = click.option("--out", type=PLACE, callback=_figure, help="Figure to write: .svg, .png, .pdf.")
 tokenizer_option = click.option(
     "--tokenizer",
     default="",
