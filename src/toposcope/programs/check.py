@@ -91,7 +91,9 @@ class Checks:
             self._feed.discover()
         statuses, faults = self._feed.statuses()
         found = self._scan.found or FoundRuns()
-        not_read = sorted(each.removeprefix("Not shown: ") for each in (*faults.values(), *found.reasons, *found.faults))
+        not_read = sorted(
+            each.removeprefix("Not shown: ") for each in (*faults.values(), *found.reasons, *found.faults)
+        )
         if not statuses:
             raise ToposcopeError(found.refused or "; ".join([f"{self.path}: no run to read", *not_read[:MAX_FAULTS]]))
         now = time.time()

@@ -9,6 +9,7 @@ from typing import Any
 import anyio.from_thread
 import msgspec
 import polars as pl
+from anyio.lowlevel import current_token
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
@@ -67,17 +68,13 @@ def place_below(folders: Mapping[str, Path], place: str) -> Path:
         raise ToolError(f"{one_line(place)}: no such file or folder") from error
     if not _is_inside(resolved, folders):
         raise ToolError(f"{one_line(place)}: a link out of the folders, which is not followed")
-    n = 0
-    for folder, inner, files in os.walk(resolved):
-        for name in (*inner, *files):
-            n += 1
-            each = Path(folder, name)
-            if n > MAX_ENTRIES:
-                raise ToolError(f"{one_line(place)}: more than {MAX_ENTRIES:,} files; name a folder in it")
-            if each.is_symlink() and not _is_inside(each.resolve(), folders):
-                raise ToolError(
-                    f"{one_line(each.relative_to(resolved))}: a link out of the folders; name a place without"
-                )
+    entries = (Path(folder, name) for folder, inner, files in os.walk(resolved) for name in (*inner, *files))
+    for n, each in enumerate(entries):
+        if n == MAX_ENTRIES:
+            raise ToolError(f"{one_line(place)}: more than {MAX_ENTRIES:,} files; name a folder in it")
+        if each.is_symlink() and not _is_inside(each.resolve(), folders):
+            inner = one_line(each.relative_to(resolved))
+            raise ToolError(f"{inner}: a link out of the folders, which is not followed; name a place without it")
     return resolved
 
 
@@ -116,8 +113,9 @@ def plain(value: Any) -> Answer:
 
 
 def reported(context: Context[Any, Any]) -> Progress:
-    """Return what reports progress to the client, from the thread of a tool."""
-    return lambda what, done, total: anyio.from_thread.run(context.report_progress, done, total, what)
+    """Return what reports progress to the client, from the thread of a tool or one that it starts."""
+    token = anyio.from_thread.run_sync(current_token)
+    return lambda what, done, total: anyio.from_thread.run(context.report_progress, done, total, what, token=token)
 
 
 def check(place: str) -> Answer:
