@@ -138,16 +138,10 @@ def test_points_come_from_logs(tmp_path: Path) -> None:
     assert found["n_points"] == 18
 
 
-@pytest.mark.slow
 def test_the_figure_is_written(points: Path, tmp_path: Path) -> None:
-    out = tmp_path / "decision.svg"
-    done = run("--points", points, "--parameters", 1e8, "--tokens", 1e10, "--extra", 1e20, "--out", out)
-    assert done.exit_code == 0, done.output
-    assert f"figure: {out}" in done.stdout
-    assert "the budget" in out.read_text(encoding="utf-8")
-    as_json = run("--points", points, "--budget", 1e20, "--json", "--out", out)
-    assert json.loads(as_json.stdout)["plan"]["budget_flops"] == 1e20
-    assert "the budget" not in out.read_text(encoding="utf-8")
+    done = run("--points", points, "--budget", 1e20, "--json", "--out", tmp_path / "decision.svg")
+    assert json.loads(done.stdout)["plan"]["budget_flops"] == 1e20
+    assert (tmp_path / "decision.svg").read_bytes().startswith(b"<svg")
 
 
 @pytest.mark.parametrize(

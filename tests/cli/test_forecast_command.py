@@ -118,21 +118,6 @@ def test_siblings_are_borrowed_from(runs: Path) -> None:
     assert "siblings: 12 complete runs, 12 of the log's family" in done.stdout
 
 
-@pytest.mark.slow
-def test_the_run_itself_is_no_sibling_of_its_own(runs: Path, tmp_path: Path) -> None:
-    """It is told by its losses; another run may have its name."""
-    for name, seed in (("finished.csv", 0), ("now.csv", 7)):
-        folder = tmp_path / name.removesuffix(".csv")
-        folder.mkdir()
-        for source in (runs / "siblings").iterdir():
-            (folder / source.name).write_text(source.read_text())
-        write(folder / name, seed=seed)
-        found = answer(runs / "now.csv", "--siblings", folder)
-        words = f"{name.removesuffix('.csv')}: left out of the siblings, it is the run itself"
-        assert (words in found["remarks"]) == (seed == 0)
-        assert len(found["siblings"]) == 12 + (seed != 0)
-
-
 def test_siblings_of_another_unit_are_left_out(runs: Path, tmp_path: Path) -> None:
     for i in range(3):
         write(tmp_path / "mixed" / f"n{i}.csv", level=3 + 0.1 * i, seed=i + 1)
@@ -158,36 +143,14 @@ def test_columns_and_units_that_are_named(runs: Path, tmp_path: Path) -> None:
     assert len(found["siblings"]) == 12
 
 
-def test_a_declared_schedule(tmp_path: Path) -> None:
-    bare = write(tmp_path / "bare.csv", 0.4, names="step,loss")
-    assert "declare the schedule" in told(bare).stderr
-    found = answer(bare, "--schedule", f"linear:steps={STEPS},final=0.1")
-    schedule = found["schedule"]
-    assert isinstance(schedule, dict)
-    assert (schedule["last_step"], schedule["decay_seen"]) == (STEPS, pytest.approx(0.4))
-
-
 def test_a_complete_run_is_told_its_final_loss(tmp_path: Path) -> None:
     path = write(tmp_path / "done.csv")
     done = told(path)
     loss, error = read_log(path).final_loss()
-    assert done.stdout.startswith(
-        "Finished. The run is complete, at step 2,000: training loss ended at "
-        f"{loss:.4f} ± {error:.4f}, over the last 2% of its"
-    )
     assert "forecaster" not in done.stdout
     found = answer(path)
     assert found["final_loss"] == {"loss": loss, "standard_error": error}
     assert (found["complete"], found["forecasts"], found["curve"]) == (True, {}, None)
-
-
-def test_a_run_that_rises_is_forecast_with_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "up.csv"
-    rows = [f"{i},{4 - i / 100 if i < 100 else 2 + i / 100},400\n" for i in range(1, 201)]
-    path.write_text("step,loss,max_steps\n" + "".join(rows))
-    done = told(path)
-    assert done.exit_code == 0
-    assert "note: the loss has risen from 3.045 to 3.955" in done.stderr
 
 
 def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
@@ -291,29 +254,13 @@ def test_logs_that_are_none_are_told_in_one_line(tmp_path: Path, text: str, word
         assert words in beside.stderr.splitlines()[-1]
 
 
-def test_one_point_is_forecast_by_what_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "one.csv"
-    path.write_text("step,loss\n1,3.5\n")
-    found = answer(path, "--steps", 100)
-    assert found["default"] == "last"
-    assert "needs at least 5" in str(found["refused"])
-
-
 def test_a_measured_gain_is_used_where_a_decay_is_near_and_a_line_says_so(tmp_path: Path) -> None:
     t = np.arange(EVERY, 1801, EVERY)
     loss = 2.8 + 8 * t**-0.45 + np.random.default_rng(0).normal(0, 0.004, len(t))
     rows = "".join(f"{s},{x:.5f},0.001\n" for s, x in zip(t, loss, strict=True))
     (tmp_path / "log.csv").write_text(f"step,loss,lr\n{rows}")
-    found = {
-        "length": 180,
-        "decay": "linear",
-        "loss": 2.9,
-        "low": 2.88,
-        "high": 2.92,
-        "held": 3,
-        "now": 3,
-        "beyond": 0.08,
-    }
+    numbers = {"loss": 2.9, "low": 2.88, "high": 2.92, "held": 3, "now": 3, "beyond": 0.08}
+    found = {"length": 180, "decay": "linear", **numbers}
     merged = {"steps": [1710, 1800], "loss": 2.95, "weights": [0.5, 0.5]}
     stored = {"step": 1800, "answers": [found], "merged": [merged]}
     (tmp_path / "cooldown.json").write_text(json.dumps(stored))
@@ -324,10 +271,3 @@ def test_a_measured_gain_is_used_where_a_decay_is_near_and_a_line_says_so(tmp_pa
     assert "default: s1_anneal" in near.output
     far = told(*options, "--schedule", "wsd:steps=9000,decay=0.1")
     assert "is not used: the decay begins at step 8,100, too far from step 1,800" in far.output
-    (tmp_path / "cooldown.json").write_text(json.dumps({**stored, "answers": [], "headline": "No answer: too hot."}))
-    none = told(*options)
-    assert (none.exit_code, "it holds no cool-down. No answer: too hot." in none.output) == (2, True)
-    (tmp_path / "cooldown.json").write_text("{}")
-    wrong = told(*options)
-    assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1)
-    assert "not what `toposcope cooldown SERIES --json` writes" in wrong.output

@@ -1,10 +1,6 @@
 """``toposcope check``: which runs need a person, in the terminal and for programs; and how it waits."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +46,8 @@ def test_the_status_of_one_run_is_that_of_its_health(eight: Path, name: str) -> 
     assert done.code == (name in NEED_A_PERSON)
     assert done.out.startswith(f"{name}: ")
     assert len(done.out.splitlines()) == 1
+    if name in ("finished", "nan", "crashed"):  # then there is nothing to wait for
+        assert called("check", eight / name, "--watch") == done
 
 
 def test_what_is_printed_is_what_the_page_and_the_forecast_say(eight: Path) -> None:
@@ -76,15 +74,11 @@ def test_json_is_as_documented(eight: Path) -> None:
         assert all(f"`{field}`" in page for field in (*answer, *answer["runs"][0]))
     (nan,) = strict_json(called("check", eight / "nan", "--json").out)["runs"]
     assert (nan["loss"], nan["end"], nan["step"], nan["last_step"]) == (None, None, 460, PLANNED)
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**answer, "status": "1"}, schema)
 
 
-def test_the_words_that_need_a_person() -> None:
-    assert {word for word in WORDS if not Health(word).needs_person} == {
-        "Finished", "Healthy", "Too early to say", "Not judged",
-    }  # fmt: skip
-    assert not Health("Finished", kept="Past its best").needs_person
+def test_the_words_that_need_no_person() -> None:
+    sound = {word for word in WORDS if not Health(word, kept="Past its best").needs_person}
+    assert sound == {"Finished", "Healthy", "Too early to say", "Not judged"}
 
 
 def test_nothing_to_read_is_status_2(tmp_path: Path) -> None:
@@ -93,8 +87,6 @@ def test_nothing_to_read_is_status_2(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("buy milk\n")
     assert "no run to read" in complaint_of("check", tmp_path)
     assert "notes.txt" in complaint_of("check", tmp_path / "notes.txt")
-    (tmp_path / "empty.csv").write_text("")
-    assert "empty" in complaint_of("check", tmp_path / "empty.csv")
 
 
 def test_what_is_not_read_is_said_next_to_what_is(eight: Path, tmp_path: Path) -> None:
@@ -169,22 +161,6 @@ def test_watch_waits_until_a_run_needs_a_person_ends_or_appears(tmp_path: Path) 
     csv(path, losses(500))
     other = tmp_path / "runs" / "other" / "trainer_state.json"
     assert len(answer_after(tmp_path / "runs", [*grow, lambda: trainer_state(other, losses(300, 1))]).runs) == 2
-
-
-def test_watch_answers_at_once_where_no_run_goes_on(eight: Path) -> None:
-    assert called("check", eight / "finished", "--watch").code == 0
-    assert called("check", eight / "nan", "--watch").code == 1
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_the_watch(eight: Path) -> None:
-    command = [sys.executable, "-m", "toposcope", "check", str(eight / "healthy"), "--watch"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(5)
-    os.kill(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (130, "")
-    assert "Traceback" not in err
 
 
 def test_a_large_folder_is_forecast_for_as_long_as_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pickle
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,11 @@ from toposcope.programs.server import named_folders, place_below, plain
 Call = tuple[str, dict[str, Any]]
 
 
-class Answers(list[Any]):
-    """What calls were answered with: structured content, or the text of an error; and the progress of each."""
+def ask(calls: list[Call], *folders: Path) -> tuple[list[Any], list[list[Any]]]:
+    """Start the server for the folders, call its tools, and return structured contents or errors, and progress."""
 
-    progress: list[list[tuple[float, float | None, str | None]]]
-
-
-def ask(calls: list[Call], *folders: Path) -> Answers:
-    """Start the server for the folders, and call its tools."""
-
-    async def talk() -> Answers:
-        answers = Answers()
-        answers.progress = []
+    async def talk() -> tuple[list[Any], list[list[Any]]]:
+        answers, progress = [], []
         command = StdioServerParameters(
             command=sys.executable, args=["-m", "toposcope", "mcp", *map(str, folders)], env=dict(os.environ)
         )
@@ -42,15 +36,15 @@ def ask(calls: list[Call], *folders: Path) -> Answers:
             tools = {tool.name for tool in (await session.list_tools()).tools}
             assert tools == {"check", "forecast", "doctor", "layers", "measure"}
             for name, arguments in calls:
-                heard: list[tuple[float, float | None, str | None]] = []
+                heard: list[Any] = []
 
                 async def hear(done: float, total: float | None, what: str | None, heard: Any = heard) -> None:
                     heard.append((done, total, what))
 
                 result = await session.call_tool(name, arguments, progress_callback=hear)
                 answers.append(result.content[0].text if result.is_error else result.structured_content)
-                answers.progress.append(heard)
-        return answers
+                progress.append(heard)
+        return answers, progress
 
     return asyncio.run(talk())
 
@@ -68,7 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_each_tool_answers_what_the_library_does(folder: Path) -> None:
     checkpoints = folder / "checkpoints"
-    answers = ask(
+    answers, progress = ask(
         [
             ("check", {"place": "work/runs"}),
             ("forecast", {"place": "work/runs/healthy"}),
@@ -92,8 +86,8 @@ def test_each_tool_answers_what_the_library_does(folder: Path) -> None:
         *network.select("step", "statistic", "value").iter_rows()
     ]
     assert measured["n_rows_with_layers"] == len(frame)
-    assert answers.progress[2]
-    assert answers.progress[4][-1][0] == answers.progress[4][-1][1]
+    assert progress[2]
+    assert progress[4][-1][0] == progress[4][-1][1]
 
 
 class Executes:
@@ -127,7 +121,7 @@ def test_an_attacker_gets_nothing_from_outside_and_executes_nothing(folder: Path
                         ("check", {"place": "work/named"}), ("check", {"place": 3}), ("check", {}),
                         ("measure", {"place": "work/checkpoints", "probes": ["nothing"]}),
                         ("check", {"place": "work/runs/healthy"})]  # fmt: skip
-    *refused, diagnosis, measured, named, _, _, unknown, healthy = ask([*attacks, *fair], folder)
+    *refused, diagnosis, measured, named, _, _, unknown, healthy = ask([*attacks, *fair], folder)[0]
     for (_, arguments), answer in zip(attacks, refused, strict=True):
         assert isinstance(answer, str), arguments
         assert "\n" not in answer
@@ -156,32 +150,19 @@ def test_what_stays_inside_is_read_and_names_must_differ(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_nothing_but_the_protocol_is_printed(folder: Path) -> None:
-    """The client would complain of a line that is none; here each line of a raw exchange is looked at."""
-
-    async def talk() -> bytes:
-        command = [sys.executable, "-m", "toposcope", "mcp", str(folder)]
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
-        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
-        call = {"name": "doctor", "arguments": {"place": "work/checkpoints"}}
-        messages: list[dict[str, Any]] = [
-            {"id": 1, "method": "initialize", "params": client},
-            {"method": "notifications/initialized"},
-            {"id": 2, "method": "tools/call", "params": call},
-        ]
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    messages: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": client},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "doctor", "arguments": {"place": "work/checkpoints"}}},
+    ]
+    sent = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages)
+    command = [sys.executable, "-m", "toposcope", "mcp", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        lines = b""
-        for message in messages:
-            process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-            await process.stdin.drain()
-            if "id" in message:
-                lines += await process.stdout.readline()
-        process.stdin.close()
-        out, err = await process.communicate()
-        assert process.returncode == 0
-        assert b"Traceback" not in err
-        return lines + out
-
-    lines = asyncio.run(talk()).splitlines()
+        process.stdin.write(sent)
+        process.stdin.flush()
+        lines = [process.stdout.readline() for _ in range(2)]  # it answers before standard input ends
+        lines += process.communicate()[0].splitlines()
     assert [json.loads(line)["id"] for line in lines] == [1, 2]

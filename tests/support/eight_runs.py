@@ -22,7 +22,6 @@ def losses(n: int, seed: int = 0) -> np.ndarray:
 
 
 def csv(path: Path, values: np.ndarray) -> Path:
-    """A table of a run with a cosine of `PLANNED` steps, as far as it goes."""
     t = np.arange(1, len(values) + 1)
     rates = 3e-4 * (0.55 + 0.45 * np.cos(np.pi * t / PLANNED))
     rows = [f"{step},{loss:.5f},{rate:.8f},{PLANNED}" for step, loss, rate in zip(t, values, rates, strict=True)]
@@ -30,13 +29,11 @@ def csv(path: Path, values: np.ndarray) -> Path:
 
 
 def trainer_state(path: Path, values: np.ndarray) -> Path:
-    """What the Trainer of Hugging Face writes."""
     history = [{"step": step, "loss": round(float(loss), 4)} for step, loss in enumerate(values, 1)]
     return _written(path, json.dumps({"log_history": history, "max_steps": PLANNED, "global_step": len(values)}))
 
 
 def console(path: Path, values: np.ndarray, end: str = "") -> Path:
-    """What nanoGPT prints."""
     lines = [f"iter {step}: loss {loss:.4f}, time 130.22ms, mfu 41.10%" for step, loss in enumerate(values, 1)]
     return _written(path, "\n".join(lines) + f"\n{end}")
 

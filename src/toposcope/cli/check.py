@@ -41,6 +41,8 @@ def check(path: Path, as_json: bool, watch: bool) -> None:
     from toposcope.wording import counted
 
     checks = Checks(path)
+    if watch and not path.exists():
+        print_notes([f"{path} does not exist yet; waiting for it"])
     with bad_use():
         answer = checks.changed() if watch else checks.now()
     if as_json:

@@ -91,19 +91,20 @@ class Checks:
             self._feed.discover()
         statuses, faults = self._feed.statuses()
         found = self._scan.found or FoundRuns()
-        not_read = sorted(
-            each.removeprefix("Not shown: ") for each in (*faults.values(), *found.reasons, *found.faults)
-        )
+        said = [each.removeprefix("Not shown: ") for each in (*faults.values(), *found.faults)]
+        paths = [Path(each.partition(": ")[0]) for each in said]
+        known = {str(path) for each in paths for path in (each, each.parent)}
+        not_read = sorted([*said, *(each for each in found.reasons if each.partition(": ")[0] not in known)])
         if not statuses:
             raise ToposcopeError(found.refused or "; ".join([f"{self.path}: no run to read", *not_read[:MAX_FAULTS]]))
         now = time.time()
-        said = words(statuses, {}, self._feed.left_out, now, {})
+        page = words(statuses, {}, self._feed.left_out, now, {})
         runs = [_run(status, now) for status in sorted(statuses, key=lambda s: (s.health.rank, s.name))]
         return Check(
             schema=SCHEMA,
             path=str(self.path),
             status=int(any(run.needs_person for run in runs)),
-            answer=" ".join(filter(None, (said["answer"], said["rest"], said["second"]))),
+            answer=" ".join(filter(None, (page["answer"], page["rest"], page["second"]))),
             runs=runs,
             not_read=[one_line(fault, MAX_FAULT_LENGTH) for fault in not_read],
         )

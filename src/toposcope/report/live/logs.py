@@ -294,7 +294,10 @@ class FoundRuns:
 
 
 class LogScan:
-    """The logs of a file or folder, read whenever it is asked to look; after `seconds` no more forecasts are begun."""
+    """The logs of a file or folder, read whenever it is asked to look; after `seconds` no forecast is begun.
+
+    On a slow machine they are made for a third of that at least.
+    """
 
     def __init__(self, target: Path, seconds: float = 0.0) -> None:
         self.target, self._seconds = target, seconds
@@ -314,6 +317,7 @@ class LogScan:
         for read in self._to_read():
             if not self._read(read):
                 read.judge()
+        deadline = max(deadline, time.monotonic() + self._seconds / 3)
         in_training = [
             (read, run)
             for read in sorted(self._known.values(), key=lambda read: -read.written)
