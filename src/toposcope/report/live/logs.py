@@ -294,10 +294,7 @@ class FoundRuns:
 
 
 class LogScan:
-    """The logs of a file or folder, read whenever it is asked to look; after `seconds` no forecast is begun.
-
-    On a slow machine they are made for a third of that at least.
-    """
+    """The logs of a file or folder, read when asked to look; after `seconds`, or a third more, no forecast is begun."""
 
     def __init__(self, target: Path, seconds: float = 0.0) -> None:
         self.target, self._seconds = target, seconds
