@@ -1,6 +1,7 @@
 """``toposcope check``: which runs need a person, in the terminal and for programs; and how it waits."""
 
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -162,12 +163,13 @@ def test_watch_waits_until_a_run_needs_a_person_ends_or_appears(tmp_path: Path) 
     assert len(answer_after(tmp_path / "runs", [*grow, lambda: trainer_state(other, losses(300, 1))]).runs) == 2
 
 
-def test_a_large_folder_is_forecast_for_as_long_as_it_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toposcope.programs.check.LOOK_SECONDS", 0.0)
+def test_of_a_large_folder_the_runs_written_last_are_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toposcope.report.live.logs.MAX_FORECASTS", 1)
     for i in range(3):
-        csv(tmp_path / f"run{i}" / "log.csv", losses(500, i))
+        path = tmp_path / f"run{i}" / "log.csv"
+        csv(path, losses(500, i))
+        os.utime(path, (time.time() - 60 * i,) * 2)
     runs = Checks(tmp_path).now().runs
     assert {run.health for run in runs} == {"Healthy"}
-    assert all(
-        run.end is None and "Not forecast with 3 runs in training; `toposcope check" in run.no_forecast for run in runs
-    )
+    assert [run.name for run in runs if run.end is not None] == ["run0"]
+    assert all("Not forecast with 3 runs in training; `toposcope check" in run.no_forecast for run in runs[1:])

@@ -16,7 +16,6 @@ from toposcope.report.live.status import Status
 from toposcope.report.live.words import answer_of, progress_of, seconds_left, words
 
 SCHEMA = "toposcope.check/1"
-LOOK_SECONDS = 6.0  # after which no forecast is begun: of a folder of 240 runs, most are made
 WATCH_SECONDS = 1.0  # between two looks
 MAX_FAULTS, MAX_FAULT_LENGTH = 3, 1000  # faults that an error names, and characters of a sentence
 NO_CHARTS = Assets({}, "", {}, {}, [], 0)
@@ -78,7 +77,7 @@ class Checks:
     """Looks at a run or folder again and again; only what was written since is read."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self._scan = path, LogScan(path, LOOK_SECONDS)
+        self.path, self._scan = path, LogScan(path)
         self._feed: Feed | None = None
 
     def now(self) -> Check:

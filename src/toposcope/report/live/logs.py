@@ -40,6 +40,7 @@ from toposcope.wording import counted
 
 MAX_LOGS = 1 << 12  # logs of a folder that are read, the last written ones
 MAX_SIBLINGS, MAX_SIBLING_ROWS = 128, 1500  # logs whose complete runs a forecast may use, and rows of each
+MAX_FORECASTS = 32  # runs in training that one look forecasts, those written last, of a tenth of a second each
 MAX_WITH_SIBLINGS = 8  # runs in training that one look forecasts with siblings, of half a second each; more are without
 MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every ten seconds at most
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
@@ -294,10 +295,10 @@ class FoundRuns:
 
 
 class LogScan:
-    """The logs of a file or folder, read when asked to look; after `seconds`, or a third more, no forecast is begun."""
+    """The logs of a file or folder, read when asked to look."""
 
-    def __init__(self, target: Path, seconds: float = 0.0) -> None:
-        self.target, self._seconds = target, seconds
+    def __init__(self, target: Path) -> None:
+        self.target = target
         self.found: FoundRuns | None = None
         self._known: dict[Path, ReadLog] = {}
         self._next_search = 0.0
@@ -309,20 +310,18 @@ class LogScan:
         return self.found or FoundRuns()
 
     def look(self) -> None:
-        """Read what has changed, and then forecast the runs in training, those written last first."""
-        deadline = time.monotonic() + self._seconds
+        """Read what has changed, and then forecast the runs in training, those written last."""
         for read in self._to_read():
             if not self._read(read):
                 read.judge()
-        deadline = max(deadline, time.monotonic() + self._seconds / 3)
         in_training = [
             (read, run)
             for read in sorted(self._known.values(), key=lambda read: -read.written)
             for run in read.runs.values()
             if run.health.word not in STATUS
         ]
-        for read, run in in_training:
-            if time.monotonic() < deadline:
+        for place, (read, run) in enumerate(in_training):
+            if place < MAX_FORECASTS:
                 run.predict(self._siblings(read) if len(in_training) <= MAX_WITH_SIBLINGS else ())
             elif run.forecast is None:
                 run.no_forecast = (
