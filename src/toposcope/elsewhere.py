@@ -15,6 +15,8 @@ INSTEAD: dict[str, str] = {
     "--to": "losses of a new recipe are no longer predicted from those of others; fit its own law: toposcope decide",
     "--ladder": "scores of tasks are given by toposcope forecast-tasks; pip install toposcope-downstream",
     "--watch": "toposcope check RUN --watch waits until the answer changes",
+    "--live": "toposcope show DIR serves the page of runs while they go on",
+    "--show": "toposcope show DIR serves the page of a study while it grows",
     "cooled": "leave it out: toposcope study cool DIR, of toposcope-experiments, measures the cooled twins",
     "write_comparison": "toposcope report A B writes one page of all runs of both studies",
     "first_differences": "toposcope report A B draws the runs of both studies in the same charts",

@@ -13,7 +13,7 @@ PUBLIC_NAMES = Path(__file__).with_name("public_names.txt")
 
 COMMANDS = {
     "toposcope": ["--help", "--version", "-h"],
-    "toposcope demo": ["--help", "--live", "--out", "--workers", "-h"],
+    "toposcope demo": ["--help", "--out", "-h"],
     "toposcope train": ["--corpus", "--help", "--out", "--set", "--workers", "-h", "SIZES"],
     "toposcope layers": [
         *("--help", "--json", "--keep", "--offline", "--role", "--step", "--step-pattern", "-h", "SPEC"),
