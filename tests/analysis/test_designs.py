@@ -12,7 +12,7 @@ from synthetic_runs import SPACING, synthetic_study
 from toposcope.analysis.association_verdict import MIN_POWER, PLANTED
 from toposcope.analysis.power import MAX_RUNS, cheapest_design
 from toposcope.analysis.table import association_table
-from toposcope.analysis.topology_verdict import BY_COVARIATES, BY_STEP, EXPLANATIONS, FOLLOWS, explanations
+from toposcope.analysis.topology_verdict import BY_COVARIATES, BY_STEP, EXPLANATIONS, FOLLOWS, KEPT, explanations
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 
 N_FEATURES = 10
@@ -64,23 +64,23 @@ def test_there_is_no_design_where_nothing_is_known_or_a_run_has_too_few_steps() 
             st.sampled_from([BEYOND, UNDETERMINED, TREND, NONE]),
             st.sampled_from([1.0, -1.0, 0.99, float("nan")]),
             st.sampled_from([0.001, 0.3, float("nan")]),
+            st.sampled_from([0.001, 0.3, float("nan")]),
         ),
         min_size=1,
         max_size=7,
     )
 )
-def test_a_feature_is_explained_by_what_holds_in_most_runs(runs: list[tuple[str, float, float]]) -> None:
-    def one(verdict: str, with_step: float, p: float) -> str:
+def test_a_feature_is_explained_by_what_holds_in_most_runs(runs: list[tuple[str, float, float, float]]) -> None:
+    def one(verdict: str, with_step: float, p: float, p_all: float) -> str:
         if verdict == BEYOND:
             return BEYOND
         if abs(with_step) == 1:
             return FOLLOWS
-        return verdict if verdict != TREND else BY_COVARIATES if p < 0.05 else BY_STEP
+        return verdict if verdict != TREND else KEPT if p_all < 0.05 else BY_COVARIATES if p < 0.05 else BY_STEP
 
     each = [one(*run) for run in runs]
-    rows = pl.DataFrame(
-        [{"feature": "f", "verdict": v, "rho_with_step": r, "p_given_step_adjusted": p} for v, r, p in runs]
-    )
+    names = ("verdict", "rho_with_step", "p_given_step_adjusted", "p_given_all_adjusted")
+    rows = pl.DataFrame(runs, schema=names, orient="row").with_columns(feature=pl.lit("f"))
     how, n, of = explanations(rows)["f"]
     assert (each.count(how), len(each)) == (n, of)
     if BEYOND in each:

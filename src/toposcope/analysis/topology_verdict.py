@@ -9,7 +9,8 @@ from toposcope.analysis import association_verdict as rule
 from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED
 
 FOLLOWS, BY_STEP, BY_COVARIATES = "follows the step exactly", "the step explains it", "the covariates explain it"
-EXPLANATIONS = (BEYOND, FOLLOWS, BY_STEP, BY_COVARIATES, NONE, UNDETERMINED)
+KEPT = "another test fails"
+EXPLANATIONS = (BEYOND, FOLLOWS, KEPT, BY_STEP, BY_COVARIATES, NONE, UNDETERMINED)
 """What is known of a feature's correlation with the loss, in the order in which a report says it. A feature whose ranks
 are the step's follows it exactly, whatever the power of the tests: no correlation of ranks can set the two apart."""
 
@@ -65,8 +66,9 @@ def topology_verdict(between: str, within: str) -> tuple[str, str]:
 
 def explanations(rows: pl.DataFrame) -> dict[str, tuple[str, int, int]]:
     """Return, by feature, which of `EXPLANATIONS` holds in most of its runs, in how many, and of how many."""
-    by_step = pl.when(is_below("p_given_step_adjusted")).then(pl.lit(BY_COVARIATES)).otherwise(pl.lit(BY_STEP))
-    said = pl.when(verdict=TREND).then(by_step).otherwise("verdict")
+    kept, by_covariates = (is_below(f"p_given_{what}_adjusted") for what in ("all", "step"))
+    why = pl.when(kept).then(pl.lit(KEPT)).when(by_covariates).then(pl.lit(BY_COVARIATES)).otherwise(pl.lit(BY_STEP))
+    said = pl.when(verdict=TREND).then(why).otherwise("verdict")
     follows = pl.col("rho_with_step").fill_nan(0.0).abs() > rule.MIN_PERFECT_CORRELATION
     said = pl.when(follows & (pl.col("verdict") != BEYOND)).then(pl.lit(FOLLOWS)).otherwise(said)
     rows = rows.with_columns(said=said)

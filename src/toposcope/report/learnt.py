@@ -15,6 +15,7 @@ from toposcope.analysis.topology_verdict import (
     BY_STEP,
     EXPLANATIONS,
     FOLLOWS,
+    KEPT,
     explanations,
     features_of,
     missing,
@@ -38,6 +39,7 @@ FINER = "finer.toml"
 SAID = {
     BEYOND: ("says", "say", " more about the loss than the step"),
     FOLLOWS: ("follows", "follow", " the step exactly"),
+    KEPT: ("goes", "go", " with the loss given the covariates, but another test fails"),
     BY_STEP: ("goes", "go", " with the loss only as the step does"),
     BY_COVARIATES: ("goes", "go", " with the loss only as step, learning rate and weight norm do"),
     NONE: ("does", "do", " not go with the loss"),

@@ -19,13 +19,7 @@ from toposcope.analysis.topology_verdict import (
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SpectralComparisonCounts, measured, primary
-from toposcope.report.formats import signed
 from toposcope.report.headline import (
-    CLOUD_TOPOLOGY,
-    TARGETS,
-    TRAJECTORIES,
-    Headline,
-    headlines_of,
     named,
     uncapitalised,
 )
@@ -39,8 +33,6 @@ COVARIATE_COLUMNS = {
     "rho_weight_norm": "the weight norm",
 }
 """The covariates by the columns of their correlation with the loss."""
-MAX_RUNS_LISTED = 8
-"""With more runs than this, a sentence gives the range of the correlations instead of listing each run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +116,6 @@ def association_sentences(data: StudyData) -> list[str]:
     if len(untested := topology.filter(verdict=UNDETERMINED)):
         sentences.append(untested_sentence(topology, untested))
     sentences += [_correlation_sentence(topology)]
-    headlines = (*TRAJECTORIES, *headlines_of(data.trajectories, CLOUD_TOPOLOGY))
-    sentences += [s for headline in headlines if (s := _feature_sentence(headline, topology))]
     counts = SpectralComparisonCounts.of(data.tables["comparisons"])
     sentences += [counts.sentence()] if counts.total else []
     sentences += _group_sentences(everything.filter(pl.col("group") != NETWORK, pl.col("kind") == TOPOLOGY))
@@ -201,59 +191,6 @@ def _correlation_sentence(topology: pl.DataFrame) -> str:
         f"for dependent checkpoints and for the number of tests. The median series has {n:.0f} checkpoints; effective "
         f"sample size {n_eff:.1f}."
     )
-
-
-def _feature_sentence(headline: Headline, topology: pl.DataFrame) -> str:
-    """Describe one feature: its verdicts over the runs and why, then its correlations."""
-    rows = topology.filter(feature=headline.key)
-    if not len(rows):
-        return ""
-    rows = rows.with_columns(
-        why=pl.when(verdict=UNDETERMINED)
-        .then(pl.col("untested").replace({gap.untested: gap.reason for gap in rule.GAPS.values()}))
-        .when(verdict=BEYOND)
-        .then(pl.lit(""))
-        .when(is_below("p_given_all_adjusted"))
-        .then(pl.lit(f"significant given {covariates_of(rows)}, but another test fails"))
-        .when(is_below("p_given_step_adjusted"))
-        .then(pl.lit(f"significant given the step, but not given {covariates_of(rows)}"))
-        .otherwise(pl.lit(""))
-    )
-    groups = rows.group_by("verdict", "why", maintain_order=True).agg("run")
-    order = {BEYOND: 0, UNDETERMINED: 1, TREND: 2, NONE: 3}
-    parts = [
-        f"{verdict}{_in(runs, rows)}{f', {why}' if why else ''}"
-        for verdict, why, runs in sorted(groups.iter_rows(), key=lambda group: order[group[0]])
-    ]
-    target = joined([TARGETS[name] for name in rows.get_column("target").unique(maintain_order=True)])
-    return f"{headline.name}: {'; '.join(parts)}. Its rho with the {target}{_correlations(rows)}."
-
-
-def _in(runs: Sequence[str], rows: pl.DataFrame) -> str:
-    """Say in which runs, where there are several."""
-    total = len(rows)
-    if total == 1:
-        return ""
-    if len(runs) == total:
-        return f" in all {total} runs"
-    return f" in {len(runs)} of {total} runs ({examples(runs, max_named=total)})"
-
-
-def _correlations(rows: pl.DataFrame) -> str:
-    """Write a feature's correlation next to the step's own, run by run, or the range over many runs."""
-    if len(rows) > MAX_RUNS_LISTED:
-        values = (rows.get_column(column).to_numpy() for column in ("rho", "rho_step"))
-        own, step = (f"{signed(float(rho.min()))} to {signed(float(rho.max()))}" for rho in values)
-        return f": {own} over {len(rows)} runs (the step's own {step})"
-    as_the_step = bool((rows.get_column("rho_with_step").abs() > rule.MIN_PERFECT_CORRELATION).all())
-    by_run = []
-    for row in rows.iter_rows(named=True):
-        given = {"the step": row["rho_given_step"], "the step and the top eigenvalue": row.get("rho_given_scale")}
-        partial = "".join(f"; given {what} {signed(rho)}" for what, rho in given.items() if rho and np.isfinite(rho))
-        compared = "" if as_the_step else f" (the step's own {signed(row['rho_step'])}{partial})"
-        by_run.append(f"{row['run']} {signed(row['rho'])}{compared}")
-    start = " is the step's own, up to sign: " if as_the_step else ": "
-    return f"{start}{', '.join(by_run)}"
 
 
 def _group_sentences(rows: pl.DataFrame) -> list[str]:
