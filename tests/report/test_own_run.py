@@ -211,4 +211,4 @@ def test_a_log_that_cannot_be_read_is_a_reason() -> None:
 
     run = own_run(dataclasses.replace(study("nothing", RUNS[:1]), read_log=damaged))
     assert run is not None
-    assert (run.log, run.refusal) == (None, "log.csv: damaged")
+    assert (run.log, run.refusal) == (None, "No forecast: log.csv: damaged")

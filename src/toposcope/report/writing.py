@@ -104,7 +104,7 @@ def _answer(top: Opening, sections: Sequence[Section]) -> Answer:
 
 def lead_of(top: Opening, summary: list[str]) -> list[str]:
     """Return the sentences of the page in full: those about the one run of a study first."""
-    return [*([top.answer.first, top.answer.second] if top.then else []), *summary]
+    return [*([top.answer.first, top.answer.second] if top.facts else []), *summary]
 
 
 def _explorer(data: StudyData) -> Explorer | None:

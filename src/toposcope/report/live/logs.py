@@ -1,7 +1,6 @@
 """Logs that nobody monitors, as the live page follows them: a thread reads what has changed; nothing is written."""
 
 import re
-import shlex
 import sqlite3
 import threading
 import time
@@ -117,11 +116,8 @@ class LoggedRun:
                     **{"step": log.last_seen, "last_step": last_step, "loss": report.loss, "low": low, "high": high},
                     **{"advice": "", "target": f"{kind_of(log)} loss"},
                 }
-        except UnknownEndError:
-            self.no_forecast = (
-                "No forecast: the number of planned steps is unknown. "
-                f"`toposcope forecast {shlex.quote(str(self.path))} --steps N` makes one."
-            )
+        except UnknownEndError as error:
+            self.no_forecast = error.on_page(self.path)
         except ToposcopeError as error:
             self.no_forecast = f"No forecast: {str(error).removeprefix(f'{log.name}: ').rstrip('.')}."
 
