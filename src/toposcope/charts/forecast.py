@@ -22,7 +22,7 @@ LABEL_HEIGHT, LETTER_WIDTH, LEADER_WIDTH = 15, 7, 20
 MAX_POINTS = 250  # longer logs are drawn as the median of each of this many bins of rows
 MAX_RAW_POINTS = 2000
 EARLY_SHARE = 0.25  # share of the steps seen in which the first fall may begin above the chart: it would hide the rest
-SPIKE_POINTS = 3  # a spike of fewer points may leave the chart, unless the last one is among them
+SPIKE_POINTS, MIN_SPIKE = 3, 1.1  # fewer points so far above those around, as a factor, may leave the chart
 SEEN, TRAINING, VALIDATION = "seen", "training", "validation"
 
 
@@ -112,9 +112,10 @@ def binned_medians(steps: Vector, losses: Vector, bins: int = MAX_POINTS) -> tup
 
 
 def _without_spikes(losses: Vector) -> Vector:
-    """Return losses without peaks of fewer than `SPIKE_POINTS` points; the last one stays, whatever it is."""
+    """Return losses without high peaks of fewer than `SPIKE_POINTS` points; the last one stays, whatever it is."""
     lowest = sliding_window_view(np.pad(losses, SPIKE_POINTS - 1, mode="edge"), SPIKE_POINTS).min(axis=1)
-    return np.asarray(sliding_window_view(lowest, SPIKE_POINTS).max(axis=1))
+    around = sliding_window_view(lowest, SPIKE_POINTS).max(axis=1)
+    return np.where(losses > MIN_SPIKE * around, around, losses)
 
 
 def _limits(rows: pl.DataFrame, curve: pl.DataFrame | None, ends: pl.DataFrame | None) -> tuple[float, float]:

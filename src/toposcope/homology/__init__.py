@@ -18,11 +18,9 @@ from toposcope.homology.diagram import Diagram, betti_curve, landscape, persiste
 from toposcope.homology.dimension import DimensionEstimate, PHDimension, TwoNN, ph_dimension, two_nn
 from toposcope.homology.distances import (
     DiagramDistances,
-    Vine,
     bottleneck,
     diagram_distances,
     matching,
-    vineyard,
     wasserstein,
 )
 from toposcope.homology.eigenpairs import Eigenpairs, extreme_eigenpairs
@@ -55,7 +53,6 @@ from toposcope.homology.spectral_measures import (
 )
 from toposcope.homology.statistics import statistics
 from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
-from toposcope.homology.weight_views import qkv_rows, unrolled
 
 __all__ = [
     "CriticalPoints",
@@ -73,7 +70,6 @@ __all__ = [
     "SpectralMeasures",
     "Sublevel",
     "TwoNN",
-    "Vine",
     "average_persistence",
     "betti_curve",
     "bottleneck",
@@ -100,7 +96,6 @@ __all__ = [
     "principal_shares",
     "profile_graph",
     "profile_grid",
-    "qkv_rows",
     "random_walk_shares",
     "random_walk_shares_of",
     "rips",
@@ -115,8 +110,6 @@ __all__ = [
     "sublevel_grid",
     "sublevel_points",
     "two_nn",
-    "unrolled",
-    "vineyard",
     "wasserstein",
     "weight_variance",
 ]

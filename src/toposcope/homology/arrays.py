@@ -133,7 +133,7 @@ def _as_floats(values: Any, name: str) -> tuple[NDArray[Any], str]:
 
 def _check_matrix(name: str, shape: tuple[int, ...], dtype: object, is_float: bool) -> None:
     if len(shape) != 2:
-        hint = "unroll a convolution with toposcope.homology.unrolled" if len(shape) > 2 else "reshape it"
+        hint = "unroll a convolution with weight.reshape(len(weight), -1)" if len(shape) > 2 else "reshape it"
         raise ToposcopeError(f"{name}: expected a 2-D matrix (rows, columns), got shape {shape}; {hint}")
     if 0 in shape:
         raise ToposcopeError(f"{name}: the matrix is empty, shape {shape}; it needs at least one entry")
