@@ -24,7 +24,10 @@ INSTEAD: dict[str, str] = {
     "over_train": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
     "inference_tokens": "inference is no longer planned; plan the training alone",
-    "plot_series": "`toposcope.measure(series)` returns a data frame, and its `plot.line` draws it",
+    "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",
+    "plot": "plot_series(frame) draws what measure returns; a forecast, a diagram and a landscape have plot()",
+    "report": "toposcope.report(study) writes the page",
+    "correlations": "toposcope.correlations(study) returns them",
     "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
 }
 """Of what no distribution holds any more: what to use in its place. With dashes it is an option and nothing else."""

@@ -121,7 +121,7 @@ check_arguments_of(__name__, __all__)
 if not TYPE_CHECKING:  # to a type checker any name would then exist
 
     def __getattr__(name: str) -> object:
-        raise unknown_name(__name__, name, __all__)
+        raise unknown_name(f"module {__name__!r}", name, __all__)
 
 
 def __dir__() -> list[str]:
