@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--constant", is_flag=True, help="The learning rate was held, where it was not logged.")
 @click.option(
     "--tokens",
-    type=click.IntRange(min=2),
+    type=options.Count(min=2),
     metavar="N",
     help="Tokens of the text (default: 100000, or as many as are read in minutes).",
 )

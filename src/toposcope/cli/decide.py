@@ -108,13 +108,13 @@ def decide(advise: Callable[[], Advice], as_json: bool, out: Path | None) -> Non
 
 def _sizes(option: str, texts: tuple[str, ...]) -> tuple[float | None, dict[str, float]]:
     """Return the size of the run in progress, and those of siblings by their names."""
+    from toposcope.logs.raw import size_of
+
     own, by_run = None, {}
     for text in texts:
         run, equals, number = text.rpartition("=")
-        try:
-            size = float(number.replace("_", ""))
-        except ValueError as error:
-            raise BadUse(f"{option} {text}: expected a number such as 1.2e8, or RUN=1.2e8") from error
+        if not (size := size_of(number)) > 0:
+            raise BadUse(f"{option} {text}: expected a number such as 1.2e8 or 120M, or RUN=1.2e8")
         if equals:
             by_run[run] = size
         elif own is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("checkpoint")
 @click.option(
-    "--step", type=click.IntRange(min=0), help="Step of the checkpoint, where a series is named (default: the last)."
+    "--step", type=options.Count(min=0), help="Step of the checkpoint, where a series is named (default: the last)."
 )
 @options.choice_option("--directions", choices=["random", "hessian", "trajectory"], help="What spans the planes.")
 @options.defaulted_option(
