@@ -26,6 +26,7 @@ INSTEAD: dict[str, str] = {
     "inference_tokens": "inference is no longer planned; plan the training alone",
     "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",
     "plot": "plot_series(frame) draws what measure returns; a forecast, a diagram and a landscape have plot()",
+    "jsonl": "the monitor's study holds every event: `toposcope export DIRECTORY` writes them as tables",
     "report": "toposcope.report(study) writes the page",
     "correlations": "toposcope.correlations(study) returns them",
     "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
