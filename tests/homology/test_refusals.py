@@ -138,6 +138,6 @@ def test_every_public_function_is_among_them() -> None:
         "critical_points_of_triangles",
     }
     takes_no_number |= {"diagram_distances", "matching", "saddle_minimum_distance", "statistics"}
-    takes_no_number |= {"wasserstein", "weight_variance"}
+    takes_no_number |= {"vineyard", "wasserstein", "weight_variance"}
     functions = {name for name in homology.__all__ if inspect.isfunction(getattr(homology, name))}
     assert functions <= set(VALID) | takes_no_number

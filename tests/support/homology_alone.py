@@ -52,6 +52,7 @@ def results() -> dict[str, object]:
         "principal_shares": homology.principal_shares(distances),
         "profile_graph": homology.profile_graph(points[:, 0], edges),
         "profile_grid": homology.profile_grid(grid),
+        "qkv_rows": homology.qkv_rows(12, 2),
         "random_walk_shares": homology.random_walk_shares(10),
         "random_walk_shares_of": homology.random_walk_shares_of([1.0, 2.0, 1.0]),
         "rips": [h0, h1],
@@ -66,6 +67,8 @@ def results() -> dict[str, object]:
         "sublevel_grid": tree,
         "sublevel_points": homology.sublevel_points(points[:, 2], points[:, :2]),
         "two_nn": homology.two_nn(points),
+        "unrolled": homology.unrolled(rng.standard_normal((4, 3, 2, 2))),
+        "vineyard": homology.vineyard([h1, later]),
         "wasserstein": homology.wasserstein(h1, later),
         "weight_variance": homology.weight_variance([W]),
     }

@@ -18,9 +18,11 @@ from toposcope.homology.diagram import Diagram, betti_curve, landscape, persiste
 from toposcope.homology.dimension import DimensionEstimate, PHDimension, TwoNN, ph_dimension, two_nn
 from toposcope.homology.distances import (
     DiagramDistances,
+    Vine,
     bottleneck,
     diagram_distances,
     matching,
+    vineyard,
     wasserstein,
 )
 from toposcope.homology.eigenpairs import Eigenpairs, extreme_eigenpairs
@@ -70,6 +72,7 @@ __all__ = [
     "SpectralMeasures",
     "Sublevel",
     "TwoNN",
+    "Vine",
     "average_persistence",
     "betti_curve",
     "bottleneck",
@@ -110,6 +113,7 @@ __all__ = [
     "sublevel_grid",
     "sublevel_points",
     "two_nn",
+    "vineyard",
     "wasserstein",
     "weight_variance",
 ]
