@@ -1,6 +1,7 @@
 """Logs that nobody monitors, as the live page follows them: a thread reads what has changed; nothing is written."""
 
 import re
+import shlex
 import sqlite3
 import threading
 import time
