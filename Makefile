@@ -42,17 +42,21 @@ help:  ## list the verbs
 
 # Made anew when the dependencies change.
 $(INSTALLED): pyproject.toml $(OTHERS:%=%/pyproject.toml) constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[torch]' $(OTHERS:%=-e %)
-	touch $(INSTALLED)
+	@echo "setting up $(VENV): a virtual environment, with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV): PyTorch and toposcope, one to three minutes"
+	@$(PIP) -e '.[torch]' $(OTHERS:%=-e %)
+	@touch $(INSTALLED)
 
 $(READY): $(INSTALLED)
-	$(PIP) -e '.[dev]' $(OTHERS:%=-e %)
-	touch $(READY)
+	@echo "setting up $(VENV): what the tests and checks need, one to three minutes"
+	@$(PIP) -e '.[dev]' $(OTHERS:%=-e %)
+	@touch $(READY)
 
 $(DOCUMENTED): $(READY)
-	$(PIP) -e '.[docs]'
-	touch $(DOCUMENTED)
+	@echo "setting up $(VENV): what builds the documentation, a minute"
+	@$(PIP) -e '.[docs]'
+	@touch $(DOCUMENTED)
 
 demo: $(INSTALLED)  ## set up, train a small family, measure it, write a report (two minutes)
 	$(BIN)/toposcope demo --out toposcope-demo

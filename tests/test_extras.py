@@ -11,6 +11,7 @@ from small_studies import write_series
 
 import toposcope as ts
 from toposcope.checkpoints import Checkpoint
+from toposcope.elsewhere import install
 from toposcope.engine.cluster import engine_named
 from toposcope.engine.pool import Workers
 from toposcope.errors import ToposcopeError
@@ -33,7 +34,7 @@ def absent(monkeypatch: pytest.MonkeyPatch, package: str) -> str:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     name, extra = EXTRAS[package]
-    return f": needs {name}, which is not installed; pip install 'toposcope[{extra}]'"
+    return f": needs {name}, which is not installed; {install(extra=extra)}"
 
 
 def test_every_extra_brings_what_the_message_says() -> None:
@@ -116,7 +117,7 @@ def test_commands_that_need_torch_write_nothing_without_it(words: tuple[str, ...
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (line,) = done.stderr.splitlines()
     assert line.startswith("Error: ")
-    assert line.endswith("needs PyTorch, which is not installed; pip install 'toposcope[torch]'")
+    assert line.endswith("needs PyTorch, which is not installed; " + install(extra="torch"))
     assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (2, "", [series])
 
 
@@ -125,7 +126,7 @@ def test_gradients_need_torch_when_they_are_used() -> None:
         HIDING.format(str(ROOT / "tests" / "support"), {"torch"}) + "import toposcope.torch\ntoposcope.torch.rips\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    line = "toposcope.torch.rips: needs PyTorch, which is not installed; pip install 'toposcope[torch]'"
+    line = "toposcope.torch.rips: needs PyTorch, which is not installed; " + install(extra="torch")
     assert done.stderr.endswith(f"ToposcopeError: {line}\n")
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from small_studies import RIPS, write_series
 
 import toposcope as ts
 from toposcope import homology
 from toposcope.cli import toposcope
 from toposcope.errors import ToposcopeError, WrongCallError, checks_arguments
-from toposcope.study.declaration import load_declaration
+from toposcope.study import Declaration, run_study
+from toposcope.study.declaration import DeclaredSeries, load_declaration
 
 POINTS = np.random.default_rng(0).normal(size=(12, 3))
 FUNCTIONS = {
@@ -49,6 +52,62 @@ def test_options_of_other_libraries(options: dict[str, Any], words: str) -> None
         ts.rips(POINTS, **options)
     assert isinstance(error.value, ToposcopeError)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("show", "`toposcope show RUNS`"), ("plot", "plot_series(frame)"), ("read_logs", "did you mean 'read_log'?"),
+        ("reports", "did you mean 'report'?"), ("correlation", "did you mean 'correlations'?"),
+    ],
+)  # fmt: skip
+def test_names_that_people_try(name: str, words: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(words)):
+        getattr(ts, name)
+    assert set(dir(ts)) == set(ts.__all__)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study of two short series."""
+    folder = tmp_path_factory.mktemp("names")
+    series = []
+    for name in ("first", "second"):
+        write_series(folder / name, [0, 10, 20, 30, 40, 50])
+        series.append(DeclaredSeries(path=str(folder / name)))
+    run_study(Declaration(name="tried", series=series, probes=[RIPS]), folder / "study", workers=1)
+    return folder / "study"
+
+
+def test_a_study_is_reported_and_correlated_by_its_folder_or_itself(measured: Path) -> None:
+    study = ts.Study.load(measured)
+    with pytest.raises(
+        AttributeError, match=r"a Study has no attribute 'correlations'; toposcope\.correlations\(study\)"
+    ):
+        study.correlations  # type: ignore[attr-defined]  # noqa: B018
+    assert ts.correlations(study).equals(ts.correlations(measured))
+    import toposcope.report
+
+    assert ts.report is toposcope.report
+    page = ts.report(study)  # type: ignore[operator]
+    assert page == ts.report(str(measured))  # type: ignore[operator]
+    assert "tried" in page.read_text()
+    with pytest.raises(ToposcopeError, match="expected a Study or its folder, got int"):
+        ts.report(3)  # type: ignore[operator]
+
+
+def test_what_was_measured_is_drawn(measured: Path) -> None:
+    frame = ts.Study.load(measured).frame()
+    rows = frame.filter(layer="network", statistic="H0.total")
+    drawn = next(rows for rows in ts.plot_series(frame, "H0.total").spec()["datasets"].values() if len(rows) == 12)
+    expected = rows.select("run", "step", "value").rows()
+    assert sorted((row["run"], row["step"], row["value"]) for row in drawn) == sorted(expected)
+    with pytest.raises(ToposcopeError, match=r"did you mean 'H0\.total'"):
+        ts.plot_series(frame, "H0.totl")
+    with pytest.raises(ToposcopeError, match="did you mean 'network'"):
+        ts.plot_series(frame, layer="net")
+    with pytest.raises(ToposcopeError, match=r"frame: no column 'layer'; give what toposcope\.measure or"):
+        ts.plot_series(frame.drop("layer"))
 
 
 def test_arguments_without_a_name_are_counted() -> None:

@@ -9,6 +9,7 @@ from commands import called
 import toposcope
 import toposcope_downstream
 from toposcope.cli import toposcope as commands
+from toposcope.elsewhere import install
 from toposcope.errors import ToposcopeError
 
 OF_A_LAW = (
@@ -44,12 +45,12 @@ def test_without_the_package_one_line_says_what_to_install(name: str, monkeypatc
     done = called(name, "somewhere")
     assert done.code == 2
     assert (
-        done.err == f"Error: toposcope {name}: it comes with toposcope-downstream; pip install toposcope-downstream\n"
+        done.err == f"Error: toposcope {name}: it comes with toposcope-downstream; {install('toposcope-downstream')}\n"
     )
 
 
 def test_the_function_says_where_it_is() -> None:
-    with pytest.raises((ToposcopeError, AttributeError), match="pip install toposcope-downstream"):
+    with pytest.raises((ToposcopeError, AttributeError), match="it comes with toposcope-downstream; pip install "):
         _ = toposcope.downstream
 
 

@@ -12,7 +12,7 @@ from section_tools import CORE
 import toposcope
 import toposcope_experiments
 from toposcope.cli import toposcope as commands
-from toposcope.elsewhere import elsewhere
+from toposcope.elsewhere import elsewhere, install
 from toposcope.report.composing import Page
 from toposcope.report.sections import methods
 from toposcope.study import Declaration
@@ -90,11 +90,11 @@ def test_without_the_experiments_one_line_says_what_to_install(path: str, monkey
     done = called(*path.split(), "somewhere")
     assert done.code == 2
     place = f"{group_of(path).name} {name}"
-    assert done.err == f"Error: {place}: it comes with toposcope-experiments; pip install toposcope-experiments\n"
+    assert done.err == f"Error: {place}: it comes with toposcope-experiments; {install('toposcope-experiments')}\n"
 
 
 def test_a_study_with_published_numbers_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = "Published numbers are declared; to set them next to what was found: pip install toposcope-experiments."
+    told = "Published numbers are declared; toposcope-experiments, if installed, sets them next to what was found."
     assert Page([methods.SECTION], material(2)).summary() == []
     monkeypatch.setattr("toposcope.report.sections.report_sections", lambda: CORE)
     assert Page([methods.SECTION], material(2)).summary() == [told]
@@ -103,7 +103,7 @@ def test_a_study_with_published_numbers_says_what_to_install(monkeypatch: pytest
 
 
 def test_the_core_names_every_command_of_the_experiments() -> None:
-    assert all("pip install toposcope-experiments" in elsewhere(path.split()[-1]) for path in COMMANDS)
+    assert all("comes with toposcope-experiments" in elsewhere(path.split()[-1]) for path in COMMANDS)
 
 
 def test_both_distributions_have_one_version() -> None:

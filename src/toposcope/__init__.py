@@ -11,6 +11,7 @@ __all__ = [
     "ToposcopeError",
     "__version__",
     "cooldown",
+    "correlations",
     "decide",
     "doctor",
     "forecast",
@@ -20,13 +21,18 @@ __all__ = [
     "measure",
     "merge",
     "neural_persistence",
+    "plot_series",
+    "read_log",
+    "report",
     "rips",
     "series",
 ]
 
 if TYPE_CHECKING:
-    from toposcope import homology
+    from toposcope import homology, report
     from toposcope import torch as torch  # not in __all__: a star would hide PyTorch
+    from toposcope.analysis.correlations import correlations
+    from toposcope.charts.measured import plot_series
     from toposcope.checkpoints import series
     from toposcope.checkpoints.merging import merge
     from toposcope.errors import ToposcopeError
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from toposcope.forecasting.cooldown_reading import cooldown
     from toposcope.homology import neural_persistence, rips
     from toposcope.integrity import doctor
+    from toposcope.logs import read_log
     from toposcope.monitor.monitor import Monitor
     from toposcope.probes.layer_topology import layer_topology
     from toposcope.study import Study, measure

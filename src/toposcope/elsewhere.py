@@ -1,5 +1,7 @@
 """Where to find what this distribution does not hold: commands, probes, forecasters, options and names of functions."""
 
+from pathlib import Path
+
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
     "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import backtest multi_power "
@@ -10,10 +12,13 @@ PACKAGES = {
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {
-    "--tasks": "scores of tasks are given by toposcope decide-tasks; pip install toposcope-downstream",
-    "--task": "scores of tasks are given by toposcope decide-tasks; pip install toposcope-downstream",
+    "--tasks": "scores of tasks are given by toposcope decide-tasks; {install}",
+    "--task": "scores of tasks are given by toposcope decide-tasks; {install}",
     "--to": "losses of a new recipe are no longer predicted from those of others; fit its own law: toposcope decide",
-    "--ladder": "scores of tasks are given by toposcope forecast-tasks; pip install toposcope-downstream",
+    "--ladder": "scores of tasks are given by toposcope forecast-tasks; {install}",
+    "--watch": "toposcope check RUN --watch waits until the answer changes",
+    "--live": "toposcope show DIR serves the page of runs while they go on",
+    "--show": "toposcope show DIR serves the page of a study while it grows",
     "cooled": "leave it out: toposcope study cool DIR, of toposcope-experiments, measures the cooled twins",
     "write_comparison": "toposcope report A B writes one page of all runs of both studies",
     "first_differences": "toposcope report A B draws the runs of both studies in the same charts",
@@ -21,7 +26,11 @@ INSTEAD: dict[str, str] = {
     "over_train": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
     "inference_tokens": "inference is no longer planned; plan the training alone",
-    "plot_series": "`toposcope.measure(series)` returns a data frame, and its `plot.line` draws it",
+    "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",
+    "plot": "plot_series(frame) draws what measure returns; a forecast, a diagram and a landscape have plot()",
+    "jsonl": "the monitor's study holds every event: `toposcope export DIRECTORY` writes them as tables",
+    "report": "toposcope.report(study) writes the page",
+    "correlations": "toposcope.correlations(study) returns them",
     "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
 }
 """Of what no distribution holds any more: what to use in its place. With dashes it is an option and nothing else."""
@@ -32,5 +41,30 @@ def elsewhere(name: str) -> str:
     plain = name.lstrip("-").replace("-", "_")
     for package, names in PACKAGES.items():
         if plain in names.replace("-", "_").split():
-            return f"it comes with {package}; pip install {package}"
-    return INSTEAD.get(name) or INSTEAD.get(plain, "")
+            return f"it comes with {package}; {install(package)}"
+    found = INSTEAD.get(name) or INSTEAD.get(plain, "")
+    return found.format(install=install("toposcope-downstream")) if "{install}" in found else found
+
+
+def install(distribution: str = "toposcope", extra: str = "") -> str:
+    """Return the command that installs a distribution of this repository, or an extra of one, from where this came."""
+    from shlex import quote
+
+    clone = _clone()
+    what = distribution if clone is None else str(clone / distribution.removeprefix("toposcope").lstrip("-"))
+    return f"pip install {quote(f'{what}[{extra}]' if extra else what)}"
+
+
+def _clone() -> Path | None:
+    """Return the clone that this distribution was installed from; None where it came from an index, or is gone."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        url = str(json.loads(distribution("toposcope").read_text("direct_url.json") or "{}").get("url", ""))
+    except PackageNotFoundError:
+        return None
+    folder = Path(url2pathname(urlsplit(url).path))
+    return folder if url.startswith("file:") and (folder / "pyproject.toml").is_file() else None

@@ -118,9 +118,9 @@ def public(function: _AnyCallable, package: str) -> _AnyCallable:
     return checked
 
 
-def unknown_name(package: str, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error of a package that has no such name, with the one that was probably meant."""
+def unknown_name(owner: str, name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error of a package or object that has no such name, with the one that was probably meant."""
     if advice := elsewhere(name):
-        return AttributeError(f"module {package!r} has no attribute {name!r}; {advice}")
+        return AttributeError(f"{owner} has no attribute {name!r}; {advice}")
     meant = "" if name.startswith("_") else nearest(name, known)
-    return AttributeError(f"module {package!r} has no attribute {name!r}{meant and f'; did you mean {meant!r}?'}")
+    return AttributeError(f"{owner} has no attribute {name!r}{meant and f'; did you mean {meant!r}?'}")

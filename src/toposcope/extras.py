@@ -3,6 +3,7 @@
 from importlib import import_module
 from importlib.util import find_spec
 
+from toposcope.elsewhere import install
 from toposcope.errors import ToposcopeError, message_of
 
 EXTRAS = {
@@ -12,6 +13,7 @@ EXTRAS = {
     "datasets": ("datasets", "hf"),
     "ray": ("Ray", "ray"),
     "tensorboard": ("TensorBoard", "tensorboard"),
+    "mcp": ("the MCP SDK", "mcp"),
 }
 """Of each package that is imported: its name, and the extra that installs it."""
 
@@ -19,11 +21,6 @@ EXTRAS = {
 def is_installed(module: str) -> bool:
     """Return whether a package can be found; it is not imported."""
     return find_spec(module) is not None
-
-
-def install(module: str) -> str:
-    """Return the command that installs a package."""
-    return f"pip install 'toposcope[{EXTRAS[module.partition('.')[0]][1]}]'"
 
 
 def require(module: str, what: str) -> None:
@@ -42,4 +39,5 @@ def missing(error: ImportError, module: str = "") -> str:
         return ""
     is_absent = isinstance(error, ModuleNotFoundError) and absent == package
     reason = "is not installed" if is_absent else f"does not load ({message_of(error)})"
-    return f"needs {EXTRAS[package][0]}, which {reason}; {install(package)}"
+    name, extra = EXTRAS[package]
+    return f"needs {name}, which {reason}; {install(extra=extra)}"

@@ -22,7 +22,7 @@ def lazy_imports(package: str, file: str) -> tuple[Callable[[str], Any], Callabl
 
     def get(name: str) -> Any:
         if name not in homes:
-            raise unknown_name(package, name, homes)
+            raise unknown_name(f"module {package!r}", name, homes)
         is_module = homes[name] == package  # `from toposcope import homology`
         try:
             home = import_module(f"{package}.{name}" if is_module else homes[name])

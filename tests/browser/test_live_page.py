@@ -78,7 +78,14 @@ def test_the_first_screen_says_how_training_goes(server: LiveServer, open_live: 
     wait(opened, "document.querySelector('#age').textContent.includes('last written')")
     text = opened.text("#status")
     for words in (
-        *("Healthy. Ends at 2.400 (2.020 to 2.780)", "10% done", "200 of 2,000 steps", "1 alert", "0.81%", "step 100"),
+        *(
+            "Healthy. Training loss ends at 2.40 (90%: 2.02",
+            "10% done",
+            "200 of 2,000 steps",
+            "1 alert",
+            "0.81%",
+            "step 100",
+        ),
         *("Is it healthy?", "Loss spike at step 100; over", "Learning rate", "Gradient norm"),
     ):
         assert words in text, words

@@ -53,17 +53,6 @@ def test_notes_are_no_faults(folder: Path) -> None:
     assert done.stdout.splitlines()[-1].startswith("11 checkpoints, 22 tensors: 0 faults, 1 note")
 
 
-def test_out_writes_a_page_and_keeps_the_exit_code(folder: Path) -> None:
-    clean = run(folder, "--out", folder / "page")
-    assert clean.exit_code == 0
-    assert f"page: {(folder / 'page').resolve() / 'index.html'}" in clean.stdout
-    (folder / "step_000300.safetensors").write_bytes((folder / "step_000900.safetensors").read_bytes())
-    faulty = run(folder, "--json", "--out", folder / "page")
-    assert faulty.exit_code == 1
-    assert json.loads(faulty.stdout)["faults"] == 1
-    assert "1 of 10 checkpoints carries a fault" in (folder / "page" / "report.md").read_text(encoding="utf-8")
-
-
 def test_json(folder: Path) -> None:
     bad = weights(400)
     bad["layers.1.mlp.fc1.weight"][3, 4] = float("nan")

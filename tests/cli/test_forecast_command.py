@@ -1,10 +1,7 @@
-"""``toposcope forecast``: what it prints, draws, borrows, refuses, and how it follows a log that grows."""
+"""``toposcope forecast``: what it prints, draws, borrows and refuses."""
 
 import json
 import re
-import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -121,21 +118,6 @@ def test_siblings_are_borrowed_from(runs: Path) -> None:
     assert "siblings: 12 complete runs, 12 of the log's family" in done.stdout
 
 
-@pytest.mark.slow
-def test_the_run_itself_is_no_sibling_of_its_own(runs: Path, tmp_path: Path) -> None:
-    """It is told by its losses; another run may have its name."""
-    for name, seed in (("finished.csv", 0), ("now.csv", 7)):
-        folder = tmp_path / name.removesuffix(".csv")
-        folder.mkdir()
-        for source in (runs / "siblings").iterdir():
-            (folder / source.name).write_text(source.read_text())
-        write(folder / name, seed=seed)
-        found = answer(runs / "now.csv", "--siblings", folder)
-        words = f"{name.removesuffix('.csv')}: left out of the siblings, it is the run itself"
-        assert (words in found["remarks"]) == (seed == 0)
-        assert len(found["siblings"]) == 12 + (seed != 0)
-
-
 def test_siblings_of_another_unit_are_left_out(runs: Path, tmp_path: Path) -> None:
     for i in range(3):
         write(tmp_path / "mixed" / f"n{i}.csv", level=3 + 0.1 * i, seed=i + 1)
@@ -161,43 +143,21 @@ def test_columns_and_units_that_are_named(runs: Path, tmp_path: Path) -> None:
     assert len(found["siblings"]) == 12
 
 
-def test_a_declared_schedule(tmp_path: Path) -> None:
-    bare = write(tmp_path / "bare.csv", 0.4, names="step,loss")
-    assert "declare the schedule" in told(bare).stderr
-    found = answer(bare, "--schedule", f"linear:steps={STEPS},final=0.1")
-    schedule = found["schedule"]
-    assert isinstance(schedule, dict)
-    assert (schedule["last_step"], schedule["decay_seen"]) == (STEPS, pytest.approx(0.4))
-
-
 def test_a_complete_run_is_told_its_final_loss(tmp_path: Path) -> None:
     path = write(tmp_path / "done.csv")
     done = told(path)
     loss, error = read_log(path).final_loss()
-    assert done.stdout.startswith(
-        "Finished. The run is complete, at step 2,000: training loss ended at "
-        f"{loss:.4f} ± {error:.4f}, over the last 2% of its"
-    )
     assert "forecaster" not in done.stdout
     found = answer(path)
     assert found["final_loss"] == {"loss": loss, "standard_error": error}
     assert (found["complete"], found["forecasts"], found["curve"]) == (True, {}, None)
 
 
-def test_a_run_that_rises_is_forecast_with_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "up.csv"
-    rows = [f"{i},{4 - i / 100 if i < 100 else 2 + i / 100},400\n" for i in range(1, 201)]
-    path.write_text("step,loss,max_steps\n" + "".join(rows))
-    done = told(path)
-    assert done.exit_code == 0
-    assert "note: the loss has risen from 3.045 to 3.955" in done.stderr
-
-
 def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
     path = tmp_path / "dead.csv"
     rows = [f"{i},{4 - i / 100 if i <= 150 else 'nan'}\n" for i in range(1, 201)]
     path.write_text("step,loss\n" + "".join(rows))
-    done = told(path, "--out", tmp_path / "page")
+    done = told(path)
     first, *rest = done.stdout.splitlines()
     assert done.exit_code == 1
     assert first == (
@@ -205,9 +165,6 @@ def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
         "It has no final loss."
     )
     assert not any("forecaster" in line or "90%" in line or "final loss" in line for line in rest)
-    page = (tmp_path / "page" / "report.md").read_text()
-    assert "Diverged: at step 151" in page
-    assert page.count("final") == 1  # in the first line
     done = told(path, "--json")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
@@ -215,9 +172,6 @@ def test_a_run_that_diverged_has_no_final_loss(tmp_path: Path) -> None:
     assert found["diverged"] == {"step": 151, "reason": reason}
     assert [found[what] for what in ("default", "final_loss", "curve", "complete")] == [None, None, None, False]
     assert (found["best_step"], found["best_loss"]) == (150, 2.5)
-    done = told(path, "--watch", "0.01")
-    assert done.exit_code == 1
-    assert first in done.stdout
     done = told(path, "--json", "--steps", 400, "--schedule", "constant:steps=400")
     assert (done.exit_code, json.loads(done.stdout)["forecasts"]) == (1, {})
 
@@ -250,89 +204,6 @@ def test_the_figure_is_written(runs: Path, tmp_path: Path, kind: str) -> None:
     assert out.read_bytes().startswith(heads[kind])
 
 
-def test_a_folder_gets_the_page(runs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "v1.2"
-    out.mkdir()
-    done = told(runs / "now.csv", "--siblings", runs / "siblings", "--out", out)
-    assert done.exit_code == 0, done.output
-    assert f"page: {out.resolve() / 'index.html'}" in done.stdout
-    assert {path.name for path in out.iterdir()} == {"index.html", "report.md", "files.json", "figures", "tables"}
-
-
-def growing(monkeypatch: pytest.MonkeyPatch, acts: list[Callable[[], object]]) -> None:
-    """Let the log grow whenever the command sleeps; then the user presses Ctrl-C."""
-
-    def sleep(_seconds: float) -> None:
-        if not acts:
-            raise KeyboardInterrupt
-        acts.pop(0)()
-
-    monkeypatch.setattr(time, "sleep", sleep)
-
-
-@pytest.mark.slow
-def test_a_growing_log_is_followed_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "live.csv", 0.3)
-    away = tmp_path / "away"
-    growing(
-        monkeypatch,
-        [
-            lambda: None,
-            lambda: write(path, 0.4, cut=30),
-            lambda: path.rename(away),
-            lambda: write(path, 0.5),
-            lambda: write(path, 0.2),
-            lambda: write(path),
-        ],
-    )
-    done = told(path, "--watch", 60, "--out", tmp_path / "live.png")
-    assert done.exit_code == 0, done.output
-    lines = [line for line in done.stdout.splitlines() if "  step " in line]
-    seen = [int(re.search(r"step ([\d,]+) of 2,000", line)[1].replace(",", "")) for line in lines]  # type: ignore[index]
-    assert seen == [600, 790, 1000, 400, 2000]
-    assert all("raining loss end" in line for line in lines)
-    assert "The run is complete" in lines[-1]
-    assert done.stderr.count("waiting: ") == 1
-    assert "no such file" in done.stderr
-    assert (tmp_path / "live.png").is_file()
-    notes = [line for line in done.stderr.splitlines() if line.startswith("note: only")]
-    assert len(notes) == 1
-
-
-@pytest.mark.parametrize("n_zeros", [1, 2, 513, 4096])
-@pytest.mark.parametrize("cut", [0, 1, 12])
-@pytest.mark.parametrize("after", ["", "\n"])
-def test_rows_after_zero_bytes_are_followed(
-    n_zeros: int, cut: int, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A crash leaves zero bytes at the end of the log; the run resumes, and appends rows."""
-    path, lines = tmp_path / "live.csv", write(tmp_path / "whole.csv").read_text().splitlines(keepends=True)
-    text = "".join(lines[:61])
-    path.write_text(text)
-    appended = [after + "".join(lines[61:81]), "".join(lines[81:101]), "".join(lines[101:])]
-
-    def append(part: str) -> None:
-        path.write_text(path.read_text() + part)
-
-    acts: list[Callable[[], object]] = [lambda: path.write_text(text[: len(text) - cut] + "\0" * n_zeros)]
-    growing(monkeypatch, [*acts, *(partial(append, part) for part in appended)])
-    done = told(path, "--watch", 60)
-    assert done.exit_code == 0, done.output
-    seen = [int(step.replace(",", "")) for step in re.findall(r"  step ([\d,]+) of 2,000", done.stdout)]
-    # Without a line of its own, what comes first after the zero bytes may be a piece: it is left out with them.
-    assert seen == [600, *([590] if cut else []), 800, 1000, 2000]
-    assert "waiting" not in done.stderr
-    assert len([line for line in done.stderr.splitlines() if "zero byte" in line]) == 1
-
-
-def test_the_user_ends_it_and_programs_get_a_line_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "live.csv", 0.3)
-    growing(monkeypatch, [lambda: write(path, 0.5)])
-    done = told(path, "--watch", 1, "--json")
-    assert done.exit_code == 130, done.output
-    assert [json.loads(line)["log"]["last_step"] for line in done.stdout.splitlines()] == [600, 1000]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -348,8 +219,8 @@ def test_the_user_ends_it_and_programs_get_a_line_each(tmp_path: Path, monkeypat
         (("NOW", "--column", "loss=absent"), "no column 'absent'"),
         (("NOW", "--out", "figure.jpg"), "ends in .svg"),
         (("NOW", "--run", "other"), "no run 'other'"),
-        (("NOW", "--watch", "0"), "--watch"),
-        (("NOW", "--watch", "1", "--schedule", "cosine:stepz=9"), "stepz"),
+        (("NOW", "--schedule", "cosine:stepz=9"), "stepz"),
+        (("NOW", "--out", "folder"), "ends in .svg"),
     ],
 )
 def test_mistakes_are_bad_use_in_one_line(runs: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -383,29 +254,13 @@ def test_logs_that_are_none_are_told_in_one_line(tmp_path: Path, text: str, word
         assert words in beside.stderr.splitlines()[-1]
 
 
-def test_one_point_is_forecast_by_what_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "one.csv"
-    path.write_text("step,loss\n1,3.5\n")
-    found = answer(path, "--steps", 100)
-    assert found["default"] == "last"
-    assert "needs at least 5" in str(found["refused"])
-
-
 def test_a_measured_gain_is_used_where_a_decay_is_near_and_a_line_says_so(tmp_path: Path) -> None:
     t = np.arange(EVERY, 1801, EVERY)
     loss = 2.8 + 8 * t**-0.45 + np.random.default_rng(0).normal(0, 0.004, len(t))
     rows = "".join(f"{s},{x:.5f},0.001\n" for s, x in zip(t, loss, strict=True))
     (tmp_path / "log.csv").write_text(f"step,loss,lr\n{rows}")
-    found = {
-        "length": 180,
-        "decay": "linear",
-        "loss": 2.9,
-        "low": 2.88,
-        "high": 2.92,
-        "held": 3,
-        "now": 3,
-        "beyond": 0.08,
-    }
+    numbers = {"loss": 2.9, "low": 2.88, "high": 2.92, "held": 3, "now": 3, "beyond": 0.08}
+    found = {"length": 180, "decay": "linear", **numbers}
     merged = {"steps": [1710, 1800], "loss": 2.95, "weights": [0.5, 0.5]}
     stored = {"step": 1800, "answers": [found], "merged": [merged]}
     (tmp_path / "cooldown.json").write_text(json.dumps(stored))
@@ -416,10 +271,3 @@ def test_a_measured_gain_is_used_where_a_decay_is_near_and_a_line_says_so(tmp_pa
     assert "default: s1_anneal" in near.output
     far = told(*options, "--schedule", "wsd:steps=9000,decay=0.1")
     assert "is not used: the decay begins at step 8,100, too far from step 1,800" in far.output
-    (tmp_path / "cooldown.json").write_text(json.dumps({**stored, "answers": [], "headline": "No answer: too hot."}))
-    none = told(*options)
-    assert (none.exit_code, "it holds no cool-down. No answer: too hot." in none.output) == (2, True)
-    (tmp_path / "cooldown.json").write_text("{}")
-    wrong = told(*options)
-    assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1)
-    assert "not what `toposcope cooldown SERIES --json` writes" in wrong.output

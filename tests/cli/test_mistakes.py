@@ -4,7 +4,12 @@ from pathlib import Path
 
 import pytest
 from commands import complaint_of
+from hypothesis import given
+from hypothesis import strategies as st
+from property_examples import examples
 from small_studies import write_series
+
+from toposcope.cli.options import whole_number
 
 ARGUMENTS = {
     "a command": (["mesure", "run"], "measure"),
@@ -20,6 +25,21 @@ ARGUMENTS = {
     "a quantity": (["forecast", "run", "--column", "los=x"], "loss"),
     "a unit": (["forecast", "run", "--unit", "nat"], "nats"),
 }
+MULTIPLES = {"k": 1_000, "K": 1_000, "M": 1_000_000, "b": 1_000_000_000}
+
+
+@examples(200)
+@given(st.integers(0, 10**9), st.sampled_from(list(MULTIPLES)))
+def test_a_number_of_steps_is_read_as_people_write_it(n: int, multiple: str) -> None:
+    assert whole_number(str(n)) == whole_number(f"{n:,}") == whole_number(f"{n:_}") == n
+    if n:
+        assert whole_number(f"{n}{multiple}") == n * MULTIPLES[multiple]
+        assert whole_number(f"{n / 10}k") == 100 * n
+        for wrong in (f"{n}.0005k", f"{n}x", f"{multiple}{n}", f"{n}k{n}", "nan", "inf", "1e400"):
+            with pytest.raises(ValueError, match="invalid literal"):
+                whole_number(wrong)
+
+
 DECLARATIONS = {
     "a table": ("[[serie]]\npath = 'run'", "series"),
     "a key": ("[[series]]\npath = 'run'\nstep_patern = 'x'", "step_pattern"),

@@ -51,7 +51,7 @@ def small_page(monkeypatch: pytest.MonkeyPatch) -> None:
         page = study.directory / "report" / "index.html"
         page.parent.mkdir(exist_ok=True)
         page.write_text("a page")
-        return page, Answer("", "", ())
+        return page, Answer("", "", "", ())
 
     monkeypatch.setattr("toposcope.report.write_report", written)
 

@@ -13,7 +13,7 @@ PUBLIC_NAMES = Path(__file__).with_name("public_names.txt")
 
 COMMANDS = {
     "toposcope": ["--help", "--version", "-h"],
-    "toposcope demo": ["--help", "--live", "--out", "--workers", "-h"],
+    "toposcope demo": ["--help", "--out", "-h"],
     "toposcope train": ["--corpus", "--help", "--out", "--set", "--workers", "-h", "SIZES"],
     "toposcope layers": [
         *("--help", "--json", "--keep", "--offline", "--role", "--step", "--step-pattern", "-h", "SPEC"),
@@ -41,7 +41,7 @@ COMMANDS = {
         *("-h", "SERIES"),
     ],
     "toposcope doctor": [
-        *("--deep", "--help", "--json", "--keep", "--offline", "--out", "--role", "--step-pattern", "-h", "SPEC"),
+        *("--deep", "--help", "--json", "--keep", "--offline", "--role", "--step-pattern", "-h", "SPEC"),
     ],
     "toposcope measure": [
         *("--engine", "--every", "--help", "--json", "--keep", "--log-spaced", "--offline", "--out", "--probe"),
@@ -53,11 +53,13 @@ COMMANDS = {
         *("-h", "SERIES"),
     ],
     "toposcope study run": [
-        *("--engine", "--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role", "--show"),
+        *("--engine", "--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role"),
         *("--step-pattern", "--steps", "--workers", "-h", "PLACES"),
     ],
     "toposcope study status": ["--help", "--json", "-h", "DIRECTORY"],
     "toposcope report": ["--adjust", "--figures", "--help", "--out", "-h", "DIRECTORIES"],
+    "toposcope check": ["--help", "--json", "--watch", "-h", "PATH"],
+    "toposcope mcp": ["--help", "-h", "FOLDERS"],
     "toposcope show": ["--help", "--host", "--port", "--webhook", "-h", "PATH"],
     "toposcope forecast": [
         *(
@@ -73,7 +75,7 @@ COMMANDS = {
             "--schedule",
             "--siblings",
         ),
-        *("--steps", "--unit", "--watch", "-h", "LOG"),
+        *("--steps", "--unit", "-h", "LOG"),
     ],
     "toposcope decide": [
         *(

@@ -2,11 +2,8 @@
 
 import re
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from toposcope.cli import toposcope
 from toposcope.cli.output import MAX_FRAMED_ROWS, print_table
 from toposcope.cli.progress_bars import progress_bars
 
@@ -87,59 +84,3 @@ def test_bars_have_colours_where_they_are_wanted(
     assert ("started" in printed) != bars
     assert bool(re.search(r"\x1b\[[0-9;]+m", printed)) == colours
     assert bars or "\x1b" not in printed
-
-
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Checkpoints with long names of layers, a study of them, logs, and points of a scaling law."""
-    torch = pytest.importorskip("torch")
-    folder = tmp_path_factory.mktemp("a-folder-with-a-name-that-is-much-longer-than-needed")
-    (folder / "run").mkdir()
-    weights = {
-        f"language_model.model.decoder.transformer.h.{i}.self_attention.query.weight": torch.eye(6) + 0.1 * i
-        for i in range(3)
-    }
-    for step in (100, 200, 300):
-        torch.save(weights, folder / "run" / f"step_{step}.pt")  # always the same: a fault
-    (folder / "study.toml").write_text(f'name = "s"\nprobes = "controls"\n[[series]]\npath = "{folder / "run"}"\n')
-    assert CliRunner().invoke(toposcope, ["study", "run", str(folder / "study.toml"), "--out", str(folder / "s")])
-    (folder / "logs").mkdir()
-    t = np.arange(10, 1001, 10)
-    for i in range(4):
-        noise = np.random.default_rng(i).normal(0, 0.004, len(t))
-        rows = "".join(f"{s},{2 + 0.1 * i + 3 * s**-0.4 + e:.5f},0.001,1000\n" for s, e in zip(t, noise, strict=True))
-        name = f"a-run-with-a-very-long-name-of-its-own-{i}.csv"
-        (folder / "logs" / name).write_text(f"step,loss,lr,max_steps\n{rows}")
-    grid = [(n, d) for n in (1e7, 3e7, 1e8) for d in (1e9, 3e9, 1e10)]
-    points = "".join(f"{n},{d},{1.8 + 400 / n**0.34 + 2000 / d**0.36}\n" for n, d in grid)
-    (folder / "points.csv").write_text(f"N,D,loss\n{points}")
-    now = folder / "logs" / "a-run-with-a-very-long-name-of-its-own-0.csv"
-    return {"RUN": f"{folder / 'run'}", "STUDY": f"{folder / 's'}", "LOGS": f"{folder / 'logs'}", "NOW": f"{now}",
-            "POINTS": f"{folder / 'points.csv'}"}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "layers RUN",
-        "measure RUN --probe controls --probe rips:max_dimension=0",
-        "doctor RUN",
-        "study status STUDY",
-        "forecast NOW --steps 2000 --all",
-        "decide --points POINTS --budget 1e20",
-        "decide --points POINTS --parameters 1e8 --tokens 1e9 --extra 1e19",
-    ],
-)
-def test_every_command_prints_the_same_words_at_any_width(arguments: str, places: dict[str, str]) -> None:
-    def printed(width: int) -> str:
-        command = [places.get(each, each) for each in arguments.split()]
-        done = CliRunner().invoke(toposcope, command, env={"COLUMNS": str(width), "FORCE_COLOR": "1"})
-        assert done.stdout, done.stderr
-        assert "\x1b" not in done.stdout
-        return done.stdout
-
-    # the name of a column of empty cells is left out where the table does not fit
-    wide = set(re.split(r"[\s│]+", re.sub(r"^[┃┏┡└].*$", "", printed(200), flags=re.MULTILINE)))
-    for width in (40, 60, 80):
-        assert not wide - set(re.split(r"[\s│┃]+", printed(width))), width

@@ -5,11 +5,13 @@ import re
 import numpy as np
 import polars as pl
 import pytest
+from broken_runs import RISEN_KINDS, risen
 
+from toposcope.analysis.health import health
 from toposcope.charts.chart import Chart
-from toposcope.charts.forecast import MAX_POINTS, MAX_RAW_POINTS
+from toposcope.charts.forecast import MAX_POINTS, MAX_RAW_POINTS, binned_medians
 from toposcope.forecasting import forecast as forecast_run
-from toposcope.forecasting.forecast_report import ForecastReport
+from toposcope.forecasting.forecast_report import ForecastReport, loss_chart
 from toposcope.forecasting.siblings import siblings_among
 from toposcope.logs import Logs, Run
 
@@ -80,6 +82,30 @@ def test_a_long_log_is_drawn_small() -> None:
     assert sizes[-1] <= MAX_RAW_POINTS
     assert len(chart.render("svg")) < 150_000
     assert "medians" in chart.caption
+
+
+@pytest.mark.parametrize("kind", RISEN_KINDS)
+@pytest.mark.parametrize("n", [40, 1000])
+def test_nothing_is_cut_off_but_the_first_fall(kind: str, n: int) -> None:
+    """Of training and validation alike: the rise that the page speaks of can be seen."""
+    run = risen(0, kind, 0.01, n)
+    low, high = loss_domain(loss_chart(run, health(run)))
+    for steps, losses in [(run.steps, run.loss), *([run.validation] if run.validation is not None else [])]:
+        _, smooth = binned_medians(steps.astype(float), losses)
+        assert low < smooth.min()
+        assert smooth[int(smooth.argmin()) :].max() < high
+        assert losses[-1] < high
+
+
+@pytest.mark.parametrize("row", [60, 99])
+def test_a_spike_is_shown_where_the_run_is_said_to_have_spiked(row: int) -> None:
+    steps = np.arange(10, 1001, 10)
+    losses = 2 + 3 * (steps / 10) ** -0.5
+    losses[row] = 9.0
+    run = Run("spiked", steps, losses, np.full(100, np.nan))
+    spoken_of = health(run).word == "Loss spiked"
+    assert spoken_of == (row == 99)
+    assert (loss_domain(loss_chart(run, health(run)))[1] > 9) == spoken_of
 
 
 @pytest.mark.slow

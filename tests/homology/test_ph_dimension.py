@@ -250,7 +250,7 @@ def test_extreme_powers_stay_in_range(alpha: float) -> None:
         (np.concatenate([np.zeros((99, 1)), [[1.0]]]), r"equal points only, shape \(100, 1\)"),
         (np.random.default_rng(0).random((49, 2)), r"at least 50 points, got shape \(49, 2\)"),
         (np.empty((0, 2)), "empty"),
-        (np.arange(60)[:, None], "floating-point entries, got int64"),
+        (np.ones((60, 1), bool), "real numbers, got bool"),
         (np.full((60, 2), np.nan), "NaN"),
     ],
 )

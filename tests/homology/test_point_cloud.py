@@ -286,7 +286,6 @@ BAD_DISTANCES = {
     "minus infinity": (np.array([[0.0, -np.inf], [-np.inf, 0.0]]), "2 negative entries in shape (2, 2)"),
     "infinite diagonal": (np.full((2, 2), np.inf), "2 entries other than 0 on the diagonal"),
     "asymmetric infinity": (np.array([[0.0, np.inf], [1.0, 0.0]]), "shape (2, 2) with 1 asymmetric pairs"),
-    "integers": (np.zeros((2, 2), int), "int64"),
     "empty": (np.zeros((0, 0)), "(0, 0)"),
 }
 

@@ -23,7 +23,6 @@ from toposcope.homology import (
     rips,
     statistics,
     sublevel_grid,
-    unrolled,
     wasserstein,
 )
 
@@ -54,8 +53,6 @@ anything: Any = None
         (lambda: neural_persistence(np.eye(3), scale=10**400), "scale: expected"),
         (lambda: rips(np.eye(3), metric=np.array(["a", "b"])), "metric: expected"),  # type: ignore[arg-type]
         (lambda: farthest_points(np.eye(3), True), "count: expected a whole number"),
-        (lambda: unrolled([[1.0]]), "weight: expected an array or tensor"),
-        (lambda: unrolled(torch.eye(3).to_sparse()), r"weight: .*shape \(3, 3\)"),
     ],
 )
 def test_mistakes_are_named_in_one_line(mistake: Callable[[], object], message: str) -> None:
@@ -103,7 +100,6 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "principal_shares": (homology.principal_shares, {"distances": MATRIX}),
     "profile_graph": (homology.profile_graph, {"values": GRID, "edges": EDGES}),
     "profile_grid": (homology.profile_grid, {"values": POINTS}),
-    "qkv_rows": (homology.qkv_rows, {"n_rows": 12, "n_heads": 2}),
     "random_walk_shares": (homology.random_walk_shares, {"n": 4}),
     "random_walk_shares_of": (homology.random_walk_shares_of, {"lengths": GRID}),
     "rips": (rips, {"points": POINTS}),
@@ -141,7 +137,7 @@ def test_every_public_function_is_among_them() -> None:
         "bottleneck",
         "critical_points_of_triangles",
     }
-    takes_no_number |= {"diagram_distances", "matching", "saddle_minimum_distance", "statistics", "unrolled"}
+    takes_no_number |= {"diagram_distances", "matching", "saddle_minimum_distance", "statistics"}
     takes_no_number |= {"vineyard", "wasserstein", "weight_variance"}
     functions = {name for name in homology.__all__ if inspect.isfunction(getattr(homology, name))}
     assert functions <= set(VALID) | takes_no_number

@@ -7,12 +7,14 @@ from typing import Any
 
 import gudhi
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from exact_matching import exact_bottleneck
 from hard_cases import Array, clouds
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 from property_examples import examples
 from ripser import ripser
@@ -20,7 +22,7 @@ from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import minimum_spanning_tree
 
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, farthest_points, rips, statistics
+from toposcope.homology import Diagram, farthest_points, neural_persistence, rips, statistics
 
 rips_module = import_module("toposcope.homology.rips")  # the package has the function by this name
 
@@ -264,6 +266,26 @@ def test_all_points_are_used_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPat
     assert_array_equal(found.births, rips(points, max_points=60)[1].pairs[:, 0])
 
 
+WAYS: dict[str, Any] = {
+    "int64": np.int64, "int32": np.int32, "int8": np.int8, "uint8": np.abs, "list": np.ndarray.tolist, "rows": list,
+    "tuple": lambda points: tuple(map(tuple, points)), "frame": pl.DataFrame, "tensor": torch.from_numpy,
+    "tensors": lambda points: [torch.from_numpy(point) for point in points], "masked": np.ma.masked_array,
+    "short tensor": lambda points: torch.tensor(points).short(), "by columns": np.asfortranarray,
+}  # fmt: skip
+"""How others hand over whole numbers."""
+
+
+@moderate
+@given(arrays(np.int64, st.tuples(st.integers(1, 9), st.integers(1, 4)), elements=st.integers(-99, 99)))
+@pytest.mark.parametrize("way", WAYS)
+def test_whole_numbers_are_points_and_weights_as_they_are_as_floats(way: str, points: Array) -> None:
+    given_so = WAYS[way](points)
+    floats = np.array(given_so, dtype=np.float64) if way == "uint8" else points.astype(np.float64)
+    for found, expected in zip(rips(given_so), rips(floats), strict=True):
+        assert_array_equal(found.pairs, expected.pairs)
+    assert_array_equal(neural_persistence(given_so).deaths, neural_persistence(floats).deaths)
+
+
 # Bad input
 
 
@@ -279,7 +301,7 @@ def test_all_points_are_used_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPat
         (np.zeros(3), "(3,)"),
         (np.zeros((2, 2, 2)), "(2, 2, 2)"),
         (np.zeros((2, 2), complex), "complex128"),
-        (np.zeros((2, 2), int), "int64"),
+        (np.full((2, 2), 2**53 + 1), "2^53"),
         (np.zeros((2, 2), bool), "bool"),
         ([["a", "b"]], "<U1"),
         ([[1.0], [2.0, 3.0]], "list"),

@@ -152,7 +152,7 @@ def test_the_loop_may_go_to_another_directory(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
     model, optimizer = _small()
-    monitor = ts.Monitor(model, "run", jsonl="run.jsonl", quiet=True)
+    monitor = ts.Monitor(model, "run", quiet=True)
     monkeypatch.chdir(tmp_path / "elsewhere")
     monitor.attach(optimizer)
     optimizer.step()

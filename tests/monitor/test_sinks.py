@@ -1,8 +1,6 @@
 """The registry of sinks, the thread that each has, the file of JSON lines, and the terminal."""
 
 import io
-import json
-import math
 import subprocess
 import sys
 import threading
@@ -15,11 +13,9 @@ from monitored_events import alert, forecasted, ignored, measured
 from outside_package import install
 
 from toposcope.errors import ToposcopeError
-from toposcope.logs import read_logs
 from toposcope.monitor.events import Alert, Event, Logged
 from toposcope.monitor.monitor import Monitor
 from toposcope.monitor.sinks import opening, terminal
-from toposcope.monitor.sinks.jsonl import JsonlSink
 from toposcope.monitor.sinks.opening import RunSinks, open_sinks, sink_makers
 from toposcope.monitor.sinks.sink import Sink
 from toposcope.monitor.sinks.terminal import TerminalSink
@@ -163,28 +159,16 @@ def test_the_sinks_of_a_run(
     monkeypatch.setattr("toposcope.monitor.sinks.opening.sink_makers", lambda: {"late": maker, "broken": broken})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "study.db").touch()
-    sink = open_sinks(tmp_path / "mine", ignored, jsonl=tmp_path / "events.jsonl")
+    sink = open_sinks(tmp_path / "mine", ignored)
     active.append(late)
     sink.put(measured(100))
     sink.put(alert(101))
     sink.close()
     assert [event.step for event in late.events] == [100, 101]
-    assert len((tmp_path / "events.jsonl").read_text("utf-8").splitlines()) == 2
     first, second, third = capsys.readouterr().err.splitlines()
     assert first == "toposcope: broken: not used (not of this version)"
     assert second.endswith(f"live page: toposcope show {tmp_path / 'mine'}")
     assert third == "toposcope: ALERT at step 101: The loss rose to nan at step 101."
-
-
-def test_a_file_that_cannot_be_used_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "events.jsonl").write_text("import torch\n")
-    sink = open_sinks(tmp_path, ignored, jsonl=tmp_path / "events.jsonl", quiet=True)
-    sink.put(measured(1))
-    sink.put(alert(1))
-    sink.close()
-    first, second = said(capsys)
-    assert first.endswith("name another file; events are not written to it")
-    assert second.startswith("ALERT")
 
 
 def test_a_wrong_address_is_refused_at_once(tmp_path: Path) -> None:
@@ -251,64 +235,6 @@ def test_what_sinks_take_is_counted(tmp_path: Path) -> None:
     sinks.close()
     assert len(spent) == 3
     assert sum(spent) >= 0.06
-
-
-def lines(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def test_every_event_is_a_line(tmp_path: Path) -> None:
-    path = tmp_path / "below" / "events.jsonl"
-    sink = JsonlSink(path)
-    for event in (Logged(1, {"loss": math.inf, "event": 3.0}), measured(1), alert(1), forecasted(1)):
-        sink.put(event)
-    assert len(lines(path)) == 4
-    sink.close()
-    log, measurement, warning, forecast = lines(path)
-    assert log == {"event": "log", "step": 1, "loss": "inf"}
-    assert measurement["skipped"] == ["distances: over budget"]
-    assert {"layer": "layers.0.attn.weight", "probe": "rips", "total persistence": 1.5} in measurement["rows"]  # type: ignore[operator]
-    assert warning["evidence"] == {"value": "nan"}
-    assert warning["message"] == "The loss rose to nan at step 1."
-    assert (forecast["loss"], forecast["advice"]) == (2.5, "Go on.")
-
-
-def test_it_is_a_training_log(tmp_path: Path) -> None:
-    sink = JsonlSink(tmp_path / "events.jsonl")
-    for step in range(1, 40):
-        sink.put(Logged(step, {"loss": 3 - step / 100}))
-    sink.close()
-    (log,) = read_logs(tmp_path / "events.jsonl").logs
-    assert log.steps.tolist() == list(range(1, 40))
-
-
-def test_a_killed_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    for cut in (0, 1, 5, 30):
-        path.unlink(missing_ok=True)
-        first = JsonlSink(path)
-        for step in range(3):
-            first.put(Logged(step, {"loss": 1.0}))
-        first.close()
-        path.write_bytes(path.read_bytes()[: -cut or None])
-        again = JsonlSink(path)
-        again.put(Logged(3, {"loss": 1.0}))
-        again.close()
-        assert [row["step"] for row in lines(path)] == ([0, 1, 2, 3] if cut == 0 else [0, 1, 3])
-
-
-@pytest.mark.parametrize("content", [b"import torch\n", b"\x80\x04", b"{" + b"a" * 100_000])
-def test_another_file_is_not_touched(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "train.py"
-    path.write_bytes(content)
-    with pytest.raises(ToposcopeError, match="is not a file of JSON lines; name another file"):
-        JsonlSink(path)
-    assert path.read_bytes() == content
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ToposcopeError, match="cannot be written"):
-        JsonlSink(tmp_path)
 
 
 def test_there_is_one_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

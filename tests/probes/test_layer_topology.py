@@ -68,6 +68,6 @@ def test_a_layer_that_is_not_finite_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", [3, None, [3], ["a.safetensors"], {"fc.weight": torch.eye(3)}])
 def test_what_is_no_checkpoint_is_refused(given: object) -> None:
     with pytest.raises(
-        ts.ToposcopeError, match=r"expected a path, a Checkpoint or several, such as series\(path\), got"
+        ts.ToposcopeError, match=r"expected a path, a matrix, a Checkpoint or several, such as series\(path\), got"
     ):
         ts.layer_topology(given)  # type: ignore[call-overload]

@@ -15,7 +15,6 @@ from toposcope.report.charts.series import choose_runs
 from toposcope.report.sections.association import (
     INK,
     association_heat_map,
-    partial_correlation_chart,
     topology_against_spectra_charts,
 )
 
@@ -91,32 +90,14 @@ def test_of_many_runs_some_are_shown_and_the_caption_says_so() -> None:
     assert choose_runs(of.trajectories[:6], of.runs, 6) == (of.trajectories[:6], "")
 
 
-def test_the_scatter_has_a_mark_for_each_defined_pair() -> None:
-    of = study("clock")
-    chart = partial_correlation_chart(of)
-    rows = rows_of_chart(chart, "kind")
-    defined = of.tables["association"].filter(pl.col("rho_given_step").is_finite(), pl.col("group") == "network")
-    assert len(rows) == len(defined)
-    assert {row["kind"] for row in rows} == {"topology", "control"}
-    assert chart is not None
-    assert "4 pairs of run and topological feature have no partial correlation" in chart.caption
-    assert chart.title == "No correlation of topology with the loss has |rho| over 0.5"
-    strong = of.tables["association"].with_columns(rho=pl.lit(0.9), rho_given_step=pl.lit(0.2))
-    chart = partial_correlation_chart(with_tables(of, {"association": strong}))
-    assert chart is not None
-    assert chart.title == "Given the step, 12 of 12 strong correlations of topology lose more than half"
-    assert chart.render("svg").startswith(b"<svg")
-
-
-def test_groups_of_layers_do_not_enter_the_charts() -> None:
+def test_groups_of_layers_do_not_enter_the_chart() -> None:
     of = material(2)
     others = of.tables["association"].with_columns(group=pl.lit("mlp"), rho=pl.lit(1.0))
     both = with_tables(of, {"association": pl.concat([of.tables["association"], others])})
-    for draw in (association_heat_map, partial_correlation_chart):
-        before, after = draw(of), draw(both)
-        assert before is not None
-        assert after is not None
-        assert before.spec() == after.spec()
+    before, after = association_heat_map(of), association_heat_map(both)
+    assert before is not None
+    assert after is not None
+    assert before.spec() == after.spec()
 
 
 def test_topology_against_spectra_says_how_often_it_is_stronger() -> None:

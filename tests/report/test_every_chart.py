@@ -13,12 +13,12 @@ from made_up_states import with_states
 from section_tools import CORE, charts_of, with_tables
 
 from toposcope.charts.chart import Chart
-from toposcope.report.charts.headlines import headline_chart
+from toposcope.report.charts.step_taken_out import step_taken_out
 from toposcope.report.study_data import StudyData
 
 DRAW: dict[str, Callable[[StudyData], Any]] = {
     f"{section.anchor}-{i}": draw for section in CORE for i, draw in enumerate(section.charts)
-} | {"headlines": headline_chart}
+} | {"step-taken-out": step_taken_out}
 OF_STATES = ("representations",)
 HOSTILE = "</script>'\"datum[run] || {{x}}"
 
@@ -61,7 +61,7 @@ def bare(of: StudyData) -> StudyData:
 def test_without_its_data_a_chart_is_left_out(name: str) -> None:
     for of in (bare(material(1, 3)), dataclasses.replace(bare(material(1, 3)), trajectories=[])):
         assert not charts_of(DRAW[name], of)
-    if name.startswith(("association", "headlines")):
+    if name.startswith(("association", "step-taken-out")):
         assert not charts_of(DRAW[name], study_by_rule("nothing", ()))
     if name.startswith(OF_STATES):
         assert not charts_of(DRAW[name], material(2))

@@ -45,7 +45,7 @@ LOST = Health("Back at its start", "The loss is back at its first level: were th
 @pytest.mark.parametrize(
     ("status", "answer"),
     [
-        (of(), "Healthy. Ends at 2.400 (2.200 to 2.600), training loss."),
+        (of(), "Healthy. Training loss ends at 2.40 (90%: 2.20 to 2.60) at step 2,000."),
         (of(forecast=None), "Healthy. Training loss 2.500 at step 1,000."),
         (of(**VALIDATED, forecast=None), "Healthy. Validation loss 2.160 at step 1,000."),
         (of(BEST), "Past its best. Best validation loss 1.900 at step 600."),

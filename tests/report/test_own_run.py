@@ -97,11 +97,32 @@ def test_a_run_whose_end_is_not_planned_says_where_its_loss_is(tmp_path: Path) -
 def test_a_run_without_a_log_says_so_and_several_runs_ask_about_topology() -> None:
     one = study("nothing", RUNS[:1])
     assert opening(one, {}).answer.first.startswith("No loss of small is known; ")
-    assert top_charts(one)[0].name == "headlines"
+    assert top_charts(one)[0].name == "step-taken-out"
     several = study("nothing")
     assert own_run(several) is None
     assert opening(several, {}).answer == first_screen(several)
     assert own_run(dataclasses.replace(material(2, 5), runs=runs_frame(("run-0",)))) is None  # published numbers
+
+
+def test_measured_too_rarely_topology_is_one_line_and_the_loss_is_drawn_without_a_plan(tmp_path: Path) -> None:
+    rows = [f"{s},{2 + 3 * s**-0.4},{2.4 + (s - 200) / 1000 if s % 200 == 0 else ''}" for s in range(20, 1001, 20)]
+    (tmp_path / "log.csv").write_text("\n".join(["step,loss,val_loss", *rows]))
+    one = study("clock", RUNS[:1])
+    rare = [dataclasses.replace(t, steps=t.steps[:3]) for t in one.trajectories]
+    empty = one.tables["association"].clear()
+    data = dataclasses.replace(
+        one,
+        read_log=lambda: read_log(tmp_path / "log.csv"),
+        trajectories=rare,
+        tables={**one.tables, "association": empty},
+    )
+    top = opening(data, {})
+    assert top.answer.first == "Past its best. At 3.200 now, validation loss."
+    assert "`toposcope forecast" in top.answer.second
+    assert top.then is None
+    assert top.facts is not None
+    assert top.facts.items[-1][1].startswith("Not judged: ")
+    assert [chart.name for chart in top_charts(data)] == ["run"]
 
 
 def test_a_loss_that_only_falls_is_said_to_separate_nothing() -> None:
@@ -211,4 +232,4 @@ def test_a_log_that_cannot_be_read_is_a_reason() -> None:
 
     run = own_run(dataclasses.replace(study("nothing", RUNS[:1]), read_log=damaged))
     assert run is not None
-    assert (run.log, run.refusal) == (None, "log.csv: damaged")
+    assert (run.log, run.refusal) == (None, "No forecast: log.csv: damaged")

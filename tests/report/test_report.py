@@ -168,7 +168,7 @@ def test_markdown_has_the_same_sections_tables_and_figures(folder: Path) -> None
 
 def test_figures_and_tables_are_files_too(folder: Path) -> None:
     report = folder / "report"
-    for name in ("headlines", "losses"):
+    for name in ("step-taken-out", "losses"):
         assert (report / "figures" / f"{name}.svg").read_text().startswith("<svg")
     runs = pl.read_csv(report / "tables" / "runs.csv")
     assert dict(runs.select("run", "status").iter_rows()) == {

@@ -57,12 +57,10 @@ def said(of: StudyData) -> str:
 
 def test_the_verdict_reads_well_of_hidden_states() -> None:
     beyond = said(of_states("information"))
-    assert "H1 entropy of hidden states: beyond trend in " in beyond
-    assert "Its rho with the loss on the text: small +" in beyond
-    assert re.search(r"given the step \+0\.\d+; given the step and the top eigenvalue \+0\.\d+\)", beyond)
+    assert re.search(r"of \d+ topological features? do(es)? so in at least one of 4 runs: .*of hidden states", beyond)
     assert "comparisons of a topological feature with a spectral measure of the same hidden states" in beyond
     assert "5 plain quantities (norms, spectra)" in beyond
-    assert "H1 entropy of hidden states: trend only in all 4 runs. Its rho" in said(of_states("clock"))
+    assert re.search(r"H1 entropy of hidden states.* the step", said(of_states("clock")))
 
 
 def test_association_tables_have_the_scale_where_there_is_one() -> None:

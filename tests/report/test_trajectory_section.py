@@ -14,16 +14,12 @@ from section_tools import section_of
 from small_studies import RIPS, checkpoint_file, series_study, write_weights
 
 from toposcope.analysis.weight_paths import weight_paths
-from toposcope.charts.chart import Chart
-from toposcope.homology import Diagram, random_walk_shares_of, vineyard
+from toposcope.homology import random_walk_shares_of
 from toposcope.report.document import Details
 from toposcope.report.sections.trajectory import (
     MAX_RUNS,
-    MAX_VINES,
     component_chart,
     component_title,
-    vineyard_chart,
-    vineyard_panels,
 )
 from toposcope.report.study_data import StudyData
 from toposcope.report.tables import Table
@@ -84,28 +80,15 @@ def test_the_tables_are_those_of_the_weights(walks: tuple[Study, dict[str, np.nd
 
 @pytest.mark.slow
 def test_the_charts(material: StudyData) -> None:
-    for draw, name in ((component_chart, "weight-paths"), (vineyard_chart, "vineyard")):
-        chart = draw(material)
-        assert isinstance(chart, Chart)
-        assert chart.name == name
-        check_chart(chart)
-        assert chart.render("svg") == draw(material).render("svg")  # type: ignore[union-attr]
     chart = component_chart(material)
     assert chart is not None
+    assert chart.name == "weight-paths"
+    check_chart(chart)
+    assert chart.render("svg") == component_chart(material).render("svg")  # type: ignore[union-attr]
     assert {row["step"] for row in rows_of_chart(chart, "x", "y", "place")} == set(STEPS)
     titles = [x["title"] for x in encodings(chart)["x"]]
     shares = material.tables["weight_paths"]["pc1_share"].to_list()
     assert all(any(f"PC1: {100 * share:.0f}% (random walk: " in title for title in titles) for share in shares)
-
-
-def test_a_vineyard_of_some_checkpoints_says_so(material: StudyData, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = vineyard_chart(material)
-    monkeypatch.setattr("toposcope.report.sections.trajectory.MAX_CHECKPOINTS", 5)
-    some = vineyard_chart(material)
-    assert whole is not None
-    assert some is not None
-    assert "evenly spaced" not in whole.caption
-    assert "Of 12 checkpoints, 5 evenly spaced ones are matched." in some.caption
 
 
 def test_what_is_said_of_one_run_and_of_several(material: StudyData) -> None:
@@ -164,16 +147,3 @@ def test_without_the_probe_there_is_no_section(material: StudyData) -> None:
     without = dataclasses.replace(material, labels=labels, tables={**material.tables, **empty})
     assert component_chart(without) is None
     assert section_of("trajectory", without) is None
-
-
-def test_a_vineyard_draws_the_longest(material: StudyData) -> None:
-    draw = np.random.default_rng(0)
-    births = draw.uniform(0, 1, (MAX_VINES + 20, 1))
-    diagrams = [Diagram(np.hstack([births, births + draw.uniform(0.1, 1, births.shape)]), 1) for _ in range(4)]
-    vines = vineyard(diagrams)
-    chart = Chart("vines", "t", "c", "a", vineyard_panels(vines, [0, 5, 6, 9]))
-    rows = rows_of_chart(chart, "vine", "birth")
-    assert len({row["vine"] for row in rows}) == MAX_VINES
-    longest = sorted((vine.longest for vine in vines), reverse=True)[:MAX_VINES]
-    assert sorted({row["longest"] for row in rows}, reverse=True) == pytest.approx(longest)
-    assert {row["step"] for row in rows} <= {0, 5, 6, 9}

@@ -14,6 +14,7 @@ from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
 from toposcope.report.association_tables import primary
+from toposcope.report.learnt import learnt, main_quantities
 from toposcope.report.study_data import StudyData
 
 CANNOT = "Whether topology says more about the loss than the training step cannot be told: "
@@ -22,13 +23,10 @@ NONE_SENTENCE = "Nothing found: topology says no more about the loss than the tr
 
 @pytest.mark.parametrize("runs", [RUNS, RUNS[:1]], ids=["several", "one"])
 def test_a_feature_that_follows_the_step_adds_nothing(runs: tuple[str, ...]) -> None:
-    first, second, *others = summary(study("clock", runs))
+    first, second, third, *_ = summary(study("clock", runs))
     assert first == "Topology goes with the loss, but says no more about it than the training step."
-    assert second.endswith("drifts with the loss; none is significant given the step and the weight norm.")
-    (h0,) = [s for s in others if s.startswith("H0 total")]
-    where = " in all 4 runs" if len(runs) > 1 else ""
-    assert h0.startswith(f"H0 total: trend only{where}. Its rho with the validation")
-    assert " is the step's own, up to sign: small " in h0
+    assert second.startswith("H0 total follows the step exactly, so no data of this kind can tell it from the step.")
+    assert third.endswith("drifts with the loss; none is significant given the step and the weight norm.")
 
 
 def with_losses(*losses: np.ndarray) -> StudyData:
@@ -43,9 +41,10 @@ def with_losses(*losses: np.ndarray) -> StudyData:
 
 def test_a_test_that_cannot_be_made_is_not_claimed() -> None:
     falling = np.linspace(3, 1, N)
-    first, second, *others = summary(with_losses(falling, falling + 1, falling + 2))
+    first, second, third, *others = summary(with_losses(falling, falling + 1, falling + 2))
     assert first == f"{CANNOT}no test is defined."
-    assert second == (
+    assert second == "Finer checkpoints or a validation loss would help."
+    assert third == (
         "9 of 9 pairs of run and feature cannot be told: the loss follows its covariates exactly. Finer checkpoints or "
         "a validation loss would help."
     )
@@ -56,7 +55,7 @@ def test_a_test_that_cannot_be_made_is_not_claimed() -> None:
 
 def test_what_cannot_be_tested_in_one_run_is_counted() -> None:
     falling = np.linspace(3, 1, N)
-    first, second, third, *_ = summary(with_losses(falling, falling + np.random.default_rng(5).standard_normal(N)))
+    first, _, second, third, *_ = summary(with_losses(falling, falling + np.random.default_rng(5).standard_normal(N)))
     assert first == NONE_SENTENCE
     assert second.endswith("In 1 of 2 runs nothing can be told.")
     assert third.startswith("3 of 6 pairs of run and feature cannot be told: the loss follows its covariates")
@@ -73,19 +72,15 @@ def weak(found: StudyData, detectable: float, runs: tuple[str, ...] = RUNS) -> S
 def test_where_the_tests_would_have_missed_what_matters_it_cannot_be_told() -> None:
     first, second, *others = summary(weak(study("nothing"), 0.75))
     assert first == f"{CANNOT}too little power."
-    assert second == (
-        "A partial correlation of 0.45 would be found in 22% of cases, one of 0.75 in 80%. Finer checkpoints, or more "
-        "runs, or another schedule would help."
-    )
-    (h0,) = [s for s in others if s.startswith("H0 total")]
-    assert h0.startswith("H0 total: cannot be told in all 4 runs, too little power.")
+    assert second == "4 runs of this length and schedule with a checkpoint every 99 steps would tell."
+    assert "(a partial correlation of 0.45 would be found in 22% of cases, one of 0.75 in 80%)" in others[0]
     assert not any("nan" in s for s in (second, *others))
-    _, second, *_ = summary(weak(study("nothing"), float("nan")))
-    assert "in 22% of cases, not even one of 0.9 in 80%." in second
+    _, _, third, *_ = summary(weak(study("nothing"), float("nan")))
+    assert "in 22% of cases, not even one of 0.9 in 80%)." in third
 
 
 def test_weak_tests_in_one_run_are_counted() -> None:
-    first, second, third, *_ = summary(weak(study("nothing"), 0.75, RUNS[:1]))
+    first, _, second, third, *_ = summary(weak(study("nothing"), 0.75, RUNS[:1]))
     assert first == NONE_SENTENCE
     assert second.endswith("In 1 of 4 runs nothing can be told.")
     assert third == (
@@ -107,24 +102,22 @@ def test_correlations_are_counted_with_dependent_checkpoints() -> None:
 
 
 def test_information_is_said_as_plainly() -> None:
-    first, second, *others = summary(study("information"))
+    first, second, *_ = summary(study("information"))
     assert first == "Topology says more about the loss than the training step."
     assert second == "1 of 3 topological features does so in at least one of 4 runs: H0 total."
-    assert any(s.startswith("H0 total: beyond trend in all 4 runs. Its rho") for s in others)
 
 
 def test_noise_does_not_correlate() -> None:
-    first, second, *others = summary(study("nothing"))
+    first, _, second, *others = summary(study("nothing"))
     assert first == NONE_SENTENCE
     assert second.startswith("None of 3 topological features drifts with the loss; none is significant given the step")
     assert others[0].startswith("None of 3 topological features correlates with the loss significantly")
-    assert any(s.startswith("H0 total: none in all 4 runs.") for s in others)
 
 
 @pytest.mark.parametrize(
     ("verdict", "untested", "start"),
     [
-        (UNDETERMINED, RUNS_GAP.untested, f"{CANNOT}too few runs."),
+        (UNDETERMINED, RUNS_GAP.untested, "Mean neural persistence, H1 total and weight norm do not go with the loss."),
         (BEYOND, "", "Topology says more about the loss than the training step."),
         (TREND, "", "Topology goes with the loss, but says no more about it than the training step."),
         (NONE, "", NONE_SENTENCE),
@@ -151,15 +144,15 @@ def test_nothing_to_say() -> None:
 @pytest.mark.parametrize(
     ("step", "all_", "why"),
     [
-        (0.001, 0.6, ", significant given the step, but not given the step and the weight norm."),
-        (0.001, 0.001, ", significant given the step and the weight norm, but another test fails."),
-        (0.6, 0.6, "."),
+        (0.001, 0.6, " with the loss only as step, learning rate and weight norm do."),
+        (0.001, 0.001, " with the loss given the covariates, but another test fails."),
+        (0.6, 0.6, " with the loss only as the step does."),
     ],
 )
 def test_why_a_feature_is_trend_only(step: float, all_: float, why: str) -> None:
     columns = {"verdict": TREND, "rho_with_step": 0.5, "p_given_step_adjusted": step, "p_given_all_adjusted": all_}
-    sentences = summary(with_columns(study("clock"), **columns))
-    assert any(s.startswith(f"H0 total: trend only in all 4 runs{why}") for s in sentences)
+    found, _ = learnt(main_quantities(with_columns(study("clock"), **columns)))
+    assert found == [f"Mean neural persistence, H0 total, H1 total and weight norm go{why}"]
 
 
 def test_without_a_loss() -> None:

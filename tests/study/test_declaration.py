@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import tomli_w
 
+from toposcope.elsewhere import install
 from toposcope.errors import ToposcopeError
 from toposcope.family import SIZES, Corpus, ModelSize, TrainingOptions
 from toposcope.study import Declaration, load_declaration, publication, run_study
@@ -292,7 +293,7 @@ def test_what_is_published_is_read_where_the_experiments_are_installed(
 ) -> None:
     monkeypatch.setattr(publication, "reader", lambda: None)
     monkeypatch.setattr(declaration_module, "reader", lambda: None)
-    needed = "read by toposcope-experiments; pip install toposcope-experiments"
+    needed = f"read by toposcope-experiments; {install('toposcope-experiments')}"
     assert needed in refusal(tmp_path, {"name": "x", "runs": [RUN], "protocol": "published"})
     kept = load(tmp_path, {"name": "x", "series": [{"name": "a", "features": "f.json"}], "published": {"source": "y"}})
     errors = run_study(kept, tmp_path / "study", workers=1)

@@ -17,6 +17,11 @@ SUDDEN = ("spike", "long spike", "step", "wrong labels", "restart", "optimizer",
 SLOW = ("flat", "falls, then flat", "repeated data", "creeping")
 BREAKS = (*SUDDEN, *SLOW)
 MADE = tuple(product(SHAPES, NOISES))
+RISEN_KINDS = {
+    **dict.fromkeys(("rises", "half back", "training alone", "overfits"), True),
+    **dict.fromkeys(("falls", "back below", "five evaluations", "bump", "double descent"), False),
+}
+"""Of `risen`: whether something is wrong at the end."""
 
 
 def sound(seed: int, shape: str, noise: str) -> dict[str, Vector]:
@@ -97,3 +102,30 @@ def as_run(columns: Mapping[str, Vector], n: int, *, validated: bool = False) ->
         held_out = np.where(logged, columns["val"][:n], np.nan)
         table = LogTable(steps, {"loss": loss, "validation_loss": held_out, "learning_rate": rates})
     return Run("run", steps, loss, rates, 10 * N, table=table)
+
+
+def risen(seed: int, kind: str, noise: float, n: int = 100) -> Run:
+    """A run in training whose loss rose for many of its steps, or a sound one that looks like it."""
+    rng, x, low = np.random.default_rng(seed), np.arange(1, n + 1) / n, 0.15
+    fall = 2 + 2.5 * (40 * x) ** -0.6
+    bottom = 2 + 2.5 * (40 * low) ** -0.6
+    back = {"half back": 0.5, "back below": 1.8}.get(kind, 0.0)
+    height = 0.2 if kind == "back below" else 0.4
+    up = bottom * (1 + height * np.minimum((x - low) / 0.45, 1) * (1 - back * np.clip((x - 0.6) / 0.4, 0, 1)))
+    held_out = np.full(n, np.nan)
+    every = n // (5 if kind in ("overfits", "five evaluations") else 10)
+    held_out[every - 1 :: every] = (1.02 * fall)[every - 1 :: every]
+    level = np.where(x < low, fall, up) if kind in ("rises", "half back", "back below", "training alone") else fall
+    if kind == "overfits":
+        level, held_out = level * (1 - 0.5 * x), held_out * (1 + 0.8 * np.maximum(x - 0.3, 0))
+    elif kind == "bump":
+        level = level * (1 + 0.3 * np.exp(-(((x - 0.06) / 0.02) ** 2)))
+    elif kind == "double descent":
+        held_out *= (1 + 0.25 * np.exp(-(((x - 0.45) / 0.12) ** 2))) * (1 - 0.3 * x)
+    steps, loss = 10 * np.arange(1, n + 1), level * np.exp(noise * rng.normal(size=n))
+    rate = np.minimum(1, x / 0.08) * (1e-3 if kind == "bump" else np.nan)
+    held_out *= np.exp(min(noise, 0.003) * rng.normal(size=n))
+    logged = {"loss": loss, "validation_loss": held_out, "learning_rate": rate}
+    has_evaluations = kind in ("overfits", "five evaluations", "training alone", "double descent")
+    table = LogTable(steps, logged) if has_evaluations else None
+    return Run("run", steps, loss, rate, 200 * n, table=table)

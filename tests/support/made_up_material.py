@@ -96,7 +96,8 @@ def association(found: list[Trajectory]) -> pl.DataFrame:
                      "kind": feature.kind, "n": len(t.steps),
                      "rho": -0.9 + 0.2 * j + 0.01 * i, "rho_step": -0.95, "rho_given_step": given,
                      "rho_learning_rate": -0.9, "rho_weight_norm": np.nan,
-                     "rho_given_all": given / 2, "verdict": verdict, "untested": "", "p_given_all_adjusted": 1.0,
+                     "rho_given_all": given / 2, "verdict": verdict, "untested": "", "needs": "",
+                     "p_given_all_adjusted": 1.0, "p_given_step_adjusted": 1.0,
                      "rho_with_step": 0.9, "block_low": -0.98, "block_high": 0.3 + 0.1 * j}
                 )  # fmt: skip
     return pl.DataFrame(rows, infer_schema_length=None)

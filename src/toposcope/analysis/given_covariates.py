@@ -1,6 +1,7 @@
 """What the covariates of a run leave of its series, and how that is correlated (docs/methods/association.md)."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -86,8 +87,16 @@ def _exponential_mean(values: Vector, checkpoints: float) -> Vector:
 
 def union_basis(columns: Matrix) -> Matrix:
     """Return an orthonormal basis of columns, whatever their sizes."""
+    return _union_basis(columns.tobytes(), columns.shape)
+
+
+@lru_cache(maxsize=32)  # every group of layers and every target of a run is compared with the same other runs
+def _union_basis(content: bytes, shape: tuple[int, int]) -> Matrix:
+    columns = np.frombuffer(content).reshape(shape)
     sizes = np.linalg.norm(columns, axis=0)
-    return orthonormal_basis((columns[:, sizes > 0] / sizes[sizes > 0]).T)
+    basis = orthonormal_basis((columns[:, sizes > 0] / sizes[sizes > 0]).T)
+    basis.setflags(write=False)
+    return basis
 
 
 def noise_given(loss: Vector, basis: Matrix) -> ColouredNoise:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -9,9 +10,11 @@ from numpy.typing import NDArray
 
 from toposcope.analysis import association_verdict as rule
 from toposcope.analysis.adjustment import MIN_RUNS, own_p, pairing_p, replicated
-from toposcope.analysis.association import AssociationTask, FeatureSeries, pairings
+from toposcope.analysis.association import MIN_CHECKPOINTS, AssociationTask, FeatureSeries, pairings
 from toposcope.analysis.given_covariates import correlations_given, covariate_basis, noise_given
 from toposcope.analysis.ranks import residuals
+from toposcope.analysis.smooth_trend import ColouredNoise
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import LEVEL, NONE, TREND, UNDETERMINED
 from toposcope.seeds import SEED, derive_seed
 from toposcope.typing import Matrix, Vector
@@ -19,6 +22,7 @@ from toposcope.typing import Matrix, Vector
 N_PLANTED = 32  # features planted in each run
 SIZES = (rule.PLANTED, 0.6, 0.75, 0.9)
 """Partial correlations that are planted."""
+CHECKPOINTS, MAX_RUNS = (25, 41, 61, 81, 101, 151, 201, 301, 401), 12  # of the designs that are tried
 
 
 def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.DataFrame:
@@ -46,6 +50,72 @@ def with_power(table: pl.DataFrame, designs: Sequence[AssociationTask]) -> pl.Da
     changed = {name: columns[name].scatter(weak, value) for name, value in withdrawn.items()}
     del columns["block"], columns["design"]
     return pl.DataFrame(columns | changed | {"power": power, "detectable": detectable})
+
+
+class Design(NamedTuple):
+    """A study that would tell: runs on the schedule of those there are, each with evenly spaced checkpoints."""
+
+    n_runs: int
+    n_checkpoints: int  # of the longest run
+    every: int  # steps from one checkpoint to the next
+
+
+def cheapest_design(trajectories: Sequence[Trajectory], n_features: int, min_runs: int = 1) -> Design | None:
+    """Return the fewest runs, and then the fewest checkpoints, in each of which the tests have enough power.
+
+    It has more runs than there are, or more checkpoints. None of `CHECKPOINTS` in up to `MAX_RUNS` may suffice; and
+    where the covariates leave nothing of a loss, nobody knows how noisy it is.
+
+    Parameters
+    ----------
+    trajectories : sequence of Trajectory
+        Their first targets are meant; runs without one are left out.
+    n_features : int
+        Tested in each run.
+    min_runs : int
+        Fewer are not considered.
+    """
+    known = [t for t in trajectories if t.targets and np.isfinite(next(iter(t.targets.values()))).sum() > 1]
+    length, most = (max((f(t.steps) for t in known), default=0) for f in (np.ptp, len))
+    intervals = dict.fromkeys(int(length) // (n - 1) for n in CHECKPOINTS if n <= length + 1)
+    for n_runs in range(max(min_runs, len(known)), MAX_RUNS + 1 if known else 0):
+        for every in intervals:
+            if n_runs == len(known) and length // every < most:
+                continue
+            made = (_refined(known[i % len(known)], every, derive_seed(SEED, "design", i)) for i in range(n_runs))
+            runs = [run for run in made if run is not None]
+            if len(runs) == n_runs and _power(runs, n_features)[0].min() >= rule.MIN_POWER:
+                return Design(n_runs, int(length) // every + 1, every)
+    return None
+
+
+def _refined(trajectory: Trajectory, every: int, seed: int) -> AssociationTask | None:
+    """Return a run with evenly spaced checkpoints, whose loss has the noise that the covariates leave of its own.
+
+    None if they leave nothing of it.
+
+    Noise that neighbouring checkpoints share is shared the more the nearer they are.
+    """
+    target = next(iter(trajectory.targets.values()))
+    at = np.isfinite(target)
+    before, target = trajectory.steps[at], target[at]
+    covariates = {name: values[at] for name, values in trajectory.covariates.items() if np.isfinite(values[at]).all()}
+    basis = covariate_basis(before, covariates)
+    if not residuals(target[None], basis).any():
+        return None
+    left = noise_given(target, basis) if len(target) >= MIN_CHECKPOINTS else ColouredNoise.white(len(target))
+    steps = np.arange(-(-before[0] // every), before[-1] // every + 1, dtype=np.int64) * every
+    places = np.linspace(0, len(before) - 1, len(steps))
+    noise = ColouredNoise(
+        max(left.correlation, 0.0) ** (len(before) / len(steps)), np.interp(places, range(len(before)), left.scale)
+    )
+    loss = noise.colour(np.random.default_rng(seed).standard_normal((len(steps), 1)))[:, 0]
+    return AssociationTask(
+        FeatureSeries(steps, np.empty((0, len(steps)))),
+        loss,
+        {name: np.interp(steps, before, values) for name, values in covariates.items()},
+        scales=np.full((1, len(steps)), np.nan),
+    )
 
 
 def _power(runs: Sequence[AssociationTask], n_features: int) -> tuple[Vector, Vector]:

@@ -1,11 +1,18 @@
 """What topology adds to what is known of a loss: one verdict on a study, decided from the tables of its tests."""
 
+from collections import Counter
 from typing import NamedTuple
 
 import polars as pl
 
 from toposcope.analysis import association_verdict as rule
 from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED
+
+FOLLOWS, BY_STEP, BY_COVARIATES = "follows the step exactly", "the step explains it", "the covariates explain it"
+KEPT = "another test fails"
+EXPLANATIONS = (BEYOND, FOLLOWS, KEPT, BY_STEP, BY_COVARIATES, NONE, UNDETERMINED)
+"""What is known of a feature's correlation with the loss, in the order in which a report says it. A feature whose ranks
+are the step's follows it exactly, whatever the power of the tests: no correlation of ranks can set the two apart."""
 
 BETWEEN, WITHIN = "between runs", "within runs"
 """The questions, the stronger evidence first: what a forecast of the final loss gains, what goes with the loss along
@@ -55,6 +62,22 @@ def within_runs(rows: pl.DataFrame) -> WithinRuns:
 def topology_verdict(between: str, within: str) -> tuple[str, str]:
     """Return the verdict on a study and the question that it answers: by the stronger evidence."""
     return (within, WITHIN) if between == UNDETERMINED else (between, BETWEEN)
+
+
+def explanations(rows: pl.DataFrame) -> dict[str, tuple[str, int, int]]:
+    """Return, by feature, which of `EXPLANATIONS` holds in most of its runs, in how many, and of how many."""
+    kept, by_covariates = (is_below(f"p_given_{what}_adjusted") for what in ("all", "step"))
+    why = pl.when(kept).then(pl.lit(KEPT)).when(by_covariates).then(pl.lit(BY_COVARIATES)).otherwise(pl.lit(BY_STEP))
+    said = pl.when(verdict=TREND).then(why).otherwise("verdict")
+    follows = pl.col("rho_with_step").fill_nan(0.0).abs() > rule.MIN_PERFECT_CORRELATION
+    said = pl.when(follows & (pl.col("verdict") != BEYOND)).then(pl.lit(FOLLOWS)).otherwise(said)
+    rows = rows.with_columns(said=said)
+    found: dict[str, tuple[str, int, int]] = {}
+    for (feature,), runs in rows.group_by("feature", maintain_order=True):
+        counts = Counter(runs.get_column("said"))
+        most = max(counts, key=lambda each: (each == BEYOND, counts[each], -EXPLANATIONS.index(each)))
+        found[str(feature)] = most, counts[most], len(runs)
+    return found
 
 
 def features_of(rows: pl.DataFrame) -> list[str]:

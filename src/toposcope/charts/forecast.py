@@ -1,10 +1,12 @@
 """A forecast: the loss seen, the predicted loss with its band, the end of each forecaster, and the learning rate."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
 import numpy as np
 import polars as pl
+from numpy.lib.stride_tricks import sliding_window_view
 
 from toposcope.charts.axes import with_field
 from toposcope.charts.chart import Chart
@@ -19,9 +21,9 @@ LABEL_HEIGHT, LETTER_WIDTH, LEADER_WIDTH = 15, 7, 20
 """Pixels: of the name of a forecaster, and of the line from its end to its name."""
 MAX_POINTS = 250  # longer logs are drawn as the median of each of this many bins of rows
 MAX_RAW_POINTS = 2000
-EARLY_SHARE = 0.25  # share of the steps seen that may lie above the chart: the first fall would hide the rest
-SPIKE_POINTS = 5  # a spike of fewer points than half of these may leave the chart
-SEEN = "seen"
+EARLY_SHARE = 0.25  # share of the steps seen in which the first fall may begin above the chart: it would hide the rest
+SPIKE_POINTS, MIN_SPIKE = 3, 1.1  # fewer points so far above those around, as a factor, may leave the chart
+SEEN, TRAINING, VALIDATION = "seen", "training", "validation"
 
 
 def forecast_chart(
@@ -35,11 +37,15 @@ def forecast_chart(
     ends: pl.DataFrame | None = None,
     siblings: pl.DataFrame | None = None,
     rates: pl.DataFrame | None = None,
+    validation: Sequence[pl.DataFrame] = (),
+    spikes: bool = False,
 ) -> Chart:
-    """Draw a forecast."""
+    """Draw a forecast, with the validation losses of a run whose training loss is forecast, and with its spikes."""
     steps, losses = (seen.get_column(name).to_numpy().astype(np.float64) for name in ("step", "loss"))
     smooth = pl.DataFrame(dict(zip(("step", "loss"), binned_medians(steps, losses), strict=True)))
-    low, high = _limits(smooth, curve, ends)
+    spoken_of = seen if spikes else smooth.with_columns(loss=_without_spikes(smooth["loss"].to_numpy()))
+    shown = pl.concat([each.cast(pl.Float64) for each in (spoken_of, *validation)]).sort("step")
+    low, high = _limits(shown, curve, ends)
     y = alt.Y(
         "loss:Q", title=f"loss ({unit})", axis=alt.Axis(orient="left"),
         scale=alt.Scale(domain=[low, high], nice=False, zero=False, range=[LOSS_HEIGHT, 0]),
@@ -48,8 +54,8 @@ def forecast_chart(
         "step:Q", title="training step", axis=alt.Axis(format=",d"),
         scale=alt.Scale(domain=[0, last_step], nice=False, rangeMax=alt.ExprRef(f"width - {_names_width(ends)}")),
     )  # fmt: skip
-    predicted = f"forecast ({forecaster})"
-    scale = alt.Scale(domain=[SEEN, predicted] if curve is not None else [SEEN])
+    predicted, of_run = f"forecast ({forecaster})", TRAINING if validation else SEEN
+    scale = alt.Scale(domain=[of_run, *[predicted] * (curve is not None), *[VALIDATION] * len(validation)])
     legend = alt.Legend(symbolType="stroke", symbolOpacity=1, symbolStrokeWidth=3)
 
     def coloured(name: str) -> alt.ColorDatum:
@@ -66,8 +72,9 @@ def forecast_chart(
         thin = lines(siblings, color=MUTED, strokeWidth=0.8, opacity=0.6)
         layers.append(thin.encode(detail="run:N", tooltip=["run:N", "step:Q", "loss:Q"]))
     if len(smooth) < len(seen):
-        layers.append(lines(seen.gather_every(-(-len(seen) // MAX_RAW_POINTS)), SEEN, strokeWidth=0.5, opacity=0.25))
-    layers.append(lines(smooth, SEEN, point=len(smooth) == 1))
+        layers.append(lines(seen.gather_every(-(-len(seen) // MAX_RAW_POINTS)), of_run, strokeWidth=0.5, opacity=0.25))
+    layers.append(lines(smooth, of_run, point=len(smooth) == 1))
+    layers += [lines(rows, VALIDATION, point=True) for rows in validation]
     if curve is not None:
         band = alt.Chart(curve).mark_area(opacity=0.22, clip=True)
         band = band.encode(x, with_field(y, "low"), alt.Y2("high:Q"))
@@ -87,7 +94,13 @@ def forecast_chart(
         parts.append(f"thin: {siblings.get_column('run').n_unique()} siblings, stretched to the same length")
     below = "" if rates is None else " Below: the learning rate as a share of its peak, dotted where it is planned."
     text = f"Line chart of the loss against the training step, seen and predicted. {title}."
-    return Chart("forecast", title, "; ".join(parts) + "." + below, text, figure.properties(height=HEIGHT))
+    return Chart(
+        "forecast",
+        title,
+        "; ".join(parts) + "." + below,
+        text,
+        figure.properties(height=LOSS_HEIGHT if rates is None else HEIGHT),
+    )
 
 
 def binned_medians(steps: Vector, losses: Vector, bins: int = MAX_POINTS) -> tuple[Vector, Vector]:
@@ -98,13 +111,21 @@ def binned_medians(steps: Vector, losses: Vector, bins: int = MAX_POINTS) -> tup
     return np.array([steps[p].mean() for p in parts]), np.array([np.median(losses[p]) for p in parts])
 
 
-def _limits(smooth: pl.DataFrame, curve: pl.DataFrame | None, ends: pl.DataFrame | None) -> tuple[float, float]:
-    """Return the ends of the vertical axis: what was seen but for its first quarter, the forecasts and their band."""
-    late = smooth.filter(pl.col("step") >= EARLY_SHARE * pl.col("step").max()).get_column("loss")
-    without_spikes = late.rolling_median(SPIKE_POINTS, min_samples=1, center=True).to_list()
-    shown = [float(late.min()), max(without_spikes)]  # type: ignore[arg-type]
+def _without_spikes(losses: Vector) -> Vector:
+    """Return losses without high peaks of fewer than `SPIKE_POINTS` points; the last one stays, whatever it is."""
+    lowest = sliding_window_view(np.pad(losses, SPIKE_POINTS - 1, mode="edge"), SPIKE_POINTS).min(axis=1)
+    around = sliding_window_view(lowest, SPIKE_POINTS).max(axis=1)
+    return np.where(losses > MIN_SPIKE * around, around, losses)
+
+
+def _limits(rows: pl.DataFrame, curve: pl.DataFrame | None, ends: pl.DataFrame | None) -> tuple[float, float]:
+    """Return the ends of the vertical axis: of all rows since the first fall, the forecasts and their band."""
+    late = rows.filter(pl.col("step") >= EARLY_SHARE * pl.col("step").max())["loss"].max()
+    fallen = rows.filter(pl.col("loss") <= late)["step"].min()
+    losses = rows.filter(pl.col("step") >= fallen)["loss"].to_numpy()
+    shown = [float(losses.min()), float(losses.max())]
     if curve is not None:
-        shown += curve.select("low", "high").row(-1)
+        shown += [float(curve["low"].min()), float(curve["high"].max())]  # type: ignore[arg-type]
     if ends is not None:
         # a forecaster that is far off does not press the others together
         reach = max(shown) - min(shown)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from toposcope.cli import options
-from toposcope.cli.output import print_lines, print_notes, print_report, print_table, write_out
+from toposcope.cli.output import print_lines, print_notes, print_report, print_table, save_figure
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 @click.option("--constant", is_flag=True, help="The learning rate was held, where it was not logged.")
 @click.option(
     "--tokens",
-    type=click.IntRange(min=2),
+    type=options.Count(min=2),
     metavar="N",
     help="Tokens of the text (default: 100000, or as many as are read in minutes).",
 )
 @click.option("--save", type=options.PLACE, metavar="DIR", help="Write the merged model that is in hand.")
 @options.tokenizer_option
 @options.json_option
-@options.page_or_figure_option
+@options.figure_option
 @click.option("--all", "show_all", is_flag=True, help="Also the losses of all checkpoints and averages that were read.")
 @options.log_options
 @options.series_options
@@ -54,13 +54,13 @@ def cooldown(
 
     SERIES is a run of a language model at constant rate, with at least three checkpoints in a tenth of its steps.
     Averages of the last checkpoints and of earlier ones are read on a text; how they fall, carried on to the end, is
-    the answer. An average is itself a better model than the last checkpoint: --save writes it. --out draws it all.
+    the answer. An average is itself a better model than the last checkpoint: --save writes it.
 
     \b
     Example:
       toposcope cooldown runs/small-7k
       toposcope cooldown checkpoints/ --log log.csv --text held_out.txt --steps 600 --save cooled
-      toposcope cooldown runs/small-7k --out page
+      toposcope cooldown runs/small-7k --out cooldown.svg
     """
     if log is None and any(reading.values()):
         raise options.BadUse("--column, --unit, --pattern and --every say how a log is read; name it with --log FILE")
@@ -85,9 +85,7 @@ def cooldown(
         )
     written = [f"merged model: {report.save(save).resolve()}"] if save is not None and report.merged else []
     if out is not None:
-        from toposcope.report.cooldown import write_cool_down
-
-        written.append(write_out(out, lambda folder: write_cool_down(folder, report), report.plot))
+        written.append(save_figure(out, report.plot()))
     print_report(report.to_dict, lambda: _print(report, show_all), as_json=as_json, written="\n".join(written))
     if report.answer is None:
         raise SystemExit(options.BadUse.exit_code)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from toposcope.cli.options import EXISTING, FILE, BadUse, Command, bad_use, json_option, page_option, repeated_option
-from toposcope.cli.output import print_lines, print_notes, print_report, print_table
+from toposcope.cli.options import EXISTING, FILE, BadUse, Command, bad_use, figure_option, json_option, repeated_option
+from toposcope.cli.output import print_lines, print_notes, print_report, print_table, save_figure
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def advice_options(command: Command) -> Command:
 @click.command()
 @advice_options
 @json_option
-@page_option
+@figure_option
 def decide(advise: Callable[[], Advice], as_json: bool, out: Path | None) -> None:
     """Decide what to train with a budget, and whether to continue a run, cool it down, or train a larger model.
 
@@ -98,29 +98,23 @@ def decide(advise: Callable[[], Advice], as_json: bool, out: Path | None) -> Non
     Example:
       toposcope decide --points points.csv --budget 1e21
       toposcope decide --points points.csv --parameters 1e9 --tokens 2e10 --extra 1e20
-      toposcope decide --siblings runs/ --log now.csv --extra 1e20 --out decision
+      toposcope decide --siblings runs/ --log now.csv --extra 1e20 --out decision.svg
       toposcope decide --points points.csv --log now.csv --extra 1e20 --measured cooldown.json
     """
     advice = advise()
-    written = ""
-    if out is not None:
-        from toposcope.report.decision import write_decision
-
-        written = f"page: {write_decision(out, advice).resolve()}"
-    print_report(
-        lambda: _as_dict(advice), lambda: _print(advice, page=out is not None), as_json=as_json, written=written
-    )
+    written = "" if out is None else save_figure(out, advice.plot())
+    print_report(lambda: _as_dict(advice), lambda: _print(advice), as_json=as_json, written=written)
 
 
 def _sizes(option: str, texts: tuple[str, ...]) -> tuple[float | None, dict[str, float]]:
     """Return the size of the run in progress, and those of siblings by their names."""
+    from toposcope.logs.raw import size_of
+
     own, by_run = None, {}
     for text in texts:
         run, equals, number = text.rpartition("=")
-        try:
-            size = float(number.replace("_", ""))
-        except ValueError as error:
-            raise BadUse(f"{option} {text}: expected a number such as 1.2e8, or RUN=1.2e8") from error
+        if not (size := size_of(number)) > 0:
+            raise BadUse(f"{option} {text}: expected a number such as 1.2e8 or 120M, or RUN=1.2e8")
         if equals:
             by_run[run] = size
         elif own is not None:
@@ -130,14 +124,13 @@ def _sizes(option: str, texts: tuple[str, ...]) -> tuple[float | None, dict[str,
     return own, by_run
 
 
-def _print(advice: Advice, *, page: bool) -> None:
+def _print(advice: Advice) -> None:
     from toposcope.report.decision import brief, brief_table
 
     print_lines(brief(advice))
     print_table(*brief_table(advice), "by the scaling law of these runs")
     print_lines(advice.warnings)
-    if not page:
-        click.echo("The law and all reasons: --out FOLDER writes them as a page.")
+    click.echo("The law and all reasons: --json has them.")
     print_notes(advice.notes)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.options import Opening, bad_use, json_option, page_option, series_options
+from toposcope.cli.options import Opening, bad_use, json_option, series_options
 from toposcope.cli.output import print_table
 from toposcope.cli.progress_bars import progress_bars
 from toposcope.errors import ToposcopeError
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 @click.argument("spec")
 @click.option("--deep", is_flag=True, help="Also read every tensor and check its values.")
 @json_option
-@page_option
 @series_options
-def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Opening) -> None:
+def doctor(spec: str, deep: bool, as_json: bool, opening: Opening) -> None:
     """Check whether a series of checkpoints is what it claims to be.
 
     Looks for checkpoints or tensors that are the same under two steps, final weights under early steps, missing and
@@ -39,7 +38,7 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
     Example:
       toposcope doctor checkpoints/
       toposcope doctor 'hf:EleutherAI/pythia-14m@step*'
-      toposcope doctor checkpoints/ --deep --out doctor
+      toposcope doctor checkpoints/ --deep --json
     """
     import msgspec
 
@@ -64,10 +63,6 @@ def doctor(spec: str, deep: bool, as_json: bool, out: Path | None, opening: Open
         for remark in diagnosis.remarks:
             click.echo(f"note: {remark}")
         click.echo(diagnosis.summary)
-    if out is not None:
-        from toposcope.report.doctor import write_diagnosis
-
-        click.echo(f"page: {write_diagnosis(out, diagnosis, series.steps).resolve()}", err=as_json)
     if diagnosis.faults:
         raise click.exceptions.Exit(1)
 

@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from toposcope.cli import options
-from toposcope.cli.output import print_notes, print_report, print_table
+from toposcope.cli.output import print_notes, print_report, print_table, save_figure
 from toposcope.cli.progress_bars import progress_bars
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("checkpoint")
 @click.option(
-    "--step", type=click.IntRange(min=0), help="Step of the checkpoint, where a series is named (default: the last)."
+    "--step", type=options.Count(min=0), help="Step of the checkpoint, where a series is named (default: the last)."
 )
 @options.choice_option("--directions", choices=["random", "hessian", "trajectory"], help="What spans the planes.")
 @options.defaulted_option(
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--text", default="", metavar="FILE", help="Text that the model reads (default: a built-in one).")
 @options.tokenizer_option
 @options.json_option
-@click.option("--out", type=options.PLACE, help="Figure of the first plane: .svg, .png, .pdf.")
+@options.figure_option
 @options.series_options
 def landscape(
     checkpoint: str,
@@ -68,11 +68,6 @@ def landscape(
         raise options.BadUse(
             f"--seeds {seeds}: there is one plane along these directions; leave it out, or take random ones"
         )
-    if out is not None and out.suffix.lower() not in options.FIGURE_ENDINGS:
-        raise options.BadUse(
-            f"--out {out}: a figure ends in {', '.join(options.FIGURE_ENDINGS)}; for a page, measure with --probe "
-            "landscape --out NAME.csv, then toposcope report NAME.csv.study"
-        )
     from toposcope.probes.landscape import LandscapeProbe
     from toposcope.study.checkpoint_landscape import landscape_report
 
@@ -89,10 +84,7 @@ def landscape(
             access=opening.access,
             progress=progress,
         )
-    written = ""
-    if out is not None:
-        report.plot().save(str(out))
-        written = f"figure: {out}"
+    written = "" if out is None else save_figure(out, report.plot())
     print_report(report.to_dict, lambda: _print(report), as_json=as_json, written=written)
 
 

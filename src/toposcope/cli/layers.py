@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toposcope.cli.options import Opening, json_option, series_options
+from toposcope.cli.options import Count, Opening, json_option, series_options
 from toposcope.cli.output import print_lines, print_notes, print_table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def _read_as(row: ListedLayer) -> str:
 
 @click.command()
 @click.argument("spec")
-@click.option("--step", type=click.IntRange(min=0), help="Step of the checkpoint (default: the last).")
+@click.option("--step", type=Count(min=0), help="Step of the checkpoint (default: the last).")
 @json_option
 @series_options
 def layers(spec: str, step: int | None, as_json: bool, opening: Opening) -> None:

@@ -22,10 +22,37 @@ if TYPE_CHECKING:
 EXISTING, PLACE = click.Path(exists=True, path_type=Path), click.Path(path_type=Path)
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-COUNT, ABOVE_0 = click.IntRange(min=1), click.FloatRange(min=0, min_open=True)
+MAX_ROUNDING = 1e-14  # relative, of a number that is whole: 1.1k is 1100.0000000000002
 Command = Callable[..., None]
 INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 and the number of SIGINT
 FIGURE_ENDINGS = (".svg", ".png", ".pdf")
+
+
+class Count(click.IntRange):
+    """A whole number, such as a number of steps: also ``12k``, ``1.5M``, ``1e4`` or ``12,000``."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Any:
+        """Return the number; a text that is none is bad use."""
+        try:
+            return super().convert(whole_number(str(value)), parameter, context)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number, such as 12000, 12k or 1.5M.", parameter, context)
+
+
+def whole_number(text: str) -> int:
+    """Return the whole number that a text is, with or without a multiple; raise ValueError if it is none."""
+    try:
+        return int(text)
+    except ValueError:
+        from toposcope.logs.raw import size_of
+
+        number = size_of(text)
+        if not number < 1 << 63 or abs(number - round(number)) > MAX_ROUNDING * number:
+            raise
+        return round(number)
+
+
+COUNT, ABOVE_0 = Count(min=1), click.FloatRange(min=0, min_open=True)
 
 
 class BadUse(click.ClickException):
@@ -82,6 +109,13 @@ def is_folder(out: Path) -> bool:
     return out.is_dir() or not out.suffix
 
 
+def _figure(_context: click.Context, _parameter: click.Parameter, out: Path | None) -> Path | None:
+    """Refuse an ``--out`` that is no figure."""
+    if out is not None and out.suffix.lower() not in FIGURE_ENDINGS:
+        raise BadUse(f"--out {out}: a figure ends in {', '.join(FIGURE_ENDINGS)}")
+    return out
+
+
 def _page_or_figure(_context: click.Context, _parameter: click.Parameter, out: Path | None) -> Path | None:
     """Refuse an ``--out`` that is neither the folder of a page nor a figure."""
     if out is None:
@@ -101,6 +135,7 @@ page_option = click.option(
 page_or_figure_option = click.option(
     "--out", type=PLACE, callback=_page_or_figure, help="Folder for the page, or a figure: .svg, .png, .pdf."
 )
+figure_option = click.option("--out", type=PLACE, callback=_figure, help="Figure to write: .svg, .png, .pdf.")
 tokenizer_option = click.option(
     "--tokenizer",
     default="",
@@ -286,9 +321,9 @@ def selection_options(command: Command) -> Command:
         *arguments: Any, opening: Opening, steps: str, every: int | None, log_spaced: int | None, **options: Any
     ) -> None:
         try:
-            selected = [int(step) for step in steps.split(",") if step.strip()]
+            selected = [whole_number(step) for step in steps.split(",") if step.strip()]
         except ValueError as error:
-            raise BadUse(f"--steps {steps}: expected whole numbers, such as 0,100,1000") from error
+            raise BadUse(f"--steps {steps}: expected whole numbers, such as 0,100,1k") from error
         selection = replace(opening, steps=selected, every=every or 0, log_spaced=log_spaced or 0)
         command(*arguments, opening=selection, **options)
 

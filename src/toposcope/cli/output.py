@@ -181,12 +181,17 @@ def finite_or_null(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def save_figure(out: Path, chart: Chart) -> str:
+    """Write the figure that ``--out`` names; return a line that says where."""
+    chart.save(str(out))
+    return f"figure: {out}"
+
+
 def write_out(out: Path, write_page: Callable[[Path], Path], chart: Callable[[], Chart]) -> str:
     """Write the page into the folder that ``--out`` names, or the chart into a file; return a line that says where."""
     if is_folder(out):
         return f"page: {write_page(out).resolve()}"
-    chart().save(str(out))
-    return f"figure: {out}"
+    return save_figure(out, chart())
 
 
 def open_page(page: Path) -> None:

@@ -83,7 +83,7 @@ def write_and_print(
         digest = study.digest() if adjust == "holm" and kinds == ("svg",) else ""
         write_text(study.directory / REPORTED, digest)
     click.echo(answer.first)
-    click.echo(answer.second)
+    click.echo(f"{answer.second} {answer.command}".strip())
     print_lines(in_two_columns(answer.findings[:MAX_FINDINGS]))
     n = MAX_FINDINGS if len(study.run_names()) > 1 or study.declaration.published else 0  # few concern one's own run
     print_lines(answer.notes[:n])

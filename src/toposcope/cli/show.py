@@ -1,13 +1,10 @@
 """``toposcope show``."""
 
 import os
-import signal
 import socket
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,13 +65,12 @@ def show(path: Path, host: str, port: int | None, webhook: str | None) -> None:
     raise click.exceptions.Exit(INTERRUPTED)  # only Ctrl-C ends it
 
 
-def serve_and_print(
-    path: Path, host: str = "127.0.0.1", port: int | None = None, *, logs: bool = True, webhook: str | None = None
-) -> None:
+def serve_and_print(path: Path, host: str = "127.0.0.1", port: int | None = None, webhook: str | None = None) -> None:
     """Serve what lies at a path until interrupted; print the URL and how to reach it from another machine.
 
-    With `logs`, logs that nobody monitors are shown as well as studies; the webhook learns which runs need a person.
+    The webhook learns which runs need a person.
     """
+    from toposcope.report.live.logs import LogReader
     from toposcope.report.live.security import is_loopback, new_token
     from toposcope.report.live.server import bound_socket, serve
 
@@ -82,14 +78,10 @@ def serve_and_print(
     with bad_use():
         tell = _poster(webhook) if webhook else None
         bound = bound_socket(host, port)
-    reader = None
-    if logs:
-        from toposcope.report.live.logs import LogReader
-
-        reader = LogReader(path)
-        found = reader.first(FIRST_SECONDS) if path.is_file() else reader.ask()
-        if found.refused:
-            raise BadUse(found.refused)
+    reader = LogReader(path)
+    found = reader.first(FIRST_SECONDS) if path.is_file() else reader.ask()
+    if found.refused:
+        raise BadUse(found.refused)
     _print_address(path, host, bound.getsockname()[1], token)
     serve(path, bound, host, token, reader, tell)
 
@@ -137,38 +129,3 @@ def _print_address(path: Path, host: str, number: int, token: str) -> None:
         import webbrowser
 
         webbrowser.open(address)
-
-
-@contextmanager
-def shown_meanwhile(directory: Path) -> Iterator[None]:
-    """Serve a directory from another process while the context writes to it; in a terminal, until interrupted."""
-    directory.mkdir(parents=True, exist_ok=True)
-    program = "import sys; from toposcope.cli.show import serve_until_stdin_ends; serve_until_stdin_ends(sys.argv[1])"
-    server = subprocess.Popen([sys.executable, "-c", program, str(directory)], stdin=subprocess.PIPE)
-    try:
-        yield
-        if sys.stdout.isatty():
-            click.echo("The live page stays open; stop with Ctrl-C.")
-            try:
-                server.wait()
-            except KeyboardInterrupt:
-                raise click.exceptions.Exit(INTERRUPTED) from None
-    finally:
-        server.communicate()  # the server stops when its standard input ends
-
-
-def serve_until_stdin_ends(directory: str) -> None:
-    """Serve until standard input ends, as it does when the parent process exits for any reason."""
-
-    def stop_at_end() -> None:
-        while os.read(0, 1):  # not sys.stdin, whose lock a thread must not hold when Python exits
-            pass
-        signal.raise_signal(signal.SIGINT)
-
-    threading.Thread(target=stop_at_end, daemon=True).start()
-    try:
-        serve_and_print(Path(directory), logs=False)  # whoever fills it monitors its runs
-    except KeyboardInterrupt:  # before the server handles signals
-        return
-    except (click.ClickException, ToposcopeError) as error:
-        sys.exit(f"Error: no live page: {error}")

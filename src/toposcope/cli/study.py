@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,10 +38,7 @@ def study() -> None:
 @options.selection_options
 @options.engine_option
 @options.workers_option
-@click.option("--show", is_flag=True, help="Serve the live page meanwhile.")
-def run(
-    places: tuple[str, ...], out: Path | None, opening: options.Opening, engine: str, workers: int | None, show: bool
-) -> None:
+def run(places: tuple[str, ...], out: Path | None, opening: options.Opening, engine: str, workers: int | None) -> None:
     """Train, measure, analyse and report what a TOML file declares, or series of checkpoints.
 
     Run it again to resume. A series is a folder of checkpoints, a URL, or revisions of a model on the hub, as for
@@ -59,7 +55,7 @@ def run(
     directory = out or directory
     parents = [Path(place).resolve().parent for place in places if Path(place).exists()]
     folders = [Path.cwd(), *parents, directory.resolve().parent]
-    run_and_report(declaration, directory, workers, engine=engine, access=opening.access, folders=folders, show=show)
+    run_and_report(declaration, directory, workers, engine=engine, access=opening.access, folders=folders)
 
 
 def _declared(places: tuple[str, ...], opening: options.Opening) -> tuple[Declaration, Path]:
@@ -124,46 +120,42 @@ def run_and_report(
     access: Access | None = None,
     measured: bool = True,
     folders: Sequence[Path] = (),
-    show: bool = False,
 ) -> None:
     """Run a study, write its report, and print its verdict and its path.
 
-    `folders` are looked through for what `toposcope measure` has measured; with `show`, the live page is served
-    meanwhile.
+    `folders` are looked through for what `toposcope measure` has measured.
     """
     from toposcope.checkpoints import Access
     from toposcope.cli.report import is_up_to_date, report_of, write_and_print
-    from toposcope.cli.show import shown_meanwhile
     from toposcope.study import Study, run_study
     from toposcope.study.new_study import open_series, take_over
 
     access = access or Access()
     opened = open_series(declaration, directory, access)
-    with shown_meanwhile(directory) if show else nullcontext():
-        taken = take_over(declaration, directory, folders)
-        if taken is not None:
-            click.echo(f"taken over: what is measured in {taken}")
-        with progress_bars() as progress:
-            errors = run_study(
-                declaration,
-                directory,
-                workers=workers,
-                engine=engine,
-                access=access,
-                opened=opened,
-                measured=measured,
-                progress=progress,
-            )
-        study = Study.load(directory)
-        if errors and study.frame().is_empty():
-            click.echo("no report: nothing could be measured")
-        elif is_up_to_date(study):
-            click.echo("Nothing to do: all that can be measured is measured, and the report is up to date.")
-            click.echo(f"report: {report_of(study).resolve()}")
-        else:
-            write_and_print([directory], workers=workers)
-        print_notes(study.notes())
-        print_errors(errors, directory)
+    taken = take_over(declaration, directory, folders)
+    if taken is not None:
+        click.echo(f"taken over: what is measured in {taken}")
+    with progress_bars() as progress:
+        errors = run_study(
+            declaration,
+            directory,
+            workers=workers,
+            engine=engine,
+            access=access,
+            opened=opened,
+            measured=measured,
+            progress=progress,
+        )
+    study = Study.load(directory)
+    if errors and study.frame().is_empty():
+        click.echo("no report: nothing could be measured")
+    elif is_up_to_date(study):
+        click.echo("Nothing to do: all that can be measured is measured, and the report is up to date.")
+        click.echo(f"report: {report_of(study).resolve()}")
+    else:
+        write_and_print([directory], workers=workers)
+    print_notes(study.notes())
+    print_errors(errors, directory)
 
 
 @study.command()

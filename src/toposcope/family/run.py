@@ -1,6 +1,7 @@
 """The declaration of a run: the size of its model, its corpus, its training and the learning rate of each update."""
 
 import math
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -99,6 +100,9 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     ----------
     steps, batch_size : int
         Updates, and sequences an update.
+    stop_at : int
+        If not 0, training ends after so many of the steps, as that of a run which is stopped; the schedule stays that
+        of all steps.
     learning_rate, final_learning_rate : float
         Peak, and the rate at the last step of a decaying schedule.
     schedule : "cosine", "constant", "linear" or "wsd"
@@ -131,6 +135,7 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """
 
     steps: int = 5000
+    stop_at: int = 0
     batch_size: int = 64
     learning_rate: float = 3e-3
     final_learning_rate: float = 1e-5
@@ -174,6 +179,8 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         for fraction in self.checkpoint_fractions:
             if not 0 <= fraction <= 1:
                 raise ValueError(f"checkpoint_fractions holds {fraction}; it must lie between 0 and 1")
+        if not 0 <= self.stop_at <= self.steps:
+            raise ValueError(f"stop_at is {self.stop_at}; it must lie between 1 and steps = {self.steps}, or be 0")
         ramps = self.warmup_steps + (self.decay_steps if self.schedule == "wsd" else 0)
         if ramps > self.steps:
             raise ValueError(f"warmup_steps and decay_steps need {ramps} steps, more than steps = {self.steps}")
@@ -191,13 +198,24 @@ class TrainingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
         )
 
     @property
+    def last_step(self) -> int:
+        """The last update that is made."""
+        return self.stop_at or self.steps
+
+    def status_at(self, step: int) -> Literal["running", "stopped", "complete"]:
+        """Return what a run that reached a step with a finite loss is."""
+        return "running" if step < self.last_step else "stopped" if step < self.steps else "complete"
+
+    @property
     def checkpoint_steps(self) -> list[int]:
         """Steps at which weights are saved."""
         if self.log_spaced:
-            return Selection(log_spaced=self.log_spaced).choose(range(self.steps + 1), "training")
-        if self.checkpoint_fractions:
-            return sorted({0, *(round(fraction * self.steps) for fraction in self.checkpoint_fractions), self.steps})
-        return sorted({*range(0, self.steps + 1, self.checkpoint_every), self.steps})
+            planned: Iterable[int] = Selection(log_spaced=self.log_spaced).choose(range(self.steps + 1), "training")
+        elif self.checkpoint_fractions:
+            planned = (0, *(round(fraction * self.steps) for fraction in self.checkpoint_fractions))
+        else:
+            planned = range(0, self.steps, self.checkpoint_every)
+        return sorted({*(step for step in planned if step < self.last_step), self.last_step})
 
 
 class FamilyRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

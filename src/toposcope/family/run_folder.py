@@ -24,7 +24,7 @@ from toposcope.version import __version__
 
 LOCK_SECONDS = 10.0  # how long to wait for another process that trains the same run
 
-Status = Literal["running", "complete", "diverged"]
+Status = Literal["running", "complete", "stopped", "diverged"]
 LOG_COLUMNS = ("step", "loss", "learning_rate", "grad_norm", "tokens", "flops", "validation_loss")
 
 

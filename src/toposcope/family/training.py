@@ -26,7 +26,6 @@ from toposcope.family.run import FamilyRun
 from toposcope.family.run_folder import (
     LOG_COLUMNS,
     Outcome,
-    Status,
     as_csv,
     checkpoint_path,
     claim_directory,
@@ -69,7 +68,7 @@ def train(run: FamilyRun, corpus_path: Path, directory: Path, progress: Progress
         claim_directory(run, tokens.sha256, directory)
         # Also of a run that was trained with others, which has no state of its own.
         if (ended := finished(run, directory)) is not None:
-            progress(run.name, run.training.steps, run.training.steps)
+            progress(run.name, run.training.last_step, run.training.last_step)
             return ended
         # It names checkpoints that are lost: the run begins anew, with its own.
         (directory / "checkpoints" / POINTER).unlink(missing_ok=True)
@@ -89,7 +88,7 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             self.parameters, lr=run.training.learning_rate, weight_decay=run.training.weight_decay, fused=True
         )
-        self.log = np.full((run.training.steps + 1, len(LOG_COLUMNS)), np.nan)
+        self.log = np.full((run.training.last_step + 1, len(LOG_COLUMNS)), np.nan)
         self.outcome = Outcome("running", -1)
 
     def run_to_end(self, progress: Progress) -> Outcome:
@@ -100,14 +99,14 @@ class Trainer:
             self._save_checkpoint(0)
         training = self.run.training
         saved = set(training.checkpoint_steps)
-        for stop in sorted(saved.union(range(0, training.steps, training.checkpoint_every))):
+        for stop in sorted(saved.union(range(0, training.last_step, training.checkpoint_every))):
             if self.outcome.status == "running" and stop > self.outcome.step:
                 self.advance(stop, progress)
                 if stop in saved:
                     self._save_checkpoint(stop)
                 else:
                     self._save_state()
-        progress(self.run.name, self.run.training.steps, self.run.training.steps)
+        progress(self.run.name, self.run.training.last_step, self.run.training.last_step)
         return self.outcome
 
     def advance(self, stop: int, progress: Progress) -> None:
@@ -125,7 +124,7 @@ class Trainer:
             losses[step - begin - 1] = loss.detach()
             self.optimizer.step()
             if step % 10 == 0:
-                progress(self.run.name, step, training.steps)
+                progress(self.run.name, step, training.last_step)
         self._write_log_rows(begin, losses.double().numpy(), norms.double().numpy())
 
     def _masks(self, step: int) -> Tensor | None:
@@ -148,9 +147,8 @@ class Trainer:
         if self.outcome.status != "diverged":
             loss = mean_loss(self.model, self.validation, self.run.training.batch_size)
             self.log[step, LOG_COLUMNS.index("validation_loss")] = loss
-            status: Status = "complete" if step == self.run.training.steps else "running"
             # The last update can ruin weights whose training loss was still finite.
-            self.outcome = Outcome(status if math.isfinite(loss) else "diverged", step)
+            self.outcome = Outcome(self.run.training.status_at(step) if math.isfinite(loss) else "diverged", step)
         if self.outcome.status != "diverged":
             weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
             content = safetensors.torch.save(weights, metadata={"format": "pt"})

@@ -10,11 +10,12 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.health import Health, health
+from toposcope.analysis.health.check import SPIKED
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, fraction_seen
 from toposcope.forecasting.forecaster_set import DEFAULT, ForecastSet, run_forecasters
-from toposcope.forecasting.headline import end_of_loss, headline
+from toposcope.forecasting.headline import decimals, end_of_loss, headline
 from toposcope.forecasting.intervals import band
 from toposcope.forecasting.siblings import (
     CompleteRuns,
@@ -28,6 +29,7 @@ from toposcope.forecasting.stages import Stage, check_falls
 from toposcope.forecasting.stored_cooldowns import read_cool_downs
 from toposcope.logs import Logs, Run, read_log, read_logs
 from toposcope.logs.schedules.schedule import Schedule, planned
+from toposcope.logs.table import ByStep
 from toposcope.wording import counted, short
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class ForecastReport:
 
     def plot(self) -> "Chart":
         """Draw the loss seen, the predicted loss with its interval, and where each forecaster ends."""
-        from toposcope.charts.forecast import binned_medians, forecast_chart
+        from toposcope.charts.forecast import binned_medians
 
         log, schedule = self.log, self.schedule
         ends = None
@@ -74,11 +76,11 @@ class ForecastReport:
             steps, losses = smooth[run]
             stretched = steps * (schedule.last_step / run.schedule.last_step)
             siblings.append(pl.DataFrame({"run": run.log.name, "step": stretched, "loss": losses}))
-        return forecast_chart(
-            pl.DataFrame({"step": log.steps, "loss": log.loss}),
+        return loss_chart(
+            log,
+            self.health,
             self._title(),
             last_step=schedule.last_step,
-            unit=log.unit,
             forecaster=self.chosen,
             curve=self.curve,
             ends=ends,
@@ -125,10 +127,7 @@ class ForecastReport:
     @property
     def digits(self) -> int:
         """Decimals that losses are written with: two of them within the interval."""
-        low, high = self.interval
-        if not high > low:
-            return 4
-        return int(np.clip(1 - np.floor(np.log10((high - low) / 2)), 2, 6))
+        return decimals(*self.interval)
 
     @property
     def borrowed(self) -> str:
@@ -219,6 +218,17 @@ class ForecastReport:
                 "curve": table.rename({"step": "steps"}).to_dict(as_series=False),
             }  # fmt: skip
         return report
+
+
+def loss_chart(log: Run, judged: Health, title: str = "", last_step: int | None = None, **predicted: Any) -> "Chart":
+    """Draw what was logged of a run and what was predicted, an argument of `forecast_chart` each."""
+    from toposcope.charts.forecast import forecast_chart
+
+    kinds = [ByStep(log.steps, log.loss), *([log.validation] if log.validation and not log.is_validation else [])]
+    seen, *validation = (pl.DataFrame({"step": steps, "loss": losses}) for steps, losses in kinds)
+    spikes = SPIKED in (judged.word, judged.kept)  # of which it speaks
+    last = last_step or log.last_seen
+    return forecast_chart(seen, title, last_step=last, unit=log.unit, validation=validation, spikes=spikes, **predicted)
 
 
 def forecast(

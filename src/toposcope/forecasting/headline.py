@@ -28,12 +28,21 @@ def end_of_loss(run: Run, schedule: Schedule, default: Forecast | None, digits: 
     if default is None:
         of = f" of {last_step:,}{borrowed}" if last_step != run.last_seen else borrowed
         return f"The run is complete, at {_at(run, run.last_seen)}{of}: {_ended(run, digits)}"
-    low, high = (f"{end:.{digits}f}" for end in (default.low, default.high))
     end = ", an estimated end" if schedule.end == "learning rate" else ""
-    return (
-        f"{capitalised(kind_of(run))} loss ends at {default.loss:.{digits}f}{_unit(run)} "
-        f"({COVERAGE:.0%}: {low} to {high}) at {_at(run, last_step)}{end}{borrowed}"
-    )
+    ends = end_words(f"{kind_of(run)} loss", default.loss, default.low, default.high, run.unit)
+    return f"{ends} at {_at(run, last_step)}{end}{borrowed}"
+
+
+def end_words(target: str, loss: float, low: float, high: float, unit: str) -> str:
+    """Return where a loss ends, with its interval: ``Training loss ends at 2.592 (90%: 2.582 to 2.603)``."""
+    digits, unit = decimals(low, high), "" if unit == "nats" else f" {unit}"
+    interval = f"({COVERAGE:.0%}: {low:.{digits}f} to {high:.{digits}f})"
+    return f"{capitalised(target)} ends at {loss:.{digits}f}{unit} {interval}"
+
+
+def decimals(low: float, high: float) -> int:
+    """Return with how many decimals losses are written: two of them within the interval."""
+    return int(np.clip(1 - np.floor(np.log10((high - low) / 2)), 2, 6)) if high > low else 4
 
 
 def standing(run: Run, health: Health) -> str:

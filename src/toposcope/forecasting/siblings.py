@@ -212,9 +212,9 @@ def complete_runs(logs: Sequence[Run]) -> CompleteRuns:
         if log.need_not_fall:
             remarks.append(f"{log.name}: left out, its loss need not fall: {log.need_not_fall}")
             continue
-        status = "" if log.watched is None else log.watched.status
+        status = FAILED if log.failed else "" if log.watched is None else log.watched.status
         if status == FAILED or (status == TRAINING and not log.is_complete):
-            remarks.append(f"{log.name}: left out, it is {status} by its monitor")
+            remarks.append(f"{log.name}: left out, it is {status} by its {'log' if log.failed else 'monitor'}")
             continue
         last = log.last_seen
         duplicate = next((run.log.name for run in runs if ends_alike(run.log, log) and is_same_run(run.log, log)), None)

@@ -55,7 +55,6 @@ from toposcope.homology.spectral_measures import (
 )
 from toposcope.homology.statistics import statistics
 from toposcope.homology.sublevel import Sublevel, sublevel_graph, sublevel_grid
-from toposcope.homology.weight_views import qkv_rows, unrolled
 
 __all__ = [
     "CriticalPoints",
@@ -100,7 +99,6 @@ __all__ = [
     "principal_shares",
     "profile_graph",
     "profile_grid",
-    "qkv_rows",
     "random_walk_shares",
     "random_walk_shares_of",
     "rips",
@@ -115,7 +113,6 @@ __all__ = [
     "sublevel_grid",
     "sublevel_points",
     "two_nn",
-    "unrolled",
     "vineyard",
     "wasserstein",
     "weight_variance",
@@ -128,7 +125,7 @@ check_arguments_of(__name__, __all__)
 if not TYPE_CHECKING:  # to a type checker any name would then exist
 
     def __getattr__(name: str) -> object:
-        raise unknown_name(__name__, name, __all__)
+        raise unknown_name(f"module {__name__!r}", name, __all__)
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,7 @@ from toposcope.kernels.magnitudes import BFLOAT16, EXPONENT_BITS, Magnitudes, wi
 from toposcope.typing import Indices, Matrix
 
 COMPUTED_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+MAX_WHOLE = 1 << 53  # up to which float64 holds every whole number
 MAX_NORMAL_EXPONENT = 1000  # two to a power nearer to zero than this is a normal number of float64
 
 
@@ -35,7 +36,7 @@ def _warn_once() -> None:
 def as_float_matrix(
     values: ArrayLike | Any, name: str, *, infinite: bool = False
 ) -> NDArray[np.float32] | NDArray[np.float64]:
-    """Return a finite 2-D float32 or float64 array; 16-bit floats are widened, which is exact.
+    """Return a finite 2-D float32 or float64 array; 16-bit floats and whole numbers are widened, which is exact.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ def as_float_matrix(
     Raises
     ------
     ToposcopeError
-        If it is not a floating-point matrix, is empty, or holds NaN or infinities.
+        If it is no matrix of real numbers, is empty, or holds NaN, infinities or whole numbers beyond 2^53.
     """
     matrix = _as_computed(values, name)
     if not (~np.isnan(matrix) if infinite else np.isfinite(matrix)).all():
@@ -97,6 +98,9 @@ def as_magnitudes(values: ArrayLike | Any, name: str, rows: ArrayLike | None = N
 def as_device_matrix(values: Any, name: str, rows: ArrayLike | None = None) -> Any:
     """Return a floating-point matrix on a GPU as it is, or a copy of some rows there; a torch.Tensor, shape (m, n)."""
     dtype = str(values.dtype).removeprefix("torch.")
+    if "int" in dtype and values.numel():
+        _check_whole(name, int(values.min()), int(values.max()))
+        values, dtype = values.double(), "float64"
     _check_matrix(name, tuple(values.shape), dtype, dtype in EXPONENT_BITS)
     return values if rows is None else values[as_indices(rows, "rows", len(values))]
 
@@ -125,22 +129,29 @@ def not_finite(name: str, count: int, size: int, shape: tuple[int, ...]) -> Topo
 
 
 def _as_floats(values: Any, name: str) -> tuple[NDArray[Any], str]:
-    """Return a floating-point matrix and its format; bfloat16, which NumPy does not know, as its bits."""
+    """Return a matrix of real numbers and its format; bfloat16, which NumPy does not know, as its bits."""
     matrix, format = _as_stored(values, name)
+    if matrix.dtype.kind in "iu" and format != "bfloat16" and 0 not in matrix.shape:
+        _check_whole(name, int(matrix.min()), int(matrix.max()))
+        matrix, format = matrix.astype(np.float64), "float64"
     _check_matrix(name, matrix.shape, matrix.dtype, matrix.dtype.kind == "f" or format == "bfloat16")
     return matrix, format
 
 
+def _check_whole(name: str, lowest: int, highest: int) -> None:
+    if max(-lowest, highest) > MAX_WHOLE:
+        raise ToposcopeError(f"{name}: whole numbers beyond 2^53 are rounded in float64; convert with .astype(float)")
+
+
 def _check_matrix(name: str, shape: tuple[int, ...], dtype: object, is_float: bool) -> None:
     if len(shape) != 2:
-        hint = "unroll a convolution with toposcope.homology.unrolled" if len(shape) > 2 else "reshape it"
+        hint = "unroll a convolution with weight.reshape(len(weight), -1)" if len(shape) > 2 else "reshape it"
         raise ToposcopeError(f"{name}: expected a 2-D matrix (rows, columns), got shape {shape}; {hint}")
     if 0 in shape:
         raise ToposcopeError(f"{name}: the matrix is empty, shape {shape}; it needs at least one entry")
     if not is_float:
-        raise ToposcopeError(
-            f"{name}: expected floating-point entries, got {dtype} of shape {shape}; convert with .astype(float)"
-        )
+        fix = "take .real or abs of it" if "complex" in str(dtype) else "convert with .astype(float)"
+        raise ToposcopeError(f"{name}: expected real numbers, got {dtype} of shape {shape}; {fix}")
 
 
 def as_array(values: ArrayLike | Any, name: str) -> NDArray[Any]:

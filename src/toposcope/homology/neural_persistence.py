@@ -95,7 +95,7 @@ def neural_persistence(
     essential : "drop" or "count"
         ``"count"`` adds the point (1, 0) to every sum, as Rieck's released code does.
     rows : array-like of int, optional
-        Measure these rows alone, for example one part of a fused matrix (`qkv_rows`); they are not copied,
+        Measure these rows alone, for example one part of a fused matrix; they are not copied,
         but on a GPU.
     n_threads : int
         Threads for one large matrix. Where there are many matrices, one thread for each of them is quicker. The

@@ -114,6 +114,7 @@ def clean_log(raw: RawLog, columns: Mapping[str, str], unit: str | None = None, 
         table=log_table(raw.numbers, identified._replace(losses=losses), row, main),
         diverged=_divergence(raw, target, loss, losses, row, falls=not why),
         finished=_finished(raw, losses),
+        failed=_failed(raw),
         need_not_fall=why,
         watched=raw.watched,
         axis=axis,
@@ -246,6 +247,12 @@ def _divergence_of(target: Target, loss: Numbers, row: Vector, *, falls: bool) -
     usable = loss.logged & is_step(row)
     kind = "validation" if target.validation else "training"
     return divergence(row[usable].astype(np.int64), loss.values[usable], kind, falls=falls) if usable.any() else None
+
+
+def _failed(raw: RawLog) -> str:
+    """Return the error that ended the run, or the state in which its tracker left it; empty of any other run."""
+    state = str(raw.facts.get("state")).lower()
+    return str(raw.facts.get("failed") or "") or (f"its state is {state!r}" if state in ("failed", "crashed") else "")
 
 
 def _finished(raw: RawLog, losses: list[Target]) -> bool:

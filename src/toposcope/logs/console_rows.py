@@ -52,6 +52,8 @@ _END = re.compile(
     re.IGNORECASE,
 )
 """What tools print when a run ends, in time or before."""
+_TRACEBACK = "Traceback (most recent call last)"
+_ERROR = re.compile(r"(?:\[?rank\s?\d+\]?:\s*)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*)")
 
 
 class Reading(NamedTuple):
@@ -95,6 +97,7 @@ def read_lines(lines: Sequence[str]) -> Reading:
             facts |= {name: line.said[name] for name in SUMMARY if name in line.said}
     if end := _end(lines, parsed, usual):
         facts["finished"], evidence["finished"] = True, end
+    facts["failed"] = _failure(lines[max((line.at for line in parsed if _is_row(line, usual)), default=0) :])
     remarks = _left_out(lines, parsed, usual, n_left_out)
     parsed = _with_unnamed_steps(parsed, usual, remarks)
     _write_steps(parsed, usual, evidence, remarks)
@@ -130,6 +133,15 @@ def _end(lines: Sequence[str], parsed: Sequence[Line], usual: set[str]) -> str:
     shapes = {_DIGITS.sub("0", line) for line in lines[:last] if after and _END.search(line)}  # as of each epoch
     ends = [i for i in after if _DIGITS.sub("0", lines[i]) not in shapes]
     return f"its line {one_line(lines[ends[0]].strip(), MAX_QUOTED)!r}" if ends else ""
+
+
+def _failure(lines: Sequence[str]) -> str:
+    """Return the error of the first traceback in the lines after the last row; empty if there is none."""
+    start = next((i for i, line in enumerate(lines) if _TRACEBACK in line), None)
+    if start is None:
+        return ""
+    errors = filter(None, map(_ERROR.match, map(str.strip, lines[start + 1 :])))
+    return one_line(error[1], MAX_QUOTED) if (error := next(errors, None)) else "a traceback without its last line"
 
 
 def _write_steps(parsed: Sequence[Line], usual: set[str], evidence: dict[str, str], remarks: list[str]) -> None:

@@ -58,6 +58,8 @@ class Run:
         How the run ended badly, if it did.
     finished : bool
         Whether the tool says that the run ended.
+    failed : str
+        The error that ended the run, as its log or its tracker states it; empty of any other run.
     axis : str
         What `steps` and `last_step` count, one of `AXES`.
     evidence : dict of str
@@ -92,6 +94,7 @@ class Run:
     table: LogTable | None = None
     diverged: Divergence | None = None
     finished: bool = False
+    failed: str = ""
     source: Path | None = None
     axis: str = "step"
     evidence: Mapping[str, str] = field(default_factory=dict)
@@ -182,6 +185,7 @@ class Run:
             table=self.table.until(step) if self.table else None,
             diverged=self.diverged if self.diverged and self.diverged.step <= step else None,
             finished=self.finished and self.last_seen <= step,
+            failed=self.failed if self.last_seen <= step else "",
         )
 
     def since(self, step: int) -> Self:

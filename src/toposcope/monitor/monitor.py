@@ -78,8 +78,6 @@ class Monitor:
         Planned number of optimizer steps, needed to forecast the final loss.
     tokens_per_step : int
         Tokens per optimizer step, so that the log can count tokens.
-    jsonl : str or Path, optional
-        File to which every event is appended as a line of JSON.
     webhook : str, optional
         URL to which alerts are posted.
     quiet : bool
@@ -130,7 +128,6 @@ class Monitor:
         name: str = "",
         last_step: int | None = None,
         tokens_per_step: int = 0,
-        jsonl: str | Path | None = None,
         webhook: str | None = None,
         quiet: bool = False,
         clock: Clock = time.perf_counter,
@@ -149,7 +146,6 @@ class Monitor:
         self._name = name or study_name(self.directory)
         check_series_name(self._name)
         self._last_step, self._tokens_per_step = last_step, tokens_per_step
-        self._jsonl = None if jsonl is None else Path(jsonl).absolute()
         self._webhook, self._quiet, self._clock = webhook, quiet, clock
         self._model: nn.Module | None = None
         self._run: MonitoredRun | Follower | None = None
@@ -240,7 +236,7 @@ class Monitor:
             share=self._share,
             step=self.step,
             clock=self._clock,
-            open_sinks=partial(open_sinks, self.directory, jsonl=self._jsonl, webhook=self._webhook, quiet=self._quiet),
+            open_sinks=partial(open_sinks, self.directory, webhook=self._webhook, quiet=self._quiet),
             batch=self._fixed_batch(model, ranks),
         )
 

@@ -6,7 +6,9 @@ Neither a study nor a data frame is made; the numbers are those of the probes ``
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
+
+from numpy.typing import NDArray
 
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.errors import ToposcopeError
@@ -33,21 +35,23 @@ class LayerTopology:
 @overload
 def layer_topology(checkpoints: Checkpoint) -> dict[str, LayerTopology]: ...
 @overload
+def layer_topology(checkpoints: NDArray[Any]) -> LayerTopology: ...
+@overload
 def layer_topology(checkpoints: str | Path | Iterable[Checkpoint]) -> list[dict[str, LayerTopology]]: ...
 def layer_topology(
-    checkpoints: str | Path | Checkpoint | Iterable[Checkpoint],
-) -> dict[str, LayerTopology] | list[dict[str, LayerTopology]]:
+    checkpoints: str | Path | Checkpoint | Iterable[Checkpoint] | NDArray[Any],
+) -> LayerTopology | dict[str, LayerTopology] | list[dict[str, LayerTopology]]:
     """Return neural persistence and H0 of every analysed layer, to the last bit what each gives by itself.
 
     Parameters
     ----------
-    checkpoints : str, Path, Checkpoint or iterable of Checkpoint
+    checkpoints : str, Path, Checkpoint, iterable of Checkpoint, or a matrix
         Where they are, as `series` takes it; or one, ``series(place)[0]``; or several. Many small ones in one call are
-        quickest.
+        quickest. An array or tensor (out, in) is one layer.
 
     Returns
     -------
-    dict or list of dict
+    dict, list of dict, or LayerTopology
         `LayerTopology` by layer; a list of them, in the order of the checkpoints, unless one Checkpoint is given.
 
     Raises
@@ -73,6 +77,8 @@ def layer_topology(
     """
     if isinstance(checkpoints, Checkpoint):
         return _measure_group([checkpoints])[0]
+    if hasattr(checkpoints, "__array__"):
+        return LayerTopology("", neural_persistence(checkpoints), rips(checkpoints, max_dimension=0)[0])
     several = series(checkpoints) if isinstance(checkpoints, str | Path) else checkpoints
     if not isinstance(several, Iterable):
         raise _not_a_checkpoint(several)
@@ -81,7 +87,8 @@ def layer_topology(
 
 def _not_a_checkpoint(given: object) -> ToposcopeError:
     return ToposcopeError(
-        f"layer_topology: expected a path, a Checkpoint or several, such as series(path), got {type(given).__name__}"
+        "layer_topology: expected a path, a matrix, a Checkpoint or several, such as series(path), "
+        f"got {type(given).__name__}"
     )
 
 

@@ -116,11 +116,12 @@ class Chip:
 
 @dataclass(frozen=True)
 class FirstScreen:
-    """The verdict of a study in two sentences, and what it rests on."""
+    """What was learnt of a study, then the rest; and what it rests on."""
 
-    first: str  # at most 110 letters
-    second: str  # at most 200 letters
+    first: str
+    second: str
     chips: tuple[Chip, ...]
+    command: str = ""  # that would tell what cannot be told
 
 
 @dataclass(frozen=True)

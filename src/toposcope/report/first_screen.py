@@ -16,20 +16,15 @@ from toposcope.analysis.association_verdict import GAPS, POWER
 from toposcope.analysis.between_runs.columns import LOSS
 from toposcope.analysis.between_runs.verdict import deciding, topology_rows
 from toposcope.analysis.topology_verdict import BETWEEN, features_of, topology_verdict
-from toposcope.analysis.trajectory import WEIGHT_NORM
 from toposcope.analysis.verdict import BEYOND, MARKS, NONE, UNDETERMINED, VERDICTS, strongest, verdict_sentence
-from toposcope.probes.feature import NETWORK, TOPOLOGY
-from toposcope.report.association_tables import measured, primary
 from toposcope.report.document import Cell, Chip, FirstScreen, HeadlineRow, HeadlineTable
 from toposcope.report.formats import UNDEFINED, interval, share, signed
-from toposcope.report.headline import H0, H1, NP, headline_features, named
+from toposcope.report.headline import named
+from toposcope.report.learnt import main_quantities
 from toposcope.report.study_data import StudyData
 from toposcope.report.verdict import StudyVerdict, study_verdict
 from toposcope.wording import counted
 
-QUANTITIES = (NP.key, H0.key, H1.key, "rips H0.entropy", str(WEIGHT_NORM), "controls stable_rank")
-"""The quantities of the first screen, where the study has them."""
-MAX_QUANTITIES = 6
 MAX_RUNS = 3  # more runs than these are summarised by their median and range
 STEP = "Training step"
 
@@ -39,11 +34,11 @@ def first_screen(data: StudyData) -> FirstScreen:
     within, between = study_verdict(data), data.tables["between_runs"]
     final = between.filter(target=between.item(0, "target")) if len(between) else between
     verdict = final.item(0, "verdict") if len(final) else UNDETERMINED
-    sentences = within.sentence, within.details
-    if topology_verdict(verdict, within.verdict)[1] == BETWEEN:
-        sentences = _between_runs(final, within)
     chips = (runs_chip(data), *topology_chips(within), doctor_chip(data), failures_chip(data))
-    return FirstScreen(*sentences, chips)
+    if topology_verdict(verdict, within.verdict)[1] == BETWEEN:
+        return FirstScreen(*_between_runs(final, within), chips)
+    command = within.proposal.command if within.proposal else ""
+    return FirstScreen(within.sentence, within.details, chips, command)
 
 
 def _between_runs(rows: pl.DataFrame, within: StudyVerdict) -> tuple[str, str]:
@@ -105,7 +100,7 @@ def doctor_chip(data: StudyData) -> Chip:
 
 def headline_table(data: StudyData) -> HeadlineTable | None:
     """Return the table of the main quantities; None without a correlation with the loss."""
-    rows = headline_rows(data)
+    rows = main_quantities(data)
     if not len(rows):
         return None
     runs = runs_in_order(rows, data)
@@ -116,16 +111,6 @@ def headline_table(data: StudyData) -> HeadlineTable | None:
     of_step = longest.select("run", rho="rho_step", **undefined)
     step = HeadlineRow(STEP, _cells(of_step, runs), "", "", "", "what a feature has to do better than")
     return HeadlineTable(columns, (*quantities, step))
-
-
-def headline_rows(data: StudyData) -> pl.DataFrame:
-    """Return the association rows of the main quantities in their order, topology first."""
-    rows = measured(primary(data)).filter(pl.col("group") == NETWORK)
-    present = features_of(rows)
-    named_first = dict.fromkeys([*(q for q in QUANTITIES if q in present), *headline_features(present)])
-    controls = features_of(rows.filter(pl.col("kind") != TOPOLOGY))
-    chosen = sorted(list(named_first or present)[:MAX_QUANTITIES], key=lambda feature: feature in controls)
-    return pl.concat([rows.clear(), *(rows.filter(feature=feature) for feature in chosen)])
 
 
 def runs_in_order(rows: pl.DataFrame, data: StudyData) -> list[str]:

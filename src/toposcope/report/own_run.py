@@ -14,18 +14,21 @@ from toposcope.analysis.health import Health, health
 from toposcope.analysis.health.check import EARLY
 from toposcope.charts.chart import Chart
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.forecast_report import ForecastReport, forecast
+from toposcope.forecasting.forecast_report import ForecastReport, forecast, loss_chart
 from toposcope.forecasting.headline import kind_of
 from toposcope.logs import Run
+from toposcope.logs.schedules.schedule import UnknownEndError
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report import first_screen
 from toposcope.report.association_tables import measured, primary
-from toposcope.report.charts.headlines import headline_chart
+from toposcope.report.charts.step_taken_out import step_taken_out
 from toposcope.report.document import Chip, FirstScreen, Opening, Picture, Terms
 from toposcope.report.headline import TARGETS, uncapitalised
 from toposcope.report.study_data import StudyData
 from toposcope.report.verdict import study_verdict
-from toposcope.wording import COVERAGE, counted, loss_words, sentence
+from toposcope.wording import COVERAGE, capitalised, counted, loss_words, sentence
+
+VALIDATION = "validation loss"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,23 +58,28 @@ def _read(data: StudyData) -> OwnRun:
     try:
         log = data.read_log()
         return OwnRun(name, log, forecast(log), "")
+    except UnknownEndError as error:
+        return OwnRun(name, log, None, error.on_page(data.directory or name))
     except ToposcopeError as error:
-        return OwnRun(name, log, None, str(error))
+        return OwnRun(name, log, None, f"No forecast: {str(error).removeprefix(f'{name}: ')}")
 
 
 def top_charts(data: StudyData) -> list[Chart]:
     """Draw what stands at the top of the page."""
-    return [chart for chart in (run_chart(data), headline_chart(data)) if chart is not None]
+    return [chart for chart in (run_chart(data), step_taken_out(data)) if chart is not None]
 
 
 def opening(data: StudyData, pictures: Mapping[str, Picture]) -> Opening:
     """Return the first screen: of one run about the run, then about topology; else about topology."""
     run, screen = own_run(data), first_screen.first_screen(data)
-    topology = Opening(screen, pictures.get("headlines"), first_screen.headline_table(data))
+    topology = Opening(screen, pictures.get("step-taken-out"), first_screen.headline_table(data))
     if run is None:
         return topology
-    then = replace(topology, answer=_topology_screen(data, screen))
-    return Opening(run_screen(data, run), pictures.get("run"), facts=run_facts(data, run, screen), then=then)
+    found, then = study_verdict(data), None
+    said = f"Not judged: {found.reason}. {found.details}"
+    if len(found.rows):
+        said, then = screen.first, replace(topology, answer=_topology_screen(data, screen))
+    return Opening(run_screen(data, run), pictures.get("run"), facts=run_facts(data, run, said), then=then)
 
 
 def run_screen(data: StudyData, run: OwnRun) -> FirstScreen:
@@ -94,12 +102,10 @@ def _first(data: StudyData, run: OwnRun) -> str:
 
 def _end(run: OwnRun, log: Run) -> str:
     report, which = run.forecast, f"{kind_of(log)} loss"
-    if report is None:
-        return f"At {loss_words(log.final_loss()[0])} now, {which}"
-    if report.default is None:
-        if log.validation is not None:  # as on the live page, however few there are
-            return f"Ended at {loss_words(log.validation[1][-1])}, validation loss"
-        return f"Ended at {loss_words(report.loss)}, {which}"
+    if report is None or report.default is None:
+        # of validation, as on the live page, however few there are
+        loss, which = (log.final_loss()[0], which) if log.validation is None else (log.validation[1][-1], VALIDATION)
+        return f"At {loss_words(loss)} now, {which}" if report is None else f"Ended at {loss_words(loss)}, {which}"
     final, low, high = (loss_words(value, report.digits) for value in (report.loss, *report.interval))
     return f"Ends at {final} ({low} to {high}), {which}"
 
@@ -113,7 +119,7 @@ def _second(run: OwnRun) -> Iterator[str]:
     if log.diverged is not None:
         return
     if report is None:
-        yield f"No forecast: {run.refusal}"
+        yield run.refusal
     elif report.default is None:
         yield f"Complete at step {log.last_seen:,}"
     else:
@@ -127,27 +133,27 @@ def _alerts_chip(data: StudyData) -> Iterator[Chip]:
         yield Chip(f"{n:,}", "alert" if n == 1 else "alerts", "bad" if n else "good")
 
 
-def run_facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Terms:
-    """Return what an owner asks of a run, with the answers."""
+def run_facts(data: StudyData, run: OwnRun, topology: str) -> Terms:
+    """Return what an owner asks of a run, with the answers; the last is what its topology says."""
     return Terms(tuple((name, sentence(text)) for name, text in _facts(data, run, topology)))
 
 
-def _facts(data: StudyData, run: OwnRun, topology: FirstScreen) -> Iterator[tuple[str, str]]:
+def _facts(data: StudyData, run: OwnRun, topology: str) -> Iterator[tuple[str, str]]:
     if run.log is not None:
         yield "Loss", _loss_words(run.log)
     if run.forecast is not None and "plan" in (inputs := run.forecast.inputs()):
         yield "Plan", inputs["plan"]
     if run.log is not None:
-        yield "Checked", "; ".join(check.text for check in run.health.checks)
+        yield "Checked", ". ".join(capitalised(check.text) for check in run.health.checks)
     yield "Checkpoints", _checkpoints(data)
-    yield "Topology", topology.first
+    yield "Topology", topology
 
 
 def _loss_words(log: Run) -> str:
     (step, best), now = log.best, log.final_loss()[0]
     unit, per_token = ("", ", nats per token") if log.unit == "nats" else (f" {log.unit}", "")
     words = f"{kind_of(log)} loss {loss_words(now)}{unit} at step {log.steps[-1]:,}{per_token}"
-    which = "validation loss" if log.validation is not None else "loss"
+    which = VALIDATION if log.validation is not None else "loss"
     return f"{words}; lowest {which} {loss_words(best)} at step {step:,}"
 
 
@@ -177,8 +183,9 @@ def _topology_screen(data: StudyData, screen: FirstScreen) -> FirstScreen:
 def run_chart(data: StudyData) -> Chart | None:
     """Draw the loss of the one run of a study, and the forecast of its end."""
     run = own_run(data)
-    if run is None or run.forecast is None or run.log is None:
+    if run is None or run.log is None:
         return None
-    title = f"{kind_of(run.log).capitalize()} loss" + ("" if run.forecast.default is None else ", and where it ends")
-    chart = run.forecast.plot()
+    is_predicted = run.forecast is not None and run.forecast.default is not None
+    title = f"{kind_of(run.log).capitalize()} loss" + (", and where it ends" if is_predicted else "")
+    chart = loss_chart(run.log, run.health) if run.forecast is None else run.forecast.plot()
     return replace(chart, name="run", title=title)

@@ -10,7 +10,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.adjustment import Method
-from toposcope.analysis.trajectory import Trajectory, trajectories
+from toposcope.analysis.correlations import study_trajectories
+from toposcope.analysis.trajectory import Trajectory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram
 from toposcope.logs import Run, read_log
@@ -117,7 +118,7 @@ class StudyData(ComputedOnce):
         if study.runs().get_column("n_checkpoints").sum() < MANY_CHECKPOINTS:
             progress = silent
         declared = study.declaration
-        labels, log, rows = study.labels(), study.log(), list[pl.DataFrame]()
+        rows = list[pl.DataFrame]()
 
         def parts() -> Iterator[pl.DataFrame]:
             for part in study.frames(progress):
@@ -128,16 +129,10 @@ class StudyData(ComputedOnce):
             declaration=declared,
             declarations=study.declarations(),
             directory=study.directory if len(study.declarations()) == 1 else None,
-            trajectories=trajectories(
-                parts(),
-                labels,
-                log,
-                batch_first=declared.protocol == "published",
-                tokens_per_step={n: s.tokens_per_step for n, s in declared.named_series().items() if s.tokens_per_step},
-            ),
+            trajectories=study_trajectories(study, parts()),
             frame=pl.concat(rows),
-            labels=labels,
-            log=log,
+            labels=study.labels(),
+            log=study.log(),
             diagrams=study.diagrams,
             states=study.states,
             read_log=lambda: read_log(study.directory),

@@ -7,12 +7,10 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis import association_verdict as rule
-from toposcope.analysis.adjustment import MIN_RUNS
 from toposcope.analysis.association import MIN_CHECKPOINTS
 from toposcope.analysis.power import SIZES
 from toposcope.analysis.topology_verdict import (
     KEEPS_ONE,
-    NO_TEST,
     features_of,
     is_below,
     missing,
@@ -21,10 +19,13 @@ from toposcope.analysis.topology_verdict import (
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SpectralComparisonCounts, measured, primary
-from toposcope.report.formats import signed
-from toposcope.report.headline import CLOUD_TOPOLOGY, TARGETS, TRAJECTORIES, Headline, headlines_of, named
+from toposcope.report.headline import (
+    named,
+    uncapitalised,
+)
+from toposcope.report.learnt import Proposal, learnt, main_quantities, proposal
 from toposcope.report.study_data import StudyData
-from toposcope.wording import counted, examples, joined
+from toposcope.wording import capitalised, counted, examples, joined
 
 COVARIATE_COLUMNS = {
     "rho_step": "the step",
@@ -32,8 +33,6 @@ COVARIATE_COLUMNS = {
     "rho_weight_norm": "the weight norm",
 }
 """The covariates by the columns of their correlation with the loss."""
-MAX_RUNS_LISTED = 8
-"""With more runs than this, a sentence gives the range of the correlations instead of listing each run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +42,9 @@ class StudyVerdict:
     verdict: str
     reason: str  # why it cannot be told, in a few words
     rows: pl.DataFrame  # the association rows of topological features whose correlation is defined
-    details: str  # a sentence with the figures
-
-    @property
-    def sentence(self) -> str:
-        """The verdict in a sentence."""
-        return f"{verdict_sentence(self.verdict, figures=self.reason)}."
+    sentence: str  # what was learnt first: the verdict, or what is known where it cannot be told
+    details: str  # what the main quantities do, or what would tell
+    proposal: Proposal | None = None  # where it cannot be told
 
     @property
     def tested(self) -> pl.DataFrame:
@@ -58,69 +54,88 @@ class StudyVerdict:
 
 def study_verdict(data: StudyData) -> StudyVerdict:
     """Return what the association table of a study says about topology."""
+    return data.once("verdict", lambda: _study_verdict(data))
+
+
+def _study_verdict(data: StudyData) -> StudyVerdict:
     network = primary(data).filter(pl.col("group") == NETWORK)
     rows = measured(network).filter(pl.col("kind") == TOPOLOGY)
     if not len(network):
         help_ = "A training log, a validation set or a text to measure the loss on would make the question answerable."
-        return StudyVerdict(UNDETERMINED, "no loss is known", rows, help_)
+        return _open(rows, "no loss is known", [help_])
     if not len(rows):
         n_runs, n_checkpoints = len(data.trajectories), sum(len(t.steps) for t in data.trajectories)
         n = network.filter(kind=TOPOLOGY).get_column("n").max()
         if isinstance(n, int) and n < MIN_CHECKPOINTS:
-            known = f"Topology and loss are known together at {n or 'none'} of {counted(n_checkpoints, 'checkpoint')}"
-            return StudyVerdict(UNDETERMINED, "measured too rarely", rows, f"{known}; {MIN_CHECKPOINTS} are needed.")
+            both = f"Topology and loss are known together at {n or 'none'} of {counted(n_checkpoints, 'checkpoint')}"
+            return _open(rows, "measured too rarely", [f"{both}; {MIN_CHECKPOINTS} are needed."], proposal(data))
         has = f"The study has {counted(n_runs, 'run')} and {counted(n_checkpoints, 'measured checkpoint')}"
-        needs = f"a feature has to vary over {MIN_CHECKPOINTS} of them"
-        return StudyVerdict(UNDETERMINED, "no feature varies", rows, f"{has}; {needs}.")
+        return _open(rows, "no feature varies", [f"{has}; a feature has to vary over {MIN_CHECKPOINTS} of them."])
+    found, (known, others) = within_runs(rows), learnt(main_quantities(data))
+    if found.verdict == UNDETERMINED:
+        return _open(rows, found.reason, known, proposal(data), others)
+    total = counted(rows.get_column("feature").n_unique(), "topological feature")
     n_runs = rows.get_column("run").n_unique()
     where = "" if n_runs == 1 else f" in at least one of {n_runs} runs"
-    total = counted(rows.get_column("feature").n_unique(), "topological feature")
-    found = within_runs(rows)
     features, n = found.features, len(found.features)
+    details = " ".join(known)
     if found.case == BEYOND:
         details = f"{n} of {total} {_verb(features, 'does', 'do')} so{where}: {_named(features)}."
-    elif found.case == rule.RUNS.untested:
-        passes = f"{n} of {total} {_verb(features, 'passes', 'pass')} every test{where}"
-        details = f"{passes} but the last, against other runs, which needs {MIN_RUNS} of them: {_named(features)}."
-    elif found.case == NO_TEST:
-        details = untested_sentence(rows)
-    elif found.case == rule.POWER.untested:
-        words, help_ = _power_words(missing(rows, rule.POWER.untested)), rule.POWER.needs
-        details = f"{words[0].upper()}{words[1:]}. {help_[0].upper()}{help_[1:]} would help."
     elif found.case == KEEPS_ONE:
         keep = f"{n} of {total} {_verb(features, 'keeps', 'keep')} a correlation given {covariates_of(rows)}"
         details = f"{keep}{where}, but {_verb(features, 'fails', 'fail')} another test: {_named(features)}."
-    else:
-        tested = rows.filter(pl.col("verdict") != UNDETERMINED)
-        n_tested = len(features_of(tested))
-        none = "none" if n_tested == len(features_of(rows)) else f"none of the {n_tested} that can be tested"
-        drift = f"{n or 'None'} of {total} {'drift' if n > 1 else 'drifts'} with the loss"
-        untested_runs = n_runs - tested.get_column("run").n_unique()
-        gap = f" In {untested_runs} of {n_runs} runs nothing can be told." if untested_runs else ""
-        details = f"{drift}; {none} is significant given {covariates_of(rows)}.{gap}"
-    return StudyVerdict(found.verdict, found.reason, rows, details)
+    return StudyVerdict(found.verdict, "", rows, f"{verdict_sentence(found.verdict)}.", details)
+
+
+def _open(
+    rows: pl.DataFrame, reason: str, known: list[str], would_tell: Proposal | None = None, others: Sequence[str] = ()
+) -> StudyVerdict:
+    """Return the verdict of a study in which a test is not defined, or too weak: what is known comes first."""
+    who = "topology"
+    told = [would_tell.sentence] if would_tell else [_needs(rows)] if len(rows) else []
+    if others and known:
+        who = joined([uncapitalised(name) for name in others]).replace(" (control)", "")
+        who = who if len(others) == 1 else f"any of {who}"
+    question = f"{verdict_sentence(UNDETERMINED, who=who, figures=reason)}."
+    if not others:
+        return StudyVerdict(UNDETERMINED, reason, rows, question, " ".join([*known, *told]), would_tell)
+    first, *rest = [*known, question]
+    return StudyVerdict(UNDETERMINED, reason, rows, first, " ".join([*rest, *told]), would_tell)
 
 
 def association_sentences(data: StudyData) -> list[str]:
     """Summarise the association of features with the loss in sentences, the verdict first."""
     found, everything = study_verdict(data), measured(primary(data))
     topology = found.rows
-    sentences = [found.sentence, found.details]
+    would_tell = found.proposal.command if found.proposal else ""
+    sentences = [found.sentence, f"{found.details} {would_tell}".strip()]
     if not len(topology):
         return sentences
-    untested = topology.filter(verdict=UNDETERMINED)
-    if not len(found.tested):  # the details are about these, or about their power
-        untested = untested.filter(pl.col("untested") != rule.POWER.untested, found.reason == rule.POWER.reason)
-    if len(untested):
+    if found.verdict in (TREND, NONE):
+        sentences.append(_drift_sentence(topology))
+    if len(untested := topology.filter(verdict=UNDETERMINED)):
         sentences.append(untested_sentence(topology, untested))
     sentences += [_correlation_sentence(topology)]
-    headlines = (*TRAJECTORIES, *headlines_of(data.trajectories, CLOUD_TOPOLOGY))
-    sentences += [s for headline in headlines if (s := _feature_sentence(headline, topology))]
     counts = SpectralComparisonCounts.of(data.tables["comparisons"])
     sentences += [counts.sentence()] if counts.total else []
     sentences += _group_sentences(everything.filter(pl.col("group") != NETWORK, pl.col("kind") == TOPOLOGY))
     controls = everything.filter(pl.col("group") == NETWORK, pl.col("kind") != TOPOLOGY)
     return [*sentences, *_control_sentences(controls)]
+
+
+def _drift_sentence(rows: pl.DataFrame) -> str:
+    """Count the features that drift with the loss, and say that none is significant given the covariates."""
+    tested, drifting = rows.filter(pl.col("verdict") != UNDETERMINED), features_of(rows.filter(verdict=TREND))
+    total = counted(len(features_of(rows)), "topological feature")
+    n_runs = rows.get_column("run").n_unique()
+    untested_runs = n_runs - tested.get_column("run").n_unique()
+    gap = f" In {untested_runs} of {n_runs} runs nothing can be told." if untested_runs else ""
+    drift = f"{len(drifting) or 'None'} of {total} {'drift' if len(drifting) > 1 else 'drifts'} with the loss"
+    if len(rows.filter(pl.col("verdict").is_in([TREND, NONE]), is_below("p_given_all_adjusted"))):
+        return f"{drift}.{gap}"
+    n_tested = len(features_of(tested))
+    none = "none" if n_tested == len(features_of(rows)) else f"none of the {n_tested} that can be tested"
+    return f"{drift}; {none} is significant given {covariates_of(rows)}.{gap}"
 
 
 def covariates_of(rows: pl.DataFrame) -> str:
@@ -129,16 +144,21 @@ def covariates_of(rows: pl.DataFrame) -> str:
     return joined(known or ["the step"])
 
 
-def untested_sentence(rows: pl.DataFrame, untested: pl.DataFrame | None = None) -> str:
+def untested_sentence(rows: pl.DataFrame, untested: pl.DataFrame) -> str:
     """Say how many of some rows have no verdict, why, and what would help."""
-    untested = rows if untested is None else untested
     which = counted(len(untested), "feature")
     if rows.get_column("run").n_unique() != 1:
         which = f"{len(untested)} of {counted(len(rows), 'pair of run and feature', 'pairs of run and feature')}"
-    weak, needs = missing(untested, rule.POWER.untested), untested.get_column("needs").value_counts(sort=True)
-    helps = " or ".join(dict.fromkeys(part for need in needs.get_column("needs") for part in need.split(", or ")))
+    weak = missing(untested, rule.POWER.untested)
     power = f" ({_power_words(weak)})" if len(weak) else ""
-    return f"{which} cannot be told: {_reasons(untested)}{power}. {helps[:1].upper()}{helps[1:]} would help."
+    return f"{which} cannot be told: {_reasons(untested)}{power}. {_needs(untested)}"
+
+
+def _needs(untested: pl.DataFrame) -> str:
+    """Say what would make tests possible, what most rows need first."""
+    needs = untested.filter(verdict=UNDETERMINED).get_column("needs").value_counts(sort=True).get_column("needs")
+    helps = dict.fromkeys(part for need in needs for part in need.split(", or ") if part)
+    return f"{capitalised(' or '.join(helps))} would help." if helps else ""
 
 
 def _reasons(rows: pl.DataFrame) -> str:
@@ -171,59 +191,6 @@ def _correlation_sentence(topology: pl.DataFrame) -> str:
         f"for dependent checkpoints and for the number of tests. The median series has {n:.0f} checkpoints; effective "
         f"sample size {n_eff:.1f}."
     )
-
-
-def _feature_sentence(headline: Headline, topology: pl.DataFrame) -> str:
-    """Describe one feature: its verdicts over the runs and why, then its correlations."""
-    rows = topology.filter(feature=headline.key)
-    if not len(rows):
-        return ""
-    rows = rows.with_columns(
-        why=pl.when(verdict=UNDETERMINED)
-        .then(pl.col("untested").replace({gap.untested: gap.reason for gap in rule.GAPS.values()}))
-        .when(verdict=BEYOND)
-        .then(pl.lit(""))
-        .when(is_below("p_given_all_adjusted"))
-        .then(pl.lit(f"significant given {covariates_of(rows)}, but another test fails"))
-        .when(is_below("p_given_step_adjusted"))
-        .then(pl.lit(f"significant given the step, but not given {covariates_of(rows)}"))
-        .otherwise(pl.lit(""))
-    )
-    groups = rows.group_by("verdict", "why", maintain_order=True).agg("run")
-    order = {BEYOND: 0, UNDETERMINED: 1, TREND: 2, NONE: 3}
-    parts = [
-        f"{verdict}{_in(runs, rows)}{f', {why}' if why else ''}"
-        for verdict, why, runs in sorted(groups.iter_rows(), key=lambda group: order[group[0]])
-    ]
-    target = joined([TARGETS[name] for name in rows.get_column("target").unique(maintain_order=True)])
-    return f"{headline.name}: {'; '.join(parts)}. Its rho with the {target}{_correlations(rows)}."
-
-
-def _in(runs: Sequence[str], rows: pl.DataFrame) -> str:
-    """Say in which runs, where there are several."""
-    total = len(rows)
-    if total == 1:
-        return ""
-    if len(runs) == total:
-        return f" in all {total} runs"
-    return f" in {len(runs)} of {total} runs ({examples(runs, max_named=total)})"
-
-
-def _correlations(rows: pl.DataFrame) -> str:
-    """Write a feature's correlation next to the step's own, run by run, or the range over many runs."""
-    if len(rows) > MAX_RUNS_LISTED:
-        values = (rows.get_column(column).to_numpy() for column in ("rho", "rho_step"))
-        own, step = (f"{signed(float(rho.min()))} to {signed(float(rho.max()))}" for rho in values)
-        return f": {own} over {len(rows)} runs (the step's own {step})"
-    as_the_step = bool((rows.get_column("rho_with_step").abs() > rule.MIN_PERFECT_CORRELATION).all())
-    by_run = []
-    for row in rows.iter_rows(named=True):
-        given = {"the step": row["rho_given_step"], "the step and the top eigenvalue": row.get("rho_given_scale")}
-        partial = "".join(f"; given {what} {signed(rho)}" for what, rho in given.items() if rho and np.isfinite(rho))
-        compared = "" if as_the_step else f" (the step's own {signed(row['rho_step'])}{partial})"
-        by_run.append(f"{row['run']} {signed(row['rho'])}{compared}")
-    start = " is the step's own, up to sign: " if as_the_step else ": "
-    return f"{start}{', '.join(by_run)}"
 
 
 def _group_sentences(rows: pl.DataFrame) -> list[str]:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -19,12 +20,14 @@ from toposcope.report.charts.explorer import explorer_charts
 from toposcope.report.composing import Page, Rendered, rendering_engine
 from toposcope.report.document import Document, Explorer, Opening, Section
 from toposcope.report.explorer import explorer_data
+from toposcope.report.learnt import FINER
 from toposcope.report.markdown import to_markdown
 from toposcope.report.own_run import opening, top_charts
 from toposcope.report.page import to_page
 from toposcope.report.section import MaterialType, Report, ReportData, ReportSection
 from toposcope.report.sections import report_sections
 from toposcope.report.study_data import StudyData
+from toposcope.report.verdict import study_verdict
 from toposcope.study import Study
 
 PAGE = "index.html"
@@ -37,6 +40,7 @@ class Answer(NamedTuple):
 
     first: str
     second: str
+    command: str
     findings: tuple[tuple[str, str], ...]  # of one run its facts, else title and finding of sections
     notes: Sequence[str] = ()  # which analyses are not made, and what each lacks
 
@@ -82,22 +86,25 @@ def write_report(
     top = opening(page.data, composed.first)
     lead = lead_of(top, composed.summary)
     document = Document(study.declaration.name, lead, composed.sections, top, _explorer(page.data))
-    write_document(folder, document, composed.tables, composed.rendered)
+    would_tell = study_verdict(page.data).proposal
+    others = {FINER: would_tell.declaration.encode()} if would_tell and would_tell.declaration else {}
+    write_document(folder, document, composed.tables, composed.rendered, others)
     progress("report", 2, 2)
     return folder / PAGE, _answer(top, composed.sections)._replace(notes=page.notes())
 
 
 def _answer(top: Opening, sections: Sequence[Section]) -> Answer:
-    first, second = top.answer.first, top.answer.second
+    first, second, command = top.answer.first, top.answer.second, top.answer.command
     if top.facts is not None:
-        return Answer(first, second, top.facts.items)
+        return Answer(first, second, command, top.facts.items)
     said = (first.rstrip("."), "")
-    return Answer(first, second, tuple((part.title, part.finding) for part in sections if part.finding not in said))
+    findings = tuple((part.title, part.finding) for part in sections if part.finding not in said)
+    return Answer(first, second, command, findings)
 
 
 def lead_of(top: Opening, summary: list[str]) -> list[str]:
     """Return the sentences of the page in full: those about the one run of a study first."""
-    return [*([top.answer.first, top.answer.second] if top.then else []), *summary]
+    return [*([top.answer.first, top.answer.second] if top.facts else []), *summary]
 
 
 def _explorer(data: StudyData) -> Explorer | None:
@@ -136,7 +143,13 @@ def study_page(study: Study, adjust: Method = "holm", workers: int = 1, progress
     return Page(report_sections(), StudyData.of(study, report_sections(), adjust, workers, progress))
 
 
-def write_document(folder: Path, document: Document, tables: Mapping[str, pl.DataFrame], rendered: Rendered) -> None:
+def write_document(
+    folder: Path,
+    document: Document,
+    tables: Mapping[str, pl.DataFrame],
+    rendered: Rendered,
+    others: Mapping[str, bytes] = MappingProxyType({}),
+) -> None:
     """Write the files of a report, the page last, and remove files of an older report that are no longer part of it.
 
     A file is removed only if the record lists it with its content: files that somebody added or changed stay.
@@ -145,6 +158,7 @@ def write_document(folder: Path, document: Document, tables: Mapping[str, pl.Dat
     files = {
         **dict(figures),
         **{f"tables/{name}.csv": to_csv(table) for name, table in tables.items()},
+        **others,
         "report.md": to_markdown(document).encode(),
         PAGE: to_page(document, rendered.vega).encode(),
     }

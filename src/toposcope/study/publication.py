@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from toposcope.elsewhere import install
 from toposcope.errors import ToposcopeError
 from toposcope.logs import LogTable
 from toposcope.plugins import collect_modules
@@ -67,5 +68,5 @@ def needed_reader(what: str) -> Reader:
     """Return what reads publications; without it, say in one line what to install."""
     found = reader()
     if found is None:
-        raise ToposcopeError(f"{what}: read by toposcope-experiments; pip install toposcope-experiments")
+        raise ToposcopeError(f"{what}: read by toposcope-experiments; {install('toposcope-experiments')}")
     return found

@@ -15,7 +15,7 @@ CREATE TABLE IF NOT EXISTS runs (
     kind         TEXT NOT NULL,            -- family (trained here), series (found), published (only numbers),
                                            -- live (measured while it trained)
     n_parameters INTEGER,                  -- trainable, tied head once; NULL if unknown
-    status       TEXT NOT NULL,            -- running, complete, diverged, failed, unreachable
+    status       TEXT NOT NULL,            -- running, complete, stopped, diverged, failed, unreachable
     last_step    INTEGER,
     source       TEXT NOT NULL             -- folder, file, hf:owner/name@revisions, or URL
 ) WITHOUT ROWID;

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from toposcope.checkpoints.weights import Coverage
 from toposcope.databases import has_table, refuse_schema, refuse_views
-from toposcope.errors import ToposcopeError, choices
+from toposcope.errors import ToposcopeError, choices, unknown_name
 from toposcope.family import SIZES
 from toposcope.homology import Diagram
 from toposcope.logs import COLUMNS
@@ -73,14 +73,18 @@ class Study:
         self.declaration = declaration
 
     @classmethod
-    def load(cls, directory: str | Path) -> "Study":
-        """Open a study.
+    def load(cls, directory: "str | Path | Study") -> "Study":
+        """Open a study; one that is open is returned.
 
         Raises
         ------
         ToposcopeError
             If the directory holds none.
         """
+        if isinstance(directory, Study):
+            return directory
+        if not isinstance(directory, str | Path):
+            raise ToposcopeError(f"study: expected a Study or its folder, got {type(directory).__name__}")
         directory = Path(directory)
         for name in ("study.toml", "study.db"):
             if not (directory / name).is_file():
@@ -88,6 +92,11 @@ class Study:
                     f"{directory}: no study here ({name} is missing); make one with: toposcope study run"
                 )
         return cls(directory, load_declaration(directory / "study.toml"))
+
+    if not TYPE_CHECKING:  # to a type checker any name would then exist
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_name("a Study", name, dir(Study))
 
     def __repr__(self) -> str:
         return f"Study({self.declaration.name!r}, {len(self.run_names())} runs, in {str(self.directory)!r})"

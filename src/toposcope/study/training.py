@@ -87,7 +87,7 @@ class StudyTraining:
         ready = [run for run in unfinished if run.corpus not in self.corpora.errors]
         self.errors.update({r.name: self.corpora.errors[r.corpus] for r in unfinished if r not in ready})
         for run in ready:
-            self.progress(run.name, 0, run.training.steps)
+            self.progress(run.name, 0, run.training.last_step)
         alone = [run for run in ready if run.name not in self.together]
         self._train_alone(alone + self._train_packs([run for run in ready if run.name in self.together]))
         return self.errors
@@ -181,4 +181,4 @@ class StudyTraining:
 
 
 def _work(run: FamilyRun) -> int:
-    return run.size.n_parameters * run.training.steps * run.training.batch_size
+    return run.size.n_parameters * run.training.last_step * run.training.batch_size

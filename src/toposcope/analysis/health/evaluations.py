@@ -1,4 +1,4 @@
-"""Whether the validation loss is past its best: the last evaluations lie above the lowest ones by more than noise."""
+"""Whether a loss is past its best: the last evaluations lie above the lowest ones by more than noise."""
 
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ RISE_WIDTH, OVERFIT_WIDTH = 4.6, 3.2
 losses that fall to a plateau, looked at after each of up to 60 evaluations, 1 in 100 is said to have risen."""
 MIN_TRAINING_FALL = 0.05  # share by which the training loss fell since the best evaluation, where a model may overfit
 MIN_RISE = 0.01  # share of the best loss that is a rise
+MIN_FEW_RISE, MIN_FEW_LATER = 0.03, 2  # the same for evaluations too few to know their noise, and those after the best
 FEW = 14.0  # the noise is raised by this over the number of evaluations to the power 1.5: of few it is hardly known
 POWER_WIDTH = (
     3.0  # standard errors between what is named half the time, and 90% of the time: the level is uncertain too
@@ -37,6 +38,8 @@ def evaluations(steps: Steps, losses: Vector, training: ByStep | None = None) ->
     """Return what the evaluations show; None of too few to know their noise."""
     n = len(losses)
     lowest = int(np.argmin(losses))
+    if n < 2 * MIN_LAST and (few := _few_evaluations(steps, losses, training)) is not None:
+        return few
     if n < MIN_LAST + MIN_LEVEL:
         return None
     noise = evaluation_noise(losses) * (1 + FEW / n**1.5)
@@ -57,6 +60,16 @@ def evaluations(steps: Steps, losses: Vector, training: ByStep | None = None) ->
                 named = min(named, level + max(RISE_WIDTH * error, MIN_RISE * level) + POWER_WIDTH * error)
     power = named - float(losses[: n - MIN_LAST].min())
     return Evaluations(int(steps[lowest]), float(losses[lowest]), rise, noise, power, n - 1 - lowest)
+
+
+def _few_evaluations(steps: Steps, losses: Vector, training: ByStep | None) -> Evaluations | None:
+    """Return what few evaluations show, whose noise is hardly known; None unless they rose while training loss fell."""
+    lowest = int(np.argmin(losses))
+    best, later = float(losses[lowest]), losses[lowest + 1 :]
+    rose = len(later) >= MIN_FEW_LATER and later.min() > (1 + MIN_FEW_RISE) * best
+    if not rose or not _training_fell(training, int(steps[lowest])):
+        return None
+    return Evaluations(int(steps[lowest]), best, float(later.mean()) - best, np.nan, np.nan, len(later))
 
 
 def _training_fell(training: ByStep | None, since: int) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toposcope.analysis.health import check as words
 from toposcope.analysis.health.check import BAD, GOOD, OPEN, WORDS, Check, Health
@@ -14,13 +15,14 @@ from toposcope.analysis.health.course import (
     MIN_ROWS,
     RISES,
     STALLS,
+    Course,
     course,
     fall_since_start,
     stalled_since,
 )
 from toposcope.analysis.health.evaluations import evaluations
 from toposcope.analysis.health.levels import Levels, Rise, levels, thinned
-from toposcope.analysis.health.monitored import monitored_checks, silence
+from toposcope.analysis.health.monitored import monitored_checks, row_seconds, silence
 from toposcope.logs import Run
 from toposcope.logs.schedules.departures import departures
 from toposcope.logs.schedules.logged import known_rates
@@ -33,6 +35,8 @@ from toposcope.wording import capitalised, counted, loss_words, sentence
 STOP = "A reason to stop, unless the learning rate is about to change."
 HIDDEN = "hidden"  # of a check that does not know whether the loss falls
 MIN_SINCE_BEST = 3  # evaluations above the best from which that is said
+MAX_BLOCKS = 40  # of a training loss, whose means are compared as evaluations are: its rows are noisier
+MAX_RATE_RISE = 1.02  # factor by which the learning rate may lie above that at the lowest loss, and not explain a rise
 
 
 def health(run: Run, now: float | None = None, plan: Plan | None = None) -> Health:
@@ -53,8 +57,9 @@ def health(run: Run, now: float | None = None, plan: Plan | None = None) -> Heal
     if run.diverged is not None:
         reason = f"at step {run.diverged.step:,}: {run.diverged.reason}"
         return Health(words.DIVERGED, sentence(reason), "", [Check(BAD, f"Diverged {reason}", words.DIVERGED), *checks])
-    if run.watched is not None and run.watched.status == FAILED:
-        return Health(words.FAILED, f"Training ended with an error at step {run.last_seen:,}.", "", checks)
+    if run.failed or (run.watched is not None and run.watched.status == FAILED):
+        reason = f"training ended with an error at {run.axis} {run.last_seen:,}"
+        return Health(words.FAILED, sentence(f"{reason}: {run.failed}" if run.failed else reason), "", checks)
     bad = sorted((check for check in checks if check.mark == BAD), key=lambda check: WORDS.index(check.word))
     if run.is_complete:
         # a run may end when it has nothing left to learn
@@ -62,7 +67,8 @@ def health(run: Run, now: float | None = None, plan: Plan | None = None) -> Heal
         if stood is None:
             return Health(words.FINISHED, checks=checks)
         return Health(words.FINISHED, sentence(stood.text), stood.detail, checks, kept=stood.word)
-    if now is not None and (silent := silence(run, now)):
+    # where the time of a row is unknown, what its losses show is surer
+    if now is not None and (row_seconds(run) or not bad) and (silent := silence(run, now)):
         return Health(words.SILENT, silent, "Training may have been stopped, or it evaluates.", checks)
     if bad:
         more = f"; and {counted(len(bad) - 1, 'more check')} failed" if len(bad) > 1 else ""
@@ -149,14 +155,18 @@ def _evaluation_check(validation: ByStep, training: ByStep | None) -> Check | No
     best = f"best validation loss {loss_words(evaluated.best)} at step {evaluated.step:,}"
     if evaluated.rise:
         text = f"{best}; the last evaluations are {loss_words(evaluated.rise)} above its level then"
-        return check(BAD, text, words.PAST_BEST, "A reason to stop: it has risen beyond its noise.")
+        why = "it has risen beyond its noise" if evaluated.power > 0 else "the training loss fell meanwhile"
+        return check(BAD, text, words.PAST_BEST, f"A reason to stop: {why}.")
     if evaluated.since >= MIN_SINCE_BEST:
         return check(OPEN, f"{best}; {evaluated.since:,} evaluations since are above it, within their noise")
     return check(GOOD, f"No rise of the validation loss above {evaluated.power:.2g} in {n:,} evaluations")
 
 
 def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) -> Iterator[Check]:
-    """Yield whether the loss falls: of validation where there is enough of it, else of training."""
+    """Yield whether the training loss rose, else whether the loss falls: of validation where there is enough of it."""
+    if training is not None and (risen := _risen_check(run, training)) is not None:
+        yield risen
+        return
     loss_course = None if validation is None else course(*validation, MIN_ROWS // 2)
     rows, name = (validation, "validation loss") if loss_course is not None else (training, "training loss")
     if loss_course is None and training is not None:
@@ -164,11 +174,9 @@ def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) 
     if loss_course is None or rows is None:
         return
     check = partial(Check, power=loss_course.power, first=loss_course.first, last=loss_course.last, looks=loss_course.n)
-    after, before = loss_words(loss_course.after), loss_words(loss_course.before)
-    both = f"{after} in the last quarter of the steps, {before} in the second"
+    both = _levels_in_words(loss_course)
     if loss_course.word == RISES:
-        word = words.RISING if rows is training else words.PAST_BEST
-        yield check(BAD, f"the {name} rises: {both}", word, STOP)
+        yield check(BAD, f"the {name} rises: {both}", words.PAST_BEST, STOP)
     elif loss_course.word == STALLS:
         yield check(BAD, f"the {name} no longer falls: {both}", words.STALLED, STOP)
     elif run.keeps_its_rate and (since := stalled_since(*thinned(*rows))) is not None:
@@ -186,6 +194,32 @@ def _course_check(run: Run, training: ByStep | None, validation: ByStep | None) 
             f"The {name} fell, but is not seen to fall since about step {loss_course.middle:,}; its noise may hide it"
         )
         yield check(OPEN, text, HIDDEN)
+
+
+def _risen_check(run: Run, training: ByStep) -> Check | None:
+    """Return that the training loss rises, or rose and is not back at its lowest level; None if neither is seen."""
+    found = course(*training)
+    if found is None:
+        return None
+    check = partial(Check, BAD, power=found.power, first=found.first, last=found.last, looks=found.n)
+    if found.word == RISES:
+        return check(f"the training loss rises: {_levels_in_words(found)}", words.RISING, STOP)
+    low = evaluations(*thinned(*training, MAX_BLOCKS))
+    rates = _rates(run, training)
+    if low is None or not low.rise or (rates is not None and _rate_rose(rates, training.steps <= low.step)):
+        return None
+    text = f"the training loss is {loss_words(low.rise)} above its lowest level, that of step {low.step:,}"
+    return check(text, words.PAST_BEST, STOP)
+
+
+def _rate_rose(rates: Vector, until: NDArray[np.bool_]) -> bool:
+    """Return whether the learning rate of the last rows lies above that of the last of some first rows."""
+    return bool(np.median(rates[-MIN_ROWS:]) > MAX_RATE_RISE * np.median(rates[until][-MIN_ROWS:]))
+
+
+def _levels_in_words(found: Course) -> str:
+    after, before = loss_words(found.after), loss_words(found.before)
+    return f"{after} in the last quarter of the steps, {before} in the second"
 
 
 def _rate_check(run: Run, plan: Plan | None) -> Iterator[Check]:

@@ -72,9 +72,9 @@ class Levels(NamedTuple):
         return not rise.is_back or rise.from_start or recent or rise.is_large
 
 
-def thinned(steps: Steps, values: Vector) -> tuple[Steps, Vector]:
-    """Return a series of at most `MAX_ROWS` rows: the means of blocks, each at its last step."""
-    block = -(-len(steps) // MAX_ROWS)
+def thinned(steps: Steps, values: Vector, max_rows: int = MAX_ROWS) -> tuple[Steps, Vector]:
+    """Return a series of at most so many rows: the means of blocks, each at its last step."""
+    block = -(-len(steps) // max_rows)
     if block <= 1:
         return steps, values
     starts = np.arange(len(steps) % block, len(steps), block)

@@ -30,6 +30,8 @@ STOPPING = {name for name, check in CHECKS.items() if check.stops}
 MIN_LOOKS = 3  # looks at the layers before all is said to be well
 # a run is silent after this time, and so many times the usual time between two rows, as an evaluation takes a few
 MIN_SILENT_SECONDS, SILENT_ROWS = 120.0, 5
+# where that time is unknown, as of a log that was read once: rows, evaluations and checkpoints take less than an hour
+UNTIMED_SILENT_SECONDS = 3600.0
 
 
 def monitored_checks(run: Run) -> Iterator[Check]:
@@ -109,9 +111,12 @@ def silence(run: Run, now: float) -> str:
 def silent_at(run: Run) -> float:
     """Return the time from which a run in training is silent unless it writes; infinite where that is unknown."""
     watched, usual = run.watched, row_seconds(run)
-    if watched is None or watched.status != TRAINING or watched.updated is None or not usual:
+    if watched is None or watched.status != TRAINING or watched.updated is None:
         return math.inf
-    return watched.updated + max(MIN_SILENT_SECONDS, SILENT_ROWS * usual)
+    if usual:
+        return watched.updated + max(MIN_SILENT_SECONDS, SILENT_ROWS * usual)
+    # without a plan that it has not reached, it may have ended
+    return math.inf if run.last_step is None else watched.updated + UNTIMED_SILENT_SECONDS
 
 
 def row_seconds(run: Run) -> float:

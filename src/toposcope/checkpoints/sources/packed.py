@@ -23,7 +23,7 @@ class PackPointer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     pack: str  # the folder of the pack, relative to the one that holds this file
     run: str  # the name of the run, as in the pack's files
     steps: list[_Count]  # of its checkpoints
-    status: Literal["running", "complete", "diverged"]  # how the run ended
+    status: Literal["running", "complete", "stopped", "diverged"]  # how the run ended
     step: _Count  # the last step in its log
 
 

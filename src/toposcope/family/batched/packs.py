@@ -34,7 +34,7 @@ def group_runs(runs: Sequence[FamilyRun], device: str = "cpu", processes: int = 
     for i, run in enumerate(runs):
         training = run.training
         steps = tuple(training.checkpoint_steps)
-        key = (run.size, training.steps, training.batch_size, training.validation_sequences, steps)
+        key = (run.size, training.steps, training.last_step, training.batch_size, training.validation_sequences, steps)
         alike.setdefault(key, []).append(i)
     processes = processes or os.cpu_count() or 1
     return [group for members in alike.values() for group in _parts(members, _most(runs, members, device, processes))]

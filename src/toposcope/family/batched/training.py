@@ -29,7 +29,6 @@ from toposcope.family.run import FamilyRun
 from toposcope.family.run_folder import (
     LOG_COLUMNS,
     Outcome,
-    Status,
     as_csv,
     checkpoint_path,
     claim_directory,
@@ -132,14 +131,15 @@ class PackTrainer:
         weights = initial_weights(self.layout, runs).to(device)
         self.state = PackState(weights, torch.zeros_like(weights), torch.zeros_like(weights))
         self.updates = Updates(self.size, [run.training for run in runs], self.state, self.feed)
-        losses_, norms, validation = torch.full((3, len(runs), self.training.steps + 1), torch.nan, dtype=torch.float64)
+        of_steps = (3, len(runs), self.training.last_step + 1)
+        losses_, norms, validation = torch.full(of_steps, torch.nan, dtype=torch.float64)
         self.record = _Record(losses_, norms, validation, [Outcome("running", -1)] * len(runs))
         self.step = -1
 
     @property
     def is_running(self) -> bool:
         """Whether an update would change anything: there are steps left, and a run that has not diverged."""
-        return self.step < self.training.steps and any(each.status == "running" for each in self.record.outcomes)
+        return self.step < self.training.last_step and any(each.status == "running" for each in self.record.outcomes)
 
     def run_to_end(self, progress: Progress) -> None:
         """Train from the last saved state to the end."""
@@ -150,16 +150,16 @@ class PackTrainer:
         written = monotonic()
         saved = set(self.training.checkpoint_steps)
         every = min(run.training.checkpoint_every for run in self.runs)
-        for stop in sorted(saved.union(range(0, self.training.steps, every))):
+        for stop in sorted(saved.union(range(0, self.training.last_step, every))):
             if self.is_running and stop > self.step:
                 self.advance(stop)
                 if stop in saved:
                     self._save_checkpoint()
-                progress(self.folder.name, stop, self.training.steps)
+                progress(self.folder.name, stop, self.training.last_step)
                 if monotonic() - written > STATE_SECONDS or not self.is_running:
                     self._save_state()
                     written = monotonic()
-        progress(self.folder.name, self.training.steps, self.training.steps)
+        progress(self.folder.name, self.training.last_step, self.training.last_step)
 
     def advance(self, stop: int) -> None:
         """Make the updates up to a step."""
@@ -178,7 +178,7 @@ class PackTrainer:
         """Measure validation losses, and save the weights of all runs; those of diverged runs are never read."""
         batch_size = self.training.batch_size
         validation = validation_losses(self.size, self.layout, self.feed, self.state.weights, batch_size).tolist()
-        status: Status = "complete" if self.step == self.training.steps else "running"
+        status = self.training.status_at(self.step)
         for i, outcome in enumerate(self.record.outcomes):
             if outcome.status == "running":
                 self.record.validation[i, self.step] = validation[i]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from toposcope.logs import Run, read_log
 from toposcope.logs.sizes import with_sizes
 from toposcope.progress import Progress, silent
 from toposcope.wording import short
+
+if TYPE_CHECKING:
+    from toposcope.charts.chart import Chart
 
 # Scaling laws and decisions: docs/methods/scaling.md, docs/decision.md
 MAX_SIZE_RATIO = 1.5  # of the best sizes by two approaches, beyond which they part
@@ -51,6 +55,14 @@ class Advice:
             return f"<Advice: {self.decision.answer}, probability that scaling wins {self.decision.probability:.2f}>"
         N, D, loss = short(self.plan.N.value), short(self.plan.D.value), self.plan.loss.value
         return f"<Advice: {N} parameters on {D} tokens for {self.plan.budget_flops:.3g} FLOP, loss {loss:.3f}>"
+
+    def plot(self) -> "Chart":
+        """Draw either way over the budget; without a run in progress, the loss over parameters by budget."""
+        from toposcope.forecasting.decision.figure import decision_figure, isoflop_figure
+
+        if self.decision is None:
+            return isoflop_figure(self.fitted, self.plan)
+        return decision_figure(self.fitted, self.decision)
 
 
 def decide(

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.logs.raw import size_of
 from toposcope.logs.schedules.logged import LoggedRates
 from toposcope.logs.schedules.recognised import Plan, falling, recognise, warm_up_end
 from toposcope.typing import Steps, Vector
@@ -190,5 +191,5 @@ def _number(written: str) -> float | None:
     try:
         value = float(written)
     except ValueError:
-        return None
+        value = size_of(written)  # 12k
     return value if np.isfinite(value) else None

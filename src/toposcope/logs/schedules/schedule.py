@@ -1,5 +1,6 @@
 """The learning rate at every step of a run, where that is known from, and what it adds up to."""
 
+import shlex
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Literal, Self
@@ -304,6 +305,12 @@ def usual_schedules(last_step: int) -> tuple[Schedule, ...]:
 
 class UnknownEndError(ToposcopeError):
     """Neither the log nor the siblings say how many steps are planned."""
+
+    @staticmethod
+    def on_page(place: object) -> str:
+        """Return why a page has no forecast of the run at a place, which takes no option, and what makes one."""
+        command = f"toposcope forecast {shlex.quote(str(place))} --steps N"
+        return f"No forecast: the number of planned steps is unknown. `{command}` makes one."
 
 
 def _no_end(run: Run) -> UnknownEndError:

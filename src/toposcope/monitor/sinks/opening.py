@@ -15,7 +15,6 @@ from types import ModuleType
 
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.monitor.events import Event, Measured
-from toposcope.monitor.sinks.jsonl import JsonlSink
 from toposcope.monitor.sinks.sink import Sink, SinkMaker
 from toposcope.monitor.sinks.terminal import TerminalSink, echo, shown_path
 from toposcope.monitor.sinks.webhook import WebhookSink
@@ -139,7 +138,6 @@ def open_sinks(
     directory: Path,
     spent: Callable[[float], None],
     *,
-    jsonl: str | Path | None = None,
     webhook: str | None = None,
     quiet: bool = False,
 ) -> RunSinks:
@@ -147,11 +145,6 @@ def open_sinks(
     sinks = RunSinks(directory, spent)
     if webhook is not None:
         sinks.add("webhook", WebhookSink(webhook, directory.resolve().name))
-    if jsonl is not None:
-        try:
-            sinks.add(str(jsonl), JsonlSink(Path(jsonl)))
-        except ToposcopeError as error:
-            echo(f"{error}; events are not written to it")
     hint = f"live page: toposcope show {shown_path(directory)}"
     database = directory / "study.db"  # absent if the directory cannot be used
     sinks.add("terminal", TerminalSink(lambda: hint if database.exists() else "", quiet=quiet))

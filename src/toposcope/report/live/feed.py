@@ -14,7 +14,7 @@ from toposcope.report.live.stores import New, StoreSource, layer_names, runs
 from toposcope.report.naming import LOG, MEASURED, feature_words, layer_labels
 
 if TYPE_CHECKING:
-    from toposcope.report.live.logs import FoundRuns, LogReader, ReadLog
+    from toposcope.report.live.logs import FoundRuns, LogScan, ReadLog
 
 LOSS = f"{LOG} loss"
 LAST = ("training nonfinite", "training nonfinite_gradients")
@@ -48,7 +48,7 @@ class Part:
 class Feed:
     """The studies of a folder, or one study; and the logs there that nobody monitors, as studies."""
 
-    def __init__(self, directory: Path, assets: Assets, reader: "LogReader | None" = None) -> None:
+    def __init__(self, directory: Path, assets: Assets, reader: "LogScan | None" = None) -> None:
         self.directory = directory
         self._assets, self._reader = assets, reader
         self._found: FoundRuns | None = None

@@ -6,9 +6,10 @@ import sqlite3
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.analysis.health import Health, health
-from toposcope.analysis.health.check import DIVERGED, FINISHED
+from toposcope.analysis.health.check import DIVERGED, FAILED, FINISHED
 from toposcope.analysis.health.monitored import silent_at
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecast_report import forecast
@@ -39,12 +40,14 @@ from toposcope.wording import counted
 
 MAX_LOGS = 1 << 12  # logs of a folder that are read, the last written ones
 MAX_SIBLINGS, MAX_SIBLING_ROWS = 128, 1500  # logs whose complete runs a forecast may use, and rows of each
+MAX_FORECASTS = 32  # runs in training that one look forecasts, those written last, of a tenth of a second each
+MAX_WITH_SIBLINGS = 8  # runs in training that one look forecasts with siblings, of half a second each; more are without
 MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every ten seconds at most
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
 MAYBE_LOGS = (".txt", ".err", ".json")  # endings of files most of which are no log
 REASON = re.compile(r"(?:cannot be read as [^:]*: )?(.*?)\.?(?:[;:(]|, as in |$)")  # without advice and examples
 N_NAMED = 2  # refused logs that are named
-STATUS = {FINISHED: "complete", DIVERGED: "diverged"}
+STATUS = {FINISHED: "complete", DIVERGED: "diverged", FAILED: "failed"}
 COMPARED = ("loss", "learning_rate", "grad_norm", "weight_norm")  # columns by which a log is known to be continued
 FORECAST_SHARE = 0.01  # of the planned steps, by which the log grows from one forecast to the next
 MAX_FORECAST_ROWS = 1000  # of a log; a longer one is averaged over blocks: 0.1 s in place of 6 s for 100,000 rows
@@ -114,11 +117,8 @@ class LoggedRun:
                     **{"step": log.last_seen, "last_step": last_step, "loss": report.loss, "low": low, "high": high},
                     **{"advice": "", "target": f"{kind_of(log)} loss"},
                 }
-        except UnknownEndError:
-            self.no_forecast = (
-                "No forecast: the number of planned steps is unknown. "
-                f"`toposcope forecast {shlex.quote(str(self.path))} --steps N` makes one."
-            )
+        except UnknownEndError as error:
+            self.no_forecast = error.on_page(self.path)
         except ToposcopeError as error:
             self.no_forecast = f"No forecast: {str(error).removeprefix(f'{log.name}: ').rstrip('.')}."
 
@@ -238,8 +238,11 @@ class ReadLog:
         """Whether a fault of it concerns the reader: it is a log for certain, or was read before."""
         return bool(self.fault) and (self.source.is_certain or bool(self.logs))
 
-    def take(self, logs: Sequence[Run], written: float, siblings: Sequence[Run]) -> None:
-        """Take the runs as they are now; a page is answered with the earlier ones until all is known of them."""
+    def take(self, logs: Sequence[Run], written: float, siblings: Callable[[], Sequence[Run]] | None) -> None:
+        """Take the runs as they are now; a page is answered with the earlier ones until all is known of them.
+
+        Without `siblings` they are not forecast.
+        """
         runs, last = dict[str, LoggedRun](), self.last
         is_other = bool(self.runs.keys() - {log.name for log in logs})
         for log in logs:
@@ -248,7 +251,8 @@ class ReadLog:
             is_other |= run.read(log, written, last)
             last = max(last, int(run.seq.max(initial=0)))
             run.judge(written)
-            run.predict(siblings)
+            if siblings is not None:
+                run.predict(siblings())
         with self.lock:
             self.runs, self.last, self.written = runs, last, written
             self.identity += is_other
@@ -284,10 +288,11 @@ class FoundRuns:
     faults: Sequence[str] = ()
     refused: str = ""  # why the file that was named is none that can be shown
     not_shown: str = ""  # a sentence on the logs of a folder that are refused
+    reasons: Sequence[str] = ()  # why each of them is
 
 
-class LogReader:
-    """The logs of a file or folder, which a thread reads whenever it is asked to look."""
+class LogScan:
+    """The logs of a file or folder, read when asked to look."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -295,46 +300,40 @@ class LogReader:
         self._known: dict[Path, ReadLog] = {}
         self._next_search = 0.0
         self._sources = FoundLogs()
-        self._asked = threading.Event()
-        self._looked = threading.Event()
-        threading.Thread(target=self._follow, daemon=True).start()
 
     def ask(self) -> FoundRuns:
-        """Have the thread look again, and return what it had found before."""
-        self._asked.set()
+        """Look, and return what is found."""
+        self.look()
         return self.found or FoundRuns()
-
-    def first(self, seconds: float) -> FoundRuns:
-        """Wait until it is known which logs there are, `seconds` at most, and return what was found."""
-        self._asked.set()
-        self._looked.wait(seconds)
-        return self.found or FoundRuns()
-
-    def _follow(self) -> None:
-        while True:
-            self._asked.wait()
-            self._asked.clear()
-            begin = time.monotonic()
-            try:
-                self.look()
-            except Exception as error:  # noqa: BLE001 - the page says so, and the next look may succeed
-                fault = f"{self.target}: looking for logs failed ({type(error).__name__}: {one_line(str(error), 200)})"
-                self.found = replace(self.found or FoundRuns(), faults=[fault])
-            time.sleep(min(MAX_PAUSE, time.monotonic() - begin))
 
     def look(self) -> None:
-        """Read what has changed."""
+        """Read what has changed, and then forecast the runs in training, those written last."""
+        for read in self._to_read():
+            if not self._read(read):
+                read.judge()
+        in_training = [
+            (read, run)
+            for read in sorted(self._known.values(), key=lambda read: -read.written)
+            for run in read.runs.values()
+            if run.health.word not in STATUS
+        ]
+        for place, (read, run) in enumerate(in_training):
+            if place < MAX_FORECASTS:
+                run.predict(self._siblings(read) if len(in_training) <= MAX_WITH_SIBLINGS else ())
+            elif run.forecast is None:
+                run.no_forecast = (
+                    f"Not forecast with {len(in_training):,} runs in training; "
+                    f"`toposcope check {shlex.quote(str(run.path))}` does."
+                )
+        self._sum_up()
+
+    def _to_read(self) -> list[ReadLog]:
+        """Return the logs, searched anew from time to time; none where there is a study."""
         if (self.target / STORE).is_file():
-            return
+            return []
         if time.monotonic() >= self._next_search:
             self._search()
-        self._sum_up()
-        self._looked.set()
-        for read in sorted(self._known.values(), key=lambda read: read.source.is_text):
-            if self._read(read):
-                self._sum_up()
-            else:
-                read.judge()
+        return sorted(self._known.values(), key=lambda read: read.source.is_text)
 
     def _search(self) -> None:
         """Find the logs: those that are ones for certain first, then the last written."""
@@ -373,20 +372,27 @@ class LogReader:
 
     def _take(self, read: ReadLog) -> None:
         """Take the runs of a log; what others say of the same run is in one place with it."""
-        owner = next((one for one in self._known.values() if _one_run(one, read) is not None), read)
+        owner = next((one for one in self._known.values() if _one_run(one.source, one.logs, read) is not None), read)
         logs, written = owner.logs, owner.written
         for part in self._known.values():
-            if (one := _one_run(replace(owner, logs=logs), part)) is not None:
+            if (one := _one_run(owner.source, logs, part)) is not None:
                 logs, written = (one,), max(written, part.written)
                 part.runs = {}
+        owner.take(logs, written, self._lender(owner))
+
+    def _lender(self, _owner: ReadLog) -> Callable[[], Sequence[Run]] | None:
+        """Return what gives the siblings of a log that is forecast as soon as it is read; None of one that is not."""
+        return None
+
+    def _siblings(self, owner: ReadLog) -> list[Run]:
+        """Return the complete runs of the other logs."""
         others = [other for other in self._known.values() if other is not owner and other.runs]
-        siblings = [
+        return [
             run.log.thinned(MAX_SIBLING_ROWS)
             for other in others[:MAX_SIBLINGS]
             for run in other.runs.values()
             if run.log.is_complete
         ]
-        owner.take(logs, written, siblings)
 
     def _sum_up(self) -> None:
         """Put together what was found."""
@@ -413,13 +419,14 @@ class LogReader:
             faults=[*faults, *notes, *([self._sources.cut] if self._sources.cut else [])],
             refused="" if shown else self._refusal(),
             not_shown=_not_shown([reason for _, reason in refused], len(shown)),
+            reasons=[f"{Path(path).parent}/{reason}" for path, reason in refused],
         )
 
     def _refused(self) -> list[tuple[str, str]]:
         """Return path and reason of what has the name of a log in a folder, and holds none that can be shown."""
         reads = sorted(self._known.values(), key=lambda read: not read.source.is_text)
         faults = {str(read.source.path): read.fault for read in reads if read.is_refused} | self._sources.faults
-        reasons = {path: REASON.match(fault.removeprefix(f"{path}: ")) for path, fault in faults.items()}
+        reasons = {path: REASON.match(fault.removeprefix(path).partition(": ")[2]) for path, fault in faults.items()}
         return [(path, f"{Path(path).name}: {one_line(found[1], 70)}") for path, found in reasons.items() if found]
 
     def _refusal(self) -> str:
@@ -432,6 +439,53 @@ class LogReader:
         except ToposcopeError as error:
             return str(error)
         return ""
+
+
+class LogReader(LogScan):
+    """The same for a page: a thread looks whenever it is asked to, and each log is known as soon as it is read."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(target)
+        self._asked = threading.Event()
+        self._looked = threading.Event()
+        threading.Thread(target=self._follow, daemon=True).start()
+
+    def ask(self) -> FoundRuns:
+        """Have the thread look again, and return what it had found before."""
+        self._asked.set()
+        return self.found or FoundRuns()
+
+    def first(self, seconds: float) -> FoundRuns:
+        """Wait until it is known which logs there are, `seconds` at most, and return what was found."""
+        self._asked.set()
+        self._looked.wait(seconds)
+        return self.found or FoundRuns()
+
+    def _follow(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            begin = time.monotonic()
+            try:
+                self.look()
+            except Exception as error:  # noqa: BLE001 - the page says so, and the next look may succeed
+                fault = f"{self.target}: looking for logs failed ({type(error).__name__}: {one_line(str(error), 200)})"
+                self.found = replace(self.found or FoundRuns(), faults=[fault])
+            time.sleep(min(MAX_PAUSE, time.monotonic() - begin))
+
+    def look(self) -> None:
+        """Read what has changed."""
+        reads = self._to_read()
+        self._sum_up()
+        self._looked.set()
+        for read in reads:
+            if self._read(read):
+                self._sum_up()
+            else:
+                read.judge()
+
+    def _lender(self, owner: ReadLog) -> Callable[[], Sequence[Run]]:
+        return partial(self._siblings, owner)
 
 
 def _not_shown(reasons: Sequence[str], n_shown: int) -> str:
@@ -448,14 +502,14 @@ def _rank(source: LogSource) -> tuple[bool, bool, float]:
     return not source.is_certain, source.path.suffix == ".json", -source.version()[1]
 
 
-def _one_run(whole: ReadLog, part: ReadLog) -> Run | None:
+def _one_run(whole: LogSource, logs: Sequence[Run], part: ReadLog) -> Run | None:
     """Return one log of a run, and of the events below its folder or a text in its folder or above; None if not one."""
-    if len(whole.logs) != 1 or len(part.logs) != 1 or whole.source == part.source or whole.source.is_text:
+    if len(logs) != 1 or len(part.logs) != 1 or whole.is_text or whole == part.source:
         return None
-    (log,), (other,) = whole.logs, part.logs
-    if whole.source.path in part.source.path.parents:
+    (log,), (other,) = logs, part.logs
+    if whole.path in part.source.path.parents:
         other = replace(other, name=log.name)  # to agree is enough
-    elif not (part.source.is_text and part.source.path.parent in whole.source.path.parents):
+    elif not (part.source.is_text and part.source.path.parent in whole.path.parents):
         return None
     return merged(log, other) if is_same_run(log, other) else None
 

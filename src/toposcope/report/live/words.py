@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from toposcope.analysis.health.check import DIVERGED, FINISHED, SILENT
+from toposcope.analysis.health.check import FINISHED, SILENT
 from toposcope.checks import FALSE_ALARM_RATE
+from toposcope.forecasting.headline import end_words
 from toposcope.logs.watched import MONITORED
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
 from toposcope.report.live.status import LOGGED, Status
@@ -56,7 +57,7 @@ def words(
         ({"run": s.name, **alert} for s in statuses for alert in s.alerts), key=lambda a: a["step"], reverse=True
     )
     only = statuses[0] if len(statuses) == 1 else None
-    answer, tone, rest = _of_one(only) if only else fleet_answer(statuses)
+    answer, tone, rest = answer_of(only) if only else fleet_answer(statuses)
     sentences = _support(only, now) if only else _fleet_support(statuses, alerts)
     sentences += [sentence(fault) for fault in faults.values()]
     if left_out:
@@ -89,7 +90,7 @@ def words(
     }
 
 
-def _of_one(status: Status) -> tuple[str, str, str]:
+def answer_of(status: Status) -> tuple[str, str, str]:
     """Return the answer on one run: a word, its tone, and what follows it."""
     of, loss, unit = status.health, status.last_loss, "" if status.unit == "nats" else f" {status.unit}"
     if of.word == FINISHED:
@@ -100,8 +101,10 @@ def _of_one(status: Status) -> tuple[str, str, str]:
     elif status.step is None:
         rest = "The run has started; nothing is logged yet."
     elif status.forecast is not None:
-        borrowed = f"; {status.borrowed}" if status.borrowed else ""
-        rest = f"Ends at {range_words(status.forecast)}, {status.target}{borrowed}."
+        borrowed = f" ({status.borrowed})" if status.borrowed else ""
+        last_step, loss, low, high = (status.forecast[name] for name in ("last_step", "loss", "low", "high"))
+        ends = end_words(status.target, loss, low, high, status.unit)
+        rest = f"{ends} at {status.axis} {last_step:,}{borrowed}."
     else:
         rest = f"{status.loss_name.capitalize()} {loss_words(loss)}{unit} at {status.axis} {status.step:,}."
     if status.axis == "row":
@@ -112,7 +115,7 @@ def _of_one(status: Status) -> tuple[str, str, str]:
 def _support(status: Status, now: float) -> list[str]:
     """Return the sentences under the answer on one run."""
     of = status.health
-    sentences = [_progress(status, now), of.detail]
+    sentences = [progress_of(status, now), of.detail]
     if status.n_alerts:
         sentences.append(f"{counted(status.n_alerts, 'alert')}, the last at step {status.alerts[0]['step']:,}.")
     elif of.is_healthy and status.kind == MONITORED:
@@ -129,16 +132,21 @@ def _support(status: Status, now: float) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
-def _progress(status: Status, now: float) -> str:
+def progress_of(status: Status, now: float) -> str:
     """Return how far a run is, and how long it still takes."""
     if not status.is_training or not status.last_step or not status.step or status.step >= status.last_step:
         return ""
     percent = int(100 * status.step / status.last_step)
     done = f"{percent}% done" if percent else "Less than 1% done"
-    if status.seconds_left is None or status.health.word in (SILENT, DIVERGED):
-        return f"{done}."
-    left = status.seconds_left - (now - status.updated if status.updated else 0.0)
-    return f"{done}, about {duration(max(1.0, left))} left."
+    left = seconds_left(status, now)
+    return f"{done}." if left is None else f"{done}, about {duration(left)} left."
+
+
+def seconds_left(status: Status, now: float) -> float | None:
+    """Return how long a run still takes; None where that is unknown, or it does not go on."""
+    if not status.is_training or status.seconds_left is None or status.health.word == SILENT:
+        return None
+    return max(1.0, status.seconds_left - (now - status.updated if status.updated else 0.0))
 
 
 def _fleet_support(statuses: Sequence[Status], alerts: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -10,10 +10,10 @@ from toposcope.analysis.given_covariates import STEP
 from toposcope.analysis.table import association_table, comparison_table
 from toposcope.analysis.topology_verdict import SCALED, has_scales
 from toposcope.analysis.trajectory import SCALE as SCALE_STATISTIC
-from toposcope.analysis.verdict import VERDICTS, verdict_sentence
+from toposcope.analysis.verdict import verdict_sentence
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour
-from toposcope.charts.zero import diagonal, zero_line
+from toposcope.charts.zero import zero_line
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report import association_tables as tables
 from toposcope.report import formats
@@ -48,7 +48,6 @@ from toposcope.wording import joined
 
 MAX_TABLE_ROWS = 5_000
 """Rows of a table on a page; a longer one is only a file. Five sizes with all default probes have 2,000."""
-MIN_STRONG = 0.5  # |rho| from which a title counts a correlation
 
 MAX_PANELS = 4
 COLUMNS = {"rho": "alone", "rho_step": "the step", "rho_given_step": "given step", "rho_given_all": "given covariates"}
@@ -136,65 +135,6 @@ def _heat_map_title(topology: pl.DataFrame) -> str:
     changes = f"{'falls' if after < before else 'rises'} from {before:.2f} to"
     moves = "stays at" if round(before, 2) == round(after, 2) else changes
     return f"The median |rho| of topology {moves} {after:.2f} once the step is given"
-
-
-def partial_correlation_chart(data: StudyData) -> Chart | None:
-    """Draw the partial correlation given the step against rho: a mark for each feature and run."""
-    rows = tables.primary(data).filter(pl.col("group") == NETWORK, pl.col("rho").is_finite())
-    topology, defined = pl.col("kind") == TOPOLOGY, pl.col("rho_given_step").is_finite()
-    if not len(rows.filter(topology, defined)):
-        return None
-    left_out = len(rows.filter(topology, ~defined))
-    title = _partial_title(rows.filter(topology, defined))
-    caption = (
-        "On the dashed line the step explains nothing of a correlation, on the level line all of it"
-        f"{f'; {left_out:,} pairs of run and topological feature have no partial correlation' if left_out else ''}."
-    )
-    alternative = f"Scatter plot of partial rank correlations given the step against rank correlations. {title}."
-    return Chart("partial", title, caption, alternative, _partial_figure(rows.filter(defined)))
-
-
-def _partial_figure(rows: pl.DataFrame) -> alt.LayerChart:
-    points = rows.select(
-        "run",
-        pl.col("feature").map_elements(named, return_dtype=pl.String),
-        "verdict",
-        "rho",
-        given="rho_given_step",
-        kind=pl.when(kind=TOPOLOGY).then(pl.lit("topology")).otherwise(pl.lit("control")),
-    )
-    ends = alt.Scale(domain=[-1, 1], nice=False)
-    given = alt.Y("given:Q", title="rho given the step", scale=ends)
-    alone = alt.X("rho:Q", title="rho with the loss", scale=ends, axis=alt.Axis(grid=True))
-    present = [name for name in VERDICTS if name in set(points.get_column("verdict"))]
-    marks = alt.Chart(points).mark_point(filled=False, size=45, strokeWidth=1.6)
-    return alt.LayerChart(
-        layer=[
-            diagonal(-1, 1),
-            zero_line("y"),
-            marks.encode(
-                x=alone,
-                y=given,
-                color=alt.Color(
-                    "verdict:N", title=None, scale=alt.Scale(domain=list(VERDICTS)), legend=alt.Legend(values=present)
-                ),
-                shape=alt.Shape("kind:N", title=None, sort=["topology", "control"]),
-                tooltip=[
-                    *(f"{n}:N" for n in ("feature", "run", "verdict")),
-                    *(alt.Tooltip(f"{n}:Q", format="+.3f") for n in ("rho", "given")),
-                ],
-            ),
-        ]
-    ).properties(height=380)
-
-
-def _partial_title(rows: pl.DataFrame) -> str:
-    """Say how many strong correlations of topology the step explains for the most part."""
-    strong = rows.filter(pl.col("rho").abs() > MIN_STRONG)
-    weak = len(strong.filter(pl.col("rho_given_step").abs() < pl.col("rho").abs() / 2))
-    if not len(strong):
-        return f"No correlation of topology with the loss has |rho| over {MIN_STRONG:g}"
-    return f"Given the step, {weak} of {len(strong)} strong correlations of topology lose more than half"
 
 
 MAX_RUNS_OF_SPECTRA = 5
@@ -390,7 +330,7 @@ SECTION = ReportSection(
         "association": lambda data: association_table(data.trajectories, data.adjust, data.progress),
         "comparisons": lambda data: comparison_table(data.trajectories),
     },
-    charts=(association_heat_map, partial_correlation_chart, topology_against_spectra_charts),
+    charts=(association_heat_map, topology_against_spectra_charts),
     blocks=_blocks,
     finding=_finding,
     summary=association_sentences,

@@ -73,7 +73,7 @@ def _summary(data: StudyData) -> Sequence[str]:
 
     if data.declaration.published is None or any(section.anchor == "published" for section in report_sections()):
         return ()
-    return ("Published numbers are declared; to set them next to what was found: pip install toposcope-experiments.",)
+    return ("Published numbers are declared; toposcope-experiments, if installed, sets them next to what was found.",)
 
 
 def _not_made(data: StudyData) -> pl.DataFrame:

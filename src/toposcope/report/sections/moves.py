@@ -211,7 +211,7 @@ def _summary(data: StudyData) -> list[str]:
         sentences.append(
             f"{run} diverged at step {step}: its loss is not finite there; it is analysed up to that step."
         )
-    unfinished = runs.filter(pl.col("status").is_in(["failed", "running"])).get_column("run").to_list()
+    unfinished = runs.filter(pl.col("status").is_in(["failed", "running", "stopped"])).get_column("run").to_list()
     if unfinished:
         sentences.append(f"Not complete: {examples(unfinished)}.")
     if n_errors:

@@ -1,15 +1,12 @@
-"""The page and the chart of a cool-down: of an answer, and of a run that has none."""
+"""The chart of a cool-down: of an answer, and of a run that has none."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from chart_checks import check_chart, rows_of_chart
-from page_checks import check_charts_are_described, check_contents_name_every_section
-from read_page import Element, read
 
 from toposcope.charts.cooldown import AVERAGE, COOLED, HOLDING, RAW, REAL
 from toposcope.checkpoints import Series
@@ -17,7 +14,6 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.cooldown import CoolDown, Course, Merged
 from toposcope.forecasting.cooldown_report import CoolDownReport
 from toposcope.logs.table import ByStep
-from toposcope.report.cooldown import write_cool_down
 
 RAW_STEPS = np.arange(500, 1001, 100)
 HELD_OUT = ByStep(RAW_STEPS, np.asarray(2.1 + 5 * RAW_STEPS**-0.4, np.float64))
@@ -49,18 +45,6 @@ UNREAD = replace(
 OVERFITTING = replace(MADE, answers=(), refused={200: "the loss on the text has risen"}, real=None)
 
 
-def content_of(folder: Path, report: CoolDownReport) -> tuple[Element, str]:
-    html = write_cool_down(folder, report).read_text(encoding="utf-8")
-    assert "<script>x" not in html.replace("\\u003c", "")
-    page = read(html)
-    check_contents_name_every_section(page)
-    content = page.all("main")[0].text()
-    assert report.headline() in content
-    for line in (*report.all_remarks(), *report.other_refusals(), *report.inputs().values()):
-        assert line[1:] in content
-    return page, content
-
-
 def shown(report: CoolDownReport) -> dict[str, list[dict[str, Any]]]:
     chart = report.plot()
     assert chart.title == report.headline().rstrip(".")
@@ -90,22 +74,3 @@ def test_without_an_answer_it_shows_what_was_read() -> None:
     assert shown(OVERFITTING).keys() == {RAW, AVERAGE}
     with pytest.raises(ToposcopeError, match="nothing was read that could be drawn: 1 checkpoint in the last 50"):
         UNREAD.plot()
-
-
-def test_the_page_of_an_answer(tmp_path: Path) -> None:
-    page, content = content_of(tmp_path, MADE)
-    check_charts_are_described(page)
-    for cell in (cell for row in MADE.table()[1] for cell in row):
-        assert cell in content
-    for line in ("Over 50 steps: 1 checkpoint", "Only 4 checkpoints.", "The rate was declared.", "to 2.350"):
-        assert line in content
-    assert (tmp_path / "figures" / "cool-down.svg").is_file()
-    assert (tmp_path / "tables" / "losses.csv").read_text().count("\n") == 1 + len(MADE.losses())
-    assert (tmp_path / "report.md").read_text(encoding="utf-8").startswith("# Cool-down of ")
-
-
-def test_the_page_without_an_answer(tmp_path: Path) -> None:
-    _, content = content_of(tmp_path, UNREAD)
-    assert "No answer: 1 checkpoint in the last 50 steps" in content
-    assert "Nothing was read that could be drawn." in content
-    assert not (tmp_path / "figures").exists()

@@ -1,18 +1,14 @@
-"""The page of a decision: what it says, shows and leaves out."""
-
-from pathlib import Path
+"""What a decision says, and its figure."""
 
 import numpy as np
 import polars as pl
 import pytest
-from read_page import read
 
 from toposcope.forecasting.decision.advice import Advice, decide
 from toposcope.forecasting.decision.decision import RunInProgress, continue_or_scale, reasons
-from toposcope.forecasting.decision.figure import decision_figure
 from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
-from toposcope.report.decision import brief, write_decision
+from toposcope.report.decision import brief
 from toposcope.wording import short
 
 LAW = ScalingLaw(E=1.8, A=400.0, B=2000.0, alpha=0.34, beta=0.36)
@@ -29,35 +25,11 @@ def decided() -> Advice:
     return decide(points(), extra=1e20, parameters=1e8, tokens=1e10, resamples=30)
 
 
-@pytest.mark.slow
-def test_the_page_says_the_answer_and_shows_why(decided: Advice, tmp_path: Path) -> None:
-    page = write_decision(tmp_path, decided)
-    tree = read(page.read_text(encoding="utf-8"))
-    assert decided.decision is not None
-    (verdict,) = (e for e in tree.all("section") if e.attributes.get("class") == "verdict")
-    first = list(brief(decided))
-    assert [p.text() for p in verdict.all("p")] == first
-    everything = tree.all("main")[0].text()
-    assert first == list(reasons(decided.decision, signals=False)[:3])
-    assert all(reason in everything for reason in reasons(decided.decision, signals=False))
-    parts = [e for e in tree.all("main")[0].all() if e.attributes.get("class") == "part"]
-    assert [part.attributes["data-part"] for part in parts] == ["ways", "plan", "law", "remarks"]
-    drawn = [e.attributes["data-chart"] for e in tree.all() if "data-chart" in e.attributes]
-    assert drawn == ["decision", "isoflop"]
-    names = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert names == {f"{name}.svg" for name in drawn}
-    text = tree.text()
-    assert "Score" in text
-    assert text.count("the answer flips at") == 1
-
-
-def test_a_plan_alone_has_no_decision(tmp_path: Path) -> None:
+def test_a_plan_alone_has_no_decision() -> None:
     advice = decide(points(), budget=1e21, resamples=30)
     assert advice.decision is None
-    text = read(write_decision(tmp_path, advice).read_text(encoding="utf-8")).text()
-    assert brief(advice)[0] in text
-    assert "What to train" in text
-    assert "Continue" not in text
+    assert "With 1e+21 FLOP train" in brief(advice)[0]
+    assert advice.plot().title.startswith("With 1e21 FLOP the best model has")
 
 
 def test_every_reason_is_one_line_with_its_number(decided: Advice) -> None:
@@ -102,7 +74,7 @@ def test_counts_are_short(value: float, text: str) -> None:
 
 def test_the_chart_of_a_decision_shows_the_budget_and_the_break_even(decided: Advice) -> None:
     assert decided.decision is not None
-    chart = decision_figure(decided.fitted, decided.decision)
+    chart = decided.plot()
     assert chart.title.startswith("Scale: a fresh run of")
     frames = [pl.DataFrame(each) for each in chart.spec()["datasets"].values()]
     (lines,) = (frame for frame in frames if "way" in frame.columns)
