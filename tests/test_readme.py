@@ -51,7 +51,7 @@ NOT_RUN = {
 STAND_INS = {
     "checkpoints": "toposcope-demo/runs/tiny-3k/checkpoints",
     "runs": "toposcope-demo/runs",
-    "log.csv": "toposcope-demo/runs/med-21k/log.csv",
+    "log.csv": "toposcope-demo/runs/unfinished/log.csv",
     "points.csv": "docs/examples/ladder.csv",
     "scores.csv": "docs/examples/ladder.csv",
 }

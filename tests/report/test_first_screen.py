@@ -143,7 +143,7 @@ def test_where_one_run_cannot_be_tested_it_is_said() -> None:
         )
     )
     assert screen.first == NOTHING_ADDED
-    assert screen.second.endswith("In 1 of 2 runs nothing can be told.")
+    assert screen.second.endswith("do not go with the loss in some runs.")
     assert Chip("3 of 6", "pairs of run and feature cannot be told", "warn") in screen.chips
 
 
