@@ -104,7 +104,6 @@ def test_a_name_whose_module_needs_an_extra(tmp_path: Path, monkeypatch: pytest.
     "words",
     [
         ("demo", "--out", "{out}"),
-        ("demo", "--out", "{out}"),
         ("train", "tiny-3k", "--out", "{out}"),
         ("landscape", "{series}", "--out", "{out}.svg"),
     ],

@@ -134,19 +134,6 @@ def test_sentences_follow_the_tables(name: str) -> None:
         assert not re.search(r"[()]|nan|None of 0", sentence)
 
 
-def test_where_one_run_cannot_be_tested_it_is_said() -> None:
-    of = study("nothing", RUNS[:2])
-    in_one = pl.when(run=RUNS[1]).then(pl.lit(UNDETERMINED)).otherwise("verdict")
-    screen = first_screen(
-        with_columns(
-            of, verdict=in_one, untested=pl.when(run=RUNS[1]).then(pl.lit(DETERMINED.untested)).otherwise("untested")
-        )
-    )
-    assert screen.first == NOTHING_ADDED
-    assert screen.second.endswith("do not go with the loss in some runs.")
-    assert Chip("3 of 6", "pairs of run and feature cannot be told", "warn") in screen.chips
-
-
 def test_chips_count_what_the_verdict_rests_on() -> None:
     row = ("small", "identical", "fault", [100], "", "steps 100 and 200 are the same.")
     note = ("small", "dtype", "note", [100], "", "float16.")
@@ -191,13 +178,6 @@ def test_the_table_has_a_verdict_for_each_quantity() -> None:
     assert [cell.rho for cell in h0.cells] == [cell.rho for cell in step.cells]
     assert all(cell.partial == "0.00" for cell in h0.cells)
     assert all(" to " in cell.range for cell in h0.cells)
-
-
-def test_information_is_marked() -> None:
-    table = headline_table(study("information"))
-    assert table is not None
-    h0 = next(row for row in table.rows if row.name == "H0 total")
-    assert (h0.verdict, h0.mark) == ("beyond trend", "✓")
 
 
 def test_of_several_verdicts_the_strongest_is_named_with_its_runs() -> None:

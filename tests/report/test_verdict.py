@@ -5,15 +5,13 @@ import dataclasses
 import numpy as np
 import polars as pl
 import pytest
-from made_studies import FEATURES, RUNS, N, no_findings, runs_frame, study, with_columns
+from made_studies import RUNS, N, no_findings, runs_frame, study, with_columns
 from section_tools import summary, with_tables
 
 from toposcope.analysis.association_verdict import POWER
-from toposcope.analysis.association_verdict import RUNS as RUNS_GAP
 from toposcope.analysis.table import association_table
 from toposcope.analysis.trajectory import Trajectory
-from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED
-from toposcope.report.association_tables import primary
+from toposcope.analysis.verdict import BEYOND, TREND, UNDETERMINED
 from toposcope.report.learnt import learnt, main_quantities
 from toposcope.report.study_data import StudyData
 
@@ -101,12 +99,6 @@ def test_correlations_are_counted_with_dependent_checkpoints() -> None:
     assert sentence.startswith("None of 3 topological features correlates with the loss significantly")
 
 
-def test_information_is_said_as_plainly() -> None:
-    first, second, *_ = summary(study("information"))
-    assert first == "Topology says more about the loss than the training step."
-    assert second == "1 of 3 topological features does so in at least one of 4 runs: H0 total."
-
-
 def test_noise_does_not_correlate() -> None:
     first, _, second, *others = summary(study("nothing"))
     assert first == NONE_SENTENCE
@@ -114,31 +106,11 @@ def test_noise_does_not_correlate() -> None:
     assert others[0].startswith("None of 3 topological features correlates with the loss significantly")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "untested", "start"),
-    [
-        (UNDETERMINED, RUNS_GAP.untested, "Mean neural persistence, H1 total and weight norm do not go with the loss."),
-        (BEYOND, "", "Topology says more about the loss than the training step."),
-        (TREND, "", "Topology goes with the loss, but says no more about it than the training step."),
-        (NONE, "", NONE_SENTENCE),
-    ],
-)
-def test_the_first_sentence_follows_the_table(verdict: str, untested: str, start: str) -> None:
-    changed = pl.when(feature=FEATURES[0]).then(pl.lit(verdict)).otherwise("verdict")
-    assert summary(with_columns(study("nothing"), verdict=changed, untested=untested))[0] == start
-
-
 def test_controls_are_told_apart_from_topology() -> None:
     changed = pl.when(feature="controls frobenius_norm").then(pl.lit(BEYOND)).otherwise("verdict")
     sentences = summary(with_columns(study("nothing"), verdict=changed))
     assert sentences[0] == NONE_SENTENCE
     assert any("1 is beyond trend in at least one run (Weight norm (control))" in s for s in sentences)
-
-
-def test_nothing_to_say() -> None:
-    first, second = summary(with_columns(study("nothing"), verdict="constant", rho=float("nan")))
-    assert first == f"{CANNOT}no feature varies."
-    assert second == "The study has 4 runs and 800 measured checkpoints; a feature has to vary over 5 of them."
 
 
 @pytest.mark.parametrize(
@@ -153,12 +125,6 @@ def test_why_a_feature_is_trend_only(step: float, all_: float, why: str) -> None
     columns = {"verdict": TREND, "rho_with_step": 0.5, "p_given_step_adjusted": step, "p_given_all_adjusted": all_}
     found, _ = learnt(main_quantities(with_columns(study("clock"), **columns)))
     assert found == [f"Mean neural persistence, H0 total, H1 total and weight norm go{why}"]
-
-
-def test_without_a_loss() -> None:
-    found = study("nothing", ())
-    assert summary(found)[0] == f"{CANNOT}no loss is known."
-    assert primary(found).is_empty()
 
 
 def test_failures_and_faults() -> None:

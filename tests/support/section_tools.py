@@ -23,11 +23,6 @@ def charts_of(draw: Callable[[StudyData], Any], material: StudyData) -> dict[str
     return {chart.name: chart for chart in (drawn if isinstance(drawn, list | tuple) else [drawn]) if chart}
 
 
-def draw_all(material: StudyData) -> list[Chart]:
-    """Draw every figure that there are data for."""
-    return [drawn for _, drawn in Page(CORE, material).charts()]
-
-
 def section_of(anchor: str, material: StudyData, pictures: Sequence[Any] = ()) -> Section | None:
     """Return one section as it stands on the page; None if it is left out."""
     (part,) = (part for part in report_sections() if part.anchor == anchor)

@@ -33,8 +33,6 @@ BARS_PER_ROW = 1.5  # progress bars for each row with a loss, from which on a ba
 MIN_UNREAD, MAX_UNREAD_SHARE = 5, 0.1  # lines with the word loss that are not read, from which on that is said
 MIN_DOUBLED = 0.4  # share of lines that say what the one before said, where a tool prints every line twice
 MIN_STALE = 0.5  # share of the rows of a validation loss that only repeat the one before, where it is shown again
-
-ROUNDED = "steps are rounded, and rows before them do not show how far these are apart"
 _DIGITS = re.compile(r"\d+")
 _PROGRAM = re.compile(r"(?:import|from) [a-z]\w*|(?:def|class) \w+[(:]")
 """A line of a program, whose settings need not be those of the run."""

@@ -46,11 +46,6 @@ class StudyVerdict:
     details: str  # what the main quantities do, or what would tell
     proposal: Proposal | None = None  # where it cannot be told
 
-    @property
-    def tested(self) -> pl.DataFrame:
-        """Rows with a verdict."""
-        return self.rows.filter(pl.col("verdict") != UNDETERMINED)
-
 
 def study_verdict(data: StudyData) -> StudyVerdict:
     """Return what the association table of a study says about topology."""
