@@ -236,12 +236,11 @@ def test_names_of_255_bytes(name: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     for command in (
         ["layers", file],
-        ["doctor", file.parent, "--out", "d" + name],
+        ["doctor", file.parent],
         ["measure", file, "--out", f"{name}.csv", "--workers", "1"],
         ["measure", file.parent, "--workers", "1"],
         ["study", "init", file, "--out", f"{name}.toml"],
         ["study", "run", f"{name}.toml", "--out", "s" + name, "--workers", "1"],
-        ["forecast", log, "--steps", "100", "--out", "f" + name],
         ["forecast", log, "--steps", "100", "--out", f"{name}.svg"],
     ):
         done = called(*command)
