@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 PICTURES = (
-    "step-taken-out", "association", "losses", "neural-persistence", "h0-total", "layers-h0", "layers-neural-persistence",
-    "diagrams", "change-points", "scaling-loss",
+    "step-taken-out", "association", "losses", "neural-persistence", "h0-total", "layers-h0",
+    "layers-neural-persistence", "diagrams", "change-points", "scaling-loss",
 )  # fmt: skip
 IMAGES = Path(__file__).parents[1] / "docs" / "images" / "demo"
 
