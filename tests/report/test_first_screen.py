@@ -70,7 +70,7 @@ STUDIES: dict[str, tuple[Callable[[], StudyData], str, str]] = {
     ),
     "open": (
         lambda: with_verdict(study("nothing", RUNS[:2]), UNDETERMINED, RUNS_GAP.untested),
-        "Mean neural persistence, H1 total and weight norm do not go with the loss.",
+        "Mean neural persistence, H1 total and weight norm do not go with the loss detectably.",
         "Whether H0 total says more about the loss than the training step cannot be told: too few runs. 4 runs of",
     ),
     "untestable": (
@@ -99,13 +99,13 @@ STUDIES: dict[str, tuple[Callable[[], StudyData], str, str]] = {
     "nothing": (
         lambda: study("nothing"),
         NOTHING_ADDED,
-        "Mean neural persistence, H0 total, H1 total and weight norm do not go with the loss.",
+        "Mean neural persistence, H0 total, H1 total and weight norm do not go with the loss detectably.",
     ),
     "a clock": (
         lambda: study("clock"),
         "Topology goes with the loss, but says no more about it than the training step.",
         "H0 total follows the step exactly, so no data of this kind can tell it from the step. Mean neural "
-        "persistence, H1 total and weight norm do not go with the loss.",
+        "persistence, H1 total and weight norm do not go with the loss detectably.",
     ),
     "between runs, beyond": (
         lambda: between_runs(study("nothing"), BEYOND),

@@ -116,7 +116,7 @@ def test_controls_are_told_apart_from_topology() -> None:
 @pytest.mark.parametrize(
     ("step", "all_", "why"),
     [
-        (0.001, 0.6, " with the loss only as step, learning rate and weight norm do."),
+        (0.001, 0.6, " with the loss only as the step and the other covariates do."),
         (0.001, 0.001, " with the loss given the covariates, but another test fails."),
         (0.6, 0.6, " with the loss only as the step does."),
     ],

@@ -41,8 +41,8 @@ SAID = {
     FOLLOWS: ("follows", "follow", " the step exactly"),
     KEPT: ("goes", "go", " with the loss given the covariates, but another test fails"),
     BY_STEP: ("goes", "go", " with the loss only as the step does"),
-    BY_COVARIATES: ("goes", "go", " with the loss only as step, learning rate and weight norm do"),
-    NONE: ("does", "do", " not go with the loss"),
+    BY_COVARIATES: ("goes", "go", " with the loss only as the step and the other covariates do"),
+    NONE: ("does", "do", " not go with the loss detectably"),
 }
 
 

@@ -19,10 +19,7 @@ from toposcope.analysis.topology_verdict import (
 from toposcope.analysis.verdict import BEYOND, NONE, TREND, UNDETERMINED, verdict_sentence
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report.association_tables import SpectralComparisonCounts, measured, primary
-from toposcope.report.headline import (
-    named,
-    uncapitalised,
-)
+from toposcope.report.headline import named, uncapitalised
 from toposcope.report.learnt import Proposal, learnt, main_quantities, proposal
 from toposcope.report.study_data import StudyData
 from toposcope.wording import capitalised, counted, examples, joined
