@@ -103,7 +103,7 @@ def test_what_cannot_be_told_comes_with_the_study_that_would_tell(data: StudyDat
     screen = first_screen(coarse)
     assert "follow the step exactly" in screen.first
     assert "cannot be told" in screen.second
-    assert "would tell:" in screen.second
+    assert "would tell." in screen.second
     assert screen.command.startswith("toposcope study run ")
     from toposcope.report.learnt import proposal
 

@@ -114,7 +114,7 @@ def _propose(data: StudyData) -> Proposal | None:
         text, paths = _finer(declared, design.n_runs, design.every).to_toml(), [str(place / "report" / FINER)]
     if place is None or not paths:
         return Proposal(f"{told}.")
-    return Proposal(f"{told}:", f"toposcope study run {shlex.join(paths)} --out {declared.name}-finer", text)
+    return Proposal(f"{told}.", f"toposcope study run {shlex.join(paths)} --out {declared.name}-finer", text)
 
 
 def _finer(declared: Declaration, n_runs: int, every: int) -> Declaration:
