@@ -104,7 +104,8 @@ def test_ties_and_equal_points(points: np.ndarray) -> None:
     tensor = torch.tensor(points, requires_grad=True)
     diagrams = tt.rips(tensor)
     for diagram, exact in zip(diagrams, ts.rips(points), strict=True):
-        np.testing.assert_array_equal(diagram.pairs.detach().numpy(), exact.pairs)
+        # the root of a tensor errs in its last digit on some processors
+        np.testing.assert_array_max_ulp(diagram.pairs.detach().numpy(), exact.pairs, maxulp=2)
         assert diagram.n_essential == exact.n_essential
     total = tt.total(diagrams[0])
     (gradient,) = torch.autograd.grad(total, tensor, create_graph=True)
