@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from toposcope.cli import toposcope
+from toposcope.forecasting.scaling.logged_points import points_of_runs
 from toposcope.forecasting.scaling.planner import optimal_split
 from toposcope.forecasting.scaling.scaling_law import ScalingLaw
 
@@ -136,6 +137,57 @@ def test_points_come_from_logs(tmp_path: Path) -> None:
             (folder / f"run-{i}-{k}.csv").write_text(f"step,loss,n_params,tokens_per_step\n{rows}\n")
     found = answer("--siblings", folder, "--budget", 1e21)
     assert found["n_points"] == 18
+
+
+def one_length(folder: Path, schedule: str, sizes: tuple[float, ...] = SIZES) -> Path:
+    """Write logs of runs of one length on the law, a thousand steps of 20 M tokens each."""
+    folder.mkdir()
+    steps = np.arange(1, 1001)
+    rates = {
+        "constant": np.minimum(steps / 50, 1.0),
+        "cosine": (1 + np.cos(np.pi * steps / 1000)) / 2,
+        "cooled": np.minimum(1, (1000 - steps) / 250 + 1e-3),
+    }.get(schedule)
+    for n in sizes:
+        loss = LAW.loss(n, steps * 2e7) - (0 if rates is None else 0.1 * (rates.max() - rates) * (steps > 50))
+        columns = {"step": steps, "loss": loss, "n_params": np.full(1000, n)}
+        columns |= {} if rates is None else {"lr": rates}
+        rows = "\n".join(",".join(f"{value:.9g}" for value in row) for row in zip(*columns.values(), strict=True))
+        (folder / f"run-{n:g}.csv").write_text(f"{','.join(columns)}\n{rows}\n")
+    return folder
+
+
+@pytest.mark.parametrize(("schedule", "reached"), [("constant", 2e10), ("cooled", 1.51e10), ("unlogged", 2e10)])
+def test_runs_of_one_length_give_points_along_them(tmp_path: Path, schedule: str, reached: float) -> None:
+    folder = one_length(tmp_path / "runs", schedule)
+    found = answer("--siblings", folder, "--tokens", "*=2e10", "--tokens", 5e9, "--parameters", 1e8, "--extra", 1e19)
+    assert found["n_points"] == 6 * len(SIZES)
+    fitted = ScalingLaw(**found["law"])  # type: ignore[arg-type]
+    assert fitted.loss(4e8, 6e10) == pytest.approx(LAW.loss(4e8, 6e10), abs=0.004)
+    decision, notes = found["decision"], " ".join(found["notes"])  # type: ignore[arg-type]
+    assert isinstance(decision, dict)
+    assert decision["run"]["cool_down"] == 0.2
+    assert "6 losses along each are its points" in notes
+    assert ("no learning rate was logged; it is taken to be constant" in notes) == (schedule == "unlogged")
+    points = points_of_runs(folder, tokens={"*": 2e10})
+    assert points.D.max() == pytest.approx(reached, rel=0.01)
+    assert points.D.min() == pytest.approx(0.3 * reached, rel=0.02)
+
+
+def test_runs_of_one_length_that_determine_nothing_say_what_would(tmp_path: Path) -> None:
+    folder = one_length(tmp_path / "cosine", "cosine")
+    lacking = run("--siblings", folder, "--budget", 1e20)
+    assert lacking.exit_code == 2
+    assert lacking.stderr.count("tokens unknown from their logs") == 1
+    assert "a star stands for all, as in --tokens '*=D'" in lacking.stderr
+    falling = run("--siblings", folder, "--budget", 1e20, "--tokens", "*=2e10")
+    assert falling.exit_code == 2
+    assert "add runs of other lengths or at a constant rate" in falling.stderr
+    few = run("--siblings", one_length(tmp_path / "few", "constant", SIZES[:2]), "--budget", 1e20, "--tokens", "*=2e10")
+    assert few.exit_code == 2
+    assert "it needs 5, of other sizes or lengths" in few.stderr
+    named = run("--siblings", folder, "--budget", 1e20, "--tokens", "x*=2e10")
+    assert "--tokens x*=...: no such run" in named.stderr
 
 
 def test_the_figure_is_written(points: Path, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.scaling.points import Points, points_of, read_points
+from toposcope.forecasting.scaling.logged_points import points_of
+from toposcope.forecasting.scaling.points import Points, read_points
 from toposcope.logs import Run
 
 N, D, LOSS = [1e8, 2e8, 4e8], [2e9, 3e9, 5e9], [3.5, 3.25, 3.0]

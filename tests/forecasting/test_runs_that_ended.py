@@ -10,7 +10,8 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.decision.advice import decide
 from toposcope.forecasting.forecast_report import forecast
 from toposcope.forecasting.forecaster import fraction_seen
-from toposcope.forecasting.scaling.points import Points, points_of
+from toposcope.forecasting.scaling.logged_points import points_of
+from toposcope.forecasting.scaling.points import Points
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import Run, read_log
 from toposcope.logs.anomalies import Divergence

@@ -12,7 +12,7 @@ from toposcope.analysis.health import health
 from toposcope.analysis.health.check import UNJUDGED
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting import forecast
-from toposcope.forecasting.scaling.points import points_of
+from toposcope.forecasting.scaling.logged_points import points_of
 from toposcope.logs import COLUMNS, LogTable, read_log
 from toposcope.logs.columns import target_of
 from toposcope.logs.descent import signed, why_need_not_fall

@@ -25,7 +25,9 @@ def advice_options(command: Command) -> Command:
         "--points", type=EXISTING, help="Table of earlier runs: columns N, D, loss, optionally run and family."
     )
     @click.option(
-        "--siblings", type=EXISTING, help="Folder of logs instead of --points; the end of each log is a point."
+        "--siblings",
+        type=EXISTING,
+        help="Folder of logs instead of --points; a point is the end of a run or, of runs of one length, along it.",
     )
     @click.option("--family", metavar="NAME", help="Use only the points of this family.")
     @click.option("--budget", type=float, metavar="FLOP", help="Compute for training one model.")
@@ -63,7 +65,7 @@ def advice_options(command: Command) -> Command:
 
         def advise() -> Advice:
             from toposcope.forecasting import decide as advise
-            from toposcope.forecasting.scaling.points import points_of_runs
+            from toposcope.forecasting.scaling.logged_points import points_of_runs
 
             if (points is None) == (siblings is None):
                 raise BadUse("give earlier runs: either --points FILE or --siblings FOLDER")

@@ -16,7 +16,7 @@ from toposcope.forecasting.forecast_report import planned_run
 from toposcope.forecasting.forecaster import Forecast, LoggedRun
 from toposcope.forecasting.forecaster_set import DEFAULT, run_forecasters
 from toposcope.forecasting.headline import kind_of
-from toposcope.forecasting.scaling.points import points_of
+from toposcope.forecasting.scaling.logged_points import points_of
 from toposcope.forecasting.siblings import (
     CompleteRuns,
     borrowed_parts,

@@ -1,8 +1,7 @@
 """Points of a scaling law: one loss for each of many runs of N parameters on D tokens."""
 
 import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,16 +9,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from toposcope.errors import ToposcopeError, choices
+from toposcope.errors import ToposcopeError
 from toposcope.forecasting.forecaster import RefusedError
-from toposcope.logs import read_logs
 from toposcope.logs.columns import identify_columns, target_of
 from toposcope.logs.formats import read_raw
 from toposcope.logs.raw import join_names, parse_numbers, plural
-from toposcope.logs.run import Run
-from toposcope.logs.sizes import with_sizes
 from toposcope.typing import Indices, Vector
-from toposcope.wording import joined
 
 MIN_LARGEST = 1e5  # parameters or tokens; all of a table in millions and billions stay below
 
@@ -31,7 +26,6 @@ TOKENS = ("D", "n_train_tokens", "num_train_tokens", "tokens_trained", "data", "
 COMPUTE = ("C", "c6nd", "flops", "flop", "compute", "training_flops", "training_flop", "train_flops", "total_flops")
 FAMILY = ("source", "dataset", "corpus", "group")
 """Names of totals of a run, in addition to those of `toposcope.logs.columns.NAMES`."""
-MIN_COMPLETE_SHARE = 0.98  # share of the planned steps after which a log is complete
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,56 +88,13 @@ def read_points(path: str | Path, columns: Mapping[str, str] | None = None) -> P
     return replace(points, remarks=(*raws[0].remarks, *points.remarks))
 
 
-def points_of(logs: Iterable[Run]) -> Points:
-    """Return one point for each log: its final loss, at all the tokens that it was trained on.
-
-    Runs that diverged, logs without parameters or tokens, and logs that have not reached the end of their plan, are
-    left out, with a remark. Bits become nats.
-    """
-    rows, families, remarks, units = [], [], [], set()
-    for log in logs:
-        tokens = log.tokens_per_step * float(log.last_seen)
-        why = ""
-        if log.diverged is not None:
-            why = str(log.diverged)
-        elif log.need_not_fall:
-            why = f"its loss need not fall: {log.need_not_fall}"
-        elif not (log.parameters > 0 and tokens > 0):
-            why = _unknown(log.name, {"parameters": log.parameters, "tokens": tokens})
-        elif log.last_step is not None and log.last_seen < MIN_COMPLETE_SHARE * log.last_step:
-            why = f"it is not complete: step {log.last_seen} of {log.last_step}"
-        if why:
-            remarks.append(f"{log.name}: left out, {why}")
-        else:
-            rows.append((log.parameters, tokens, log.final_loss()[0] * _nats(log.unit), log.name))
-            families.append(log.family)
-            units.add(counted_per(log.unit))
-    if not rows:
-        raise ToposcopeError("points: no run with parameters, tokens and a final loss. " + ". ".join(remarks))
-    if len(units) > 1:
-        raise ToposcopeError(f"points: losses per {' and per '.join(sorted(units))} cannot be compared")
-    remarks += [f"losses are per {each}" for each in units - {"token"}]
-    N, D, loss, names = zip(*rows, strict=True)
-    return Points(
-        np.array(N), np.array(D), np.array(loss), np.array(names, np.str_), np.array(families, np.str_), tuple(remarks)
-    )
-
-
-def _unknown(run: str, sizes: Mapping[str, float]) -> str:
-    """Say which sizes of a run are unknown, and which options give them."""
-    missing = [what for what, size in sizes.items() if not size > 0]
-    options = [shlex.quote(f"{run}={'N' if what == 'parameters' else 'D'}") for what in missing]
-    flags = joined([f"--{what} {option}" for what, option in zip(missing, options, strict=True)])
-    return f"{joined(missing)} unknown from its log and what lies next to it; give {flags}"
-
-
 def _from_table(path: Path, table: pl.DataFrame, named: dict[str, str]) -> Points:
     source = _sources(path, table.columns, named)
     values = {column: parse_numbers(table[source[column]]).values for column in ("N", "D", "C") if column in source}
     loss, unit = parse_numbers(table[source["loss"]]).values, target_of(source["loss"]).unit
     if unit == "perplexity":
         loss = np.log(loss, where=loss > 0, out=np.full(len(loss), np.nan))
-    loss, remarks = loss * _nats(unit), [f"losses are per {each}" for each in {counted_per(unit)} - {"token"}]
+    loss, remarks = loss * nats_of(unit), [f"losses are per {each}" for each in {counted_per(unit)} - {"token"}]
     N = np.where(values["N"] > 0, values["N"], np.nan)
     D = values["D"] if "D" in values else values["C"] / (6 * N)
     if "D" not in values:
@@ -198,7 +149,8 @@ def counted_per(unit: str) -> str:
     return next((each for each in ("byte", "character") if unit.endswith(f"per {each}")), "token")
 
 
-def _nats(unit: str) -> float:
+def nats_of(unit: str) -> float:
+    """Return how many nats are one of a unit of losses."""
     return float(np.log(2)) if unit.startswith("bits") else 1.0
 
 
@@ -221,33 +173,3 @@ def points_of_family(points: Points | str | Path, family: str | None = None) -> 
     if len(names) > 1:
         raise RefusedError(f"points are of {len(names)} families ({', '.join(names)}); choose one with --family NAME")
     return points
-
-
-def points_of_runs(
-    path: str | Path,
-    family: str | None = None,
-    parameters: Mapping[str, float] | None = None,
-    tokens: Mapping[str, float] | None = None,
-) -> Points:
-    """Read logs and return a point from the end of each; only of the family, if there are any logs of it.
-
-    Parameters and tokens are those given by the name of the run, else the log's, else those of the checkpoints and
-    configurations next to it.
-    """
-    logs, remarks = read_logs(path)
-    names = [log.name for log in logs]
-    for option, given in (("--parameters", parameters or {}), ("--tokens", tokens or {})):
-        for name, size in given.items():
-            if name not in names:
-                raise ToposcopeError(f"{option} {name}=...: no such run; {choices(name, names)}")
-            if not (np.isfinite(size) and size > 0):
-                raise ToposcopeError(f"{option} {name}={size:g}: expected a number above 0")
-    sized = []
-    for log in logs:
-        size = (parameters or {}).get(log.name, log.parameters)
-        seen = (tokens or {}).get(log.name)
-        per_step = log.tokens_per_step if seen is None else seen / max(log.last_seen, 1)
-        sized.append(with_sizes(replace(log, parameters=size, tokens_per_step=per_step)))
-    points = points_of([log for log in sized if log.family == family] or sized)
-    found = [remark for log, known in zip(sized, logs, strict=True) for remark in log.remarks[len(known.remarks) :]]
-    return replace(points, remarks=(*points.remarks, *found, *remarks))

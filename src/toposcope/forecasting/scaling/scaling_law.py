@@ -180,7 +180,7 @@ def scaling_law(
     points = points_of_family(points, family)
     ordered = points.where(np.lexsort((points.loss, points.D, points.N)))
     N, D, loss = ordered.N, ordered.D, ordered.loss
-    if reason := _undetermined(N, D):
+    if reason := undetermined(N, D):
         raise RefusedError(f"scaling law: {reason}")
     if not np.ptp(loss) > 0:
         raise RefusedError("scaling law: the loss is the same at every point")
@@ -219,7 +219,7 @@ def scaling_law(
     )
 
 
-def _undetermined(N: Vector, D: Vector) -> str:
+def undetermined(N: Vector, D: Vector) -> str:
     """Return why points at such N and D do not determine the law; empty if they do."""
     n, sizes, tokens = len(np.unique(N + 1j * D)), len(np.unique(N)), len(np.unique(D))
     if n < MIN_POINTS:
@@ -281,7 +281,7 @@ def _bootstrap(
 
 def _refits(problem: Problem, points: Points, start: Vector, weights: Matrix) -> Matrix:
     """Return the coefficients of fits to weighted points, shape (k, 5), of those that determine a law."""
-    determined = np.array([not _undetermined(points.N[row > 0], points.D[row > 0]) for row in weights])
+    determined = np.array([not undetermined(points.N[row > 0], points.D[row > 0]) for row in weights])
     if not determined.any():
         return np.empty((0, 5))
     descent = descend(problem, np.repeat(start[None], int(determined.sum()), axis=0), weights[determined])
