@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import some_lines
+from tiny_models import CONTEXT, byte_tokenizer, opened, saved
 
 from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
 from toposcope.family import Corpus, FamilyRun, ModelSize, TrainingOptions, build, train
 from toposcope.family import corpus as corpora
 from toposcope.family.evaluation import fixed_batch, loss_gradients
+from toposcope.models.loading import load_tokenizer
+from toposcope.models.texts import passage
 from toposcope.probes.feature import NETWORK
+from toposcope.probes.needs import RunContext, needs
 from toposcope.study import Declaration, Study
 from toposcope.study.declared_runs import DeclaredRun
 from toposcope.study.runner import run_study
@@ -97,3 +102,31 @@ def test_a_study_with_noise_over_batches(tmp_path: Path, corpus: Corpus) -> None
     extra = {key[2] for key in with_noise.keys() - values.keys()}
     assert all(name.endswith(".noise") for name in extra)
     assert with_noise[4, NETWORK, "gradient_norm.noise"] > 0
+
+
+@pytest.mark.parametrize("kind", ["gpt_neox", "gpt2", "llama"])
+def test_gradients_of_a_text_are_those_of_any_model(tmp_path: Path, kind: str) -> None:
+    """Autograd through a model of transformers itself, window by window, in the layout of the weights."""
+    pytest.importorskip("transformers")
+    module = saved(tmp_path, kind)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    checkpoint, origin = opened(tmp_path)
+    given, flag = needs()["gradients"].provide(checkpoint, RunContext(origin, some_lines, "key"))(2, 3, CONTEXT)
+    assert flag == ""
+    windows = passage(some_lines(), load_tokenizer(checkpoint, origin), CONTEXT).sequences
+    module.float().zero_grad()
+    read = [torch.tensor([windows[round((len(windows) - 1) * k / 2)].ids]) for k in range(3)]
+    lengths = [tokens.shape[1] - 1 for tokens in read]
+    for tokens, length in zip(read, lengths, strict=True):
+        (module(input_ids=tokens, labels=tokens).loss * length / sum(lengths)).backward()
+    expected = {name: parameter.grad for name, parameter in module.named_parameters()}
+    compared = 0
+    for layer in checkpoint.analysed():
+        if (gradient := expected.get(layer.name)) is not None:
+            turned = gradient.T if layer.transposed else gradient
+            torch.testing.assert_close(given[0][layer.name], turned, rtol=1e-3, atol=1e-6)
+            compared += 1
+        if layer.name in given[0]:
+            assert tuple(given[0][layer.name].shape) == layer.matrix().shape
+            assert not torch.equal(given[0][layer.name], given[1][layer.name])
+    assert compared >= 5

@@ -22,7 +22,7 @@ from toposcope.checkpoints.votes import Convention, Stored
 
 MAX_CONVOLVED = 16  # taps of a convolution; an axis of a matrix of experts has more
 MAX_EXPERTS = 1 << 16  # of one tensor, each of which becomes a layer
-HEADS_JOINED = "heads joined"
+HEADS_JOINED, UNFOLDED = "heads joined", "kernel unfolded"
 _NORM = re.compile(r"norm|(?:^|[._])ln", re.IGNORECASE)
 _HEADS_FIRST = re.compile(r"(?:^|\.)_?W_[QKVO]$")
 _EXPERTS = re.compile(r"experts?(?:$|[._])|moe|_(?:ch)?exps(?:$|\.)", re.IGNORECASE)
@@ -71,6 +71,8 @@ def matrices_in(
         elif role.startswith("attn."):
             matrix = _of_heads(entry, role, width)
             result[entry.name] = [matrix] if matrix else []
+        elif role in {"conv", "other"} and _convolves(entry, role, vectors):
+            result[entry.name] = [_unfolded(entry, _bias_of(entry, vectors))]
         else:
             result[entry.name] = []
     return _oriented(result, {entry.name: role for entry, role in found}, width, vectors, vocabularies)
@@ -148,6 +150,37 @@ def _of_heads(entry: Entry, role: str, width: int | None) -> Matrix | None:
         moved = reshaped(entry.name, (size, others) if axis == 0 else (others, size), entry)
         transposed = (axis == 0) == (role in READS)
     return Matrix(moved, HEADS_JOINED, Orientation(transposed, "the axis of the heads"))
+
+
+def _convolves(entry: Entry, role: str, vectors: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether a tensor is a convolution's, by its name, its four or five axes, or three and a bias."""
+    if leaf_of(entry.name) not in {"weight", "kernel"} or not 3 <= len(entry.shape) <= 5:
+        return False
+    return role == "conv" or (
+        min(entry.shape) <= MAX_CONVOLVED and (len(entry.shape) > 3 or bool(_bias_of(entry, vectors)))
+    )
+
+
+def _bias_of(entry: Entry, vectors: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape of the bias next to a weight; empty without one."""
+    return vectors.get(f"{entry.name[: -len(leaf_of(entry.name))]}bias", ())
+
+
+def _unfolded(entry: Entry, bias: tuple[int, ...]) -> Matrix:
+    """Return a convolution as a matrix with a row for each output, the weights of all its taps along it.
+
+    A kernel of Flax and Keras has its outputs last, a weight of torch first, but that of a transposed convolution,
+    which its bias shows.
+    """
+    first, second, last = entry.shape[0], entry.shape[1], entry.shape[-1]
+    n, reason = int(np.prod(entry.shape)), "the length of the bias" if bias else "the axes of a convolution"
+    if leaf_of(entry.name) == "kernel":
+        return Matrix(reshaped(entry.name, (n // last, last), entry), UNFOLDED, Orientation(True, reason))
+    unfolded = reshaped(entry.name, (first, n // first), entry)
+    if bias == (second,) != (first,):
+        read = partial(_rows_moved, entry, 1, (second, n // second))
+        unfolded = Entry(entry.name, (second, n // second), entry.dtype, read, sequential_rows=False)
+    return Matrix(unfolded, UNFOLDED, Orientation(False, reason))
 
 
 def _experts_in_rows(entry: Entry, routers: Mapping[str, int]) -> list[Matrix]:

@@ -77,6 +77,8 @@ def weight_matrices(entries: Sequence[Entry], rules: roles.Rules, *, all_weights
             transposed, reason = part.orientation
             if why == roles.BY_SHAPE and transposed:
                 role = _OTHER_HALF.get(role, role)
+            if part.layout == layouts.UNFOLDED and role == "other":
+                role, why = "conv", roles.BY_SHAPE
             made = Layer(part.entry.name, role, transposed, "", part.entry, tensor=name, why=why, how=part.layout)
             result.layers.append(replace(made, orientation=reason))
     return result

@@ -1,9 +1,6 @@
 """Measures the layers of one step with the ordinary probes, whose kernels are compiled once per machine."""
 
 import hashlib
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from toposcope.checkpoints import Layer
 from toposcope.homology import Diagram
@@ -115,7 +111,6 @@ class Measurer:
         return ProbeInput([layer], wanted, diagrams=now, previous_diagrams=previous, step=done.step)
 
 
-DTYPES = ("float32", "float64", "float16", "bfloat16")
 SHAPES = ((96, 48), (1152, 256))  # a small and a large matrix: different kernels measure them
 
 
@@ -143,68 +138,3 @@ def warm_up(probes: Sequence[dict[str, object]], dtype: str) -> None:
         measurer.finish(done)
     with suppress(OSError):  # where nothing can be written, each process loads or compiles the kernels
         marker(dtype).touch()
-
-
-def warm_up_once(probes: Sequence[dict[str, object]], dtype: str) -> None:
-    """Compile the kernels of the probes, unless another process is doing so or has done so."""
-    done = marker(dtype)
-    with suppress(Timeout), FileLock(f"{done}.lock", timeout=0):
-        if not done.exists():
-            warm_up(probes, dtype)
-
-
-class Compilation:
-    """Compiles the kernels in another process, one per machine, however many monitors are started.
-
-    If the folder of compiled code cannot be written, or that process fails, this process compiles them itself.
-    """
-
-    def __init__(self, probes: Sequence[dict[str, object]], dtype: str) -> None:
-        self._probes, self._dtype, self._is_ready = probes, dtype, False
-        self._process: subprocess.Popen[bytes] | None = None
-        done = marker(dtype)
-        if done.exists() or not os.access(done.parent, os.W_OK):
-            self._finish()
-        elif not self._is_under_way():
-            self._process = _in_background(probes, dtype)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all kernels are compiled and loaded."""
-        has_ended = self._process is None or self._process.poll() is not None
-        if not self._is_ready and has_ended and (marker(self._dtype).exists() or not self._is_under_way()):
-            self._finish()
-        return self._is_ready
-
-    def wait(self, seconds: float) -> None:
-        """Wait until all kernels are compiled and loaded, at most so long."""
-        deadline = time.monotonic() + seconds
-        while not self.is_ready and time.monotonic() < deadline:
-            time.sleep(0.05)
-
-    def _finish(self) -> None:
-        """Load the compiled kernels, or compile them here."""
-        warm_up(self._probes, self._dtype)
-        self._is_ready = True
-
-    def _is_under_way(self) -> bool:
-        lock = FileLock(f"{marker(self._dtype)}.lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            return True
-        lock.release()
-        return False
-
-
-def _in_background(probes: Sequence[dict[str, object]], dtype: str) -> "subprocess.Popen[bytes]":
-    """Start a process that compiles the kernels."""
-    lines = [
-        "import os",
-        "os.nice(10) if hasattr(os, 'nice') else None",
-        "from toposcope.monitor.measuring import warm_up_once",
-        f"warm_up_once({list(probes)!r}, {dtype!r})",
-    ]
-    silent = subprocess.DEVNULL
-    command = [sys.executable, "-c", "\n".join(lines)]
-    return subprocess.Popen(command, stdin=silent, stdout=silent, stderr=silent)

@@ -11,7 +11,7 @@ from toposcope.monitor.activations import Activations, FixedBatch
 from toposcope.monitor.budget import MIN_COST_RATIO, START_SECONDS, Budget, Clock, Meter, Plan, Planner
 from toposcope.monitor.events import Note
 from toposcope.monitor.looks import interval
-from toposcope.monitor.measuring import Compilation
+from toposcope.monitor.measuring import marker, warm_up
 from toposcope.monitor.parameters import watched
 from toposcope.monitor.quantities import PendingQuantities
 from toposcope.monitor.ranks import RankGroup
@@ -38,8 +38,6 @@ TRAINING_COSTS = ("", STORING)
 """Charged to the probe ``training``: its own measurement, and storing all measurements of a step."""
 ACTIVATIONS = ActivationsProbe.name()
 ACTIVATION_COSTS = ("run", "measured")
-COMPILE_SECONDS = 60.0
-"""Time for which the end of a complete run waits for kernels to be compiled; an error is shown at once."""
 CLOSE_SECONDS = 120.0  # time within which the monitor's thread must empty its queue at the end
 WRITE_SECONDS = 2.0  # time for which saving a checkpoint waits until everything up to it is written
 
@@ -79,7 +77,9 @@ class MonitoredRun:
             self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
         )
         dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
-        self._compilation = Compilation(probes, dtype)
+        if not marker(dtype).exists():
+            echo("compiling what measures, once on this machine, in about 15 seconds")
+        warm_up(probes, dtype)
         self._is_measured, self._is_changed, self._started = False, False, 0.0
         self._next_look, self._last_step = step + 1, run.last_step
         self._look_began = self._look_seconds = self._look_spent = 0.0
@@ -228,13 +228,6 @@ class MonitoredRun:
         ends = self.ranks.ends(status)
         try:
             if ends and (self.ranks.is_sharded or self._complete_at != step):
-                if status == "complete" and not self._compilation.is_ready:
-                    echo("waiting for kernels to be compiled, once on this machine, to measure the last weights")
-                    self._compilation.wait(COMPILE_SECONDS)
-                    if not self._compilation.is_ready:
-                        echo(
-                            f"not compiled within {COMPILE_SECONDS:.0f} s; of the last weights only norms are measured"
-                        )
                 self.measure_at_end(step)
         finally:  # whoever waits may be interrupted
             self._worker.put(partial(self._session.finish, status, step))
@@ -268,7 +261,7 @@ class MonitoredRun:
 
     def _activations(self, skipped: list[str], *, at_end: bool) -> Activations | None:
         """Run the model on the fixed batch, if affordable."""
-        if self._batch is None or not self._compilation.is_ready:
+        if self._batch is None:
             return None
         seconds = self._budget.expected(ACTIVATIONS, ACTIVATION_COSTS)
         if not (seconds <= START_SECONDS if at_end else self._budget.affords(ACTIVATIONS, ACTIVATION_COSTS)):
@@ -286,13 +279,11 @@ class MonitoredRun:
 
     def _planned(self, planned: Callable[[], Plan]) -> Plan:
         try:
-            if self._compilation.is_ready:
-                return planned()
+            return planned()
         except Exception:
             for _ in self.ranks.copies(None, lambda: False):  # tells the other ranks
                 pass
             raise
-        return Plan(skipped=[f"{name}: its kernels are still being compiled" for name in self._names])
 
     def _failed(self, error: BaseException) -> None:
         echo(f"{type(error).__name__}: {error}; training continues without the monitor")

@@ -1,4 +1,4 @@
-"""Persistence of gradient matrices on fixed batches, for runs trained by the study."""
+"""Persistence of gradient matrices on fixed batches: of the training loss, or of a text."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -22,6 +22,9 @@ NORM = "gradient_norm"
 class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     """Persistence of each layer's gradient: as the point cloud of its rows, and as a bipartite graph.
 
+    The loss is that of runs which the study trained on batches of their training text, of any other model on windows of
+    the study's text.
+
     ``H0.*``, ``H1.*`` as in `rips`; ``np_mean``, ``np_norm``, ``np_normalized`` as in `neural_persistence`; and the
     Frobenius norm ``gradient_norm``, for the network that of one long vector.
     """
@@ -33,7 +36,13 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"gradients"})
     REPEATS: ClassVar[frozenset[str]] = frozenset({"batches"})
     NORM: ClassVar[str] = NORM
-    LEAST: ClassVar[Mapping[str, int]] = {"max_dimension": 0, "max_points": 1, "batches": 1}
+    LEAST: ClassVar[Mapping[str, int]] = {
+        "max_dimension": 0,
+        "max_points": 1,
+        "batches": 1,
+        "sequences": 1,
+        "length": 2,
+    }
 
     max_dimension: int = 1  # see `toposcope.homology.rips`
     max_points: int | None = None  # see `toposcope.homology.rips`
@@ -41,6 +50,8 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
     # ``<name>.noise``, the standard deviation over them (ddof 1). For the network this is an upper bound: all layers
     # see the same batches, so that their noise may add up
     batches: int = 1
+    sequences: int = 8  # windows of the text in a batch, spread evenly; of a run trained by the study, its batch size
+    length: int = 128  # tokens of a window; at most the model's context
 
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of the clouds of all batches."""
@@ -52,10 +63,16 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
 
     def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted layers of a checkpoint."""
-        if subject.gradients is None:
-            raise ToposcopeError("gradient_rips: only runs that this study trained can be evaluated")
-        gradients = [subject.gradients(batch) for batch in range(self.batches)]
-        yield from each_layer(self, subject, lambda layer: self._measure(layer, [g[layer.name] for g in gradients]))
+        gradients, lowered = subject.gradients(self.batches, self.sequences, self.length)
+
+        def measure(layer: Layer) -> Measurement:
+            if layer.name not in gradients[0]:
+                raise ToposcopeError(
+                    f"layer {layer.name}: it is no parameter of the model that is built of its weights"
+                )
+            return self._measure(layer, [gradient[layer.name] for gradient in gradients], lowered)
+
+        yield from each_layer(self, subject, measure)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Combine norms as those of one long vector, diagrams as `rips` does, neural persistence by its mean."""
@@ -65,11 +82,12 @@ class GradientRipsProbe(Probe, frozen=True, tag="gradient_rips"):
         means = [name for name in rows[0] if name.startswith("np_") and name.endswith(NOISE)]
         return result | {name: np.mean(stacked(rows, name), axis=0) for name in means}
 
-    def _measure(self, layer: Layer, gradients: "Sequence[Tensor]") -> Measurement:
+    def _measure(self, layer: Layer, gradients: "Sequence[Tensor]", lowered: str) -> Measurement:
         measurements = [self._measure_one(layer, gradient) for gradient in gradients]
         first = measurements[0]
         statistics = with_noise([measurement.statistics for measurement in measurements])
-        return Measurement(layer.name, layer.role, statistics, first.diagrams, first.flag)
+        flag = ", ".join(filter(None, (lowered, first.flag)))
+        return Measurement(layer.name, layer.role, statistics, first.diagrams, flag)
 
     def _row_probe(self) -> RipsProbe:
         return RipsProbe(max_dimension=self.max_dimension, max_points=self.max_points)

@@ -129,9 +129,11 @@ class ProbeInput:
     previous_step: int | None = None
 
     @property
-    def gradients(self) -> "Callable[[int], Mapping[str, Tensor]] | None":
-        """Takes the number of a fixed batch, from 0; returns the gradient of the loss on it, by layer name."""
-        return self.inputs.get("gradients")
+    def gradients(self) -> "Callable[[int, int, int], tuple[Sequence[Mapping[str, Tensor]], str]]":
+        """Takes numbers of batches, of windows in each, and their length; returns gradients by layer, and a flag."""
+        found: Callable[[int, int, int], tuple[Sequence[Mapping[str, Tensor]], str]]
+        found = self._text_input("gradients", "gradient_rips")
+        return found
 
     @property
     def reader(self) -> Reader | None:

@@ -190,9 +190,10 @@ class Survey:
             expected = sum(milliseconds(probe, self._sizes[place].shapes) for place in places for probe in probes)
             work.add(expected - sum(task.milliseconds for task in tasks))
         # The files of runs trained here, and diagrams, lie on this machine.
-        local = {p for p, source in probes.items() if source or any(need.trained_here for need in needs_of(p))}
-        here = [task for task in tasks if task.probe in local]
-        anywhere = [task for task in tasks if task.probe not in local]
+        is_here = [probes[task.probe] is not None or self._reads_training(task) for task in tasks]
+        here, anywhere = (
+            [task for task, stays in zip(tasks, is_here, strict=True) if stays is x] for x in (True, False)
+        )
         anywhere.sort(key=lambda task: max(task.milliseconds, LONG_TASK_MS), reverse=True)
         parts = Counter(task.place for task in tasks)
         for engine, of_engine in ((self.engine, anywhere), (self.here, here)):
@@ -210,6 +211,9 @@ class Survey:
                         network = replace(task, wanted={NETWORK: wanted[NETWORK]})
                         network = replace(self._with_stored(network, pending[task.place]), first=None, previous=None)
                         self._keep([(network, measure_task(network))])
+
+    def _reads_training(self, task: MeasureTask) -> bool:
+        return self.contexts[task.run].directory is not None and any(n.of_training for n in needs_of(task.probe))
 
     def _missing(self, places: Iterable[RunStep], probes: Mapping[Probe, Probe | None]) -> list[Pending]:
         """Return what is declared at some places and not stored, run by run."""

@@ -65,6 +65,8 @@ class Input:
         Whether it is made from the text of the study, which then has to be declared.
     trained_here : bool
         Whether only runs that the study trains have it. A probe that needs it does not apply to others.
+    of_training : bool
+        Whether that of a run trained here is made from its folder and its corpus, which lie on this machine.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Input:
     whole_model: bool = True
     reads_text: bool = False
     trained_here: bool = False
+    of_training: bool = False
 
 
 @cache
