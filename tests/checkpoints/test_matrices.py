@@ -315,7 +315,7 @@ def test_a_checkpoint_has_the_same_layers_alone_and_in_a_series(tmp_path: Path) 
 def test_the_share_that_is_measured_is_said_and_the_rest_named(tmp_path: Path) -> None:
     stored = STYLES["lecture"](Size(), np.random.default_rng(0))
     tensors = {name: torch.from_numpy(array.copy()) for name, array in stored.tensors.items()}
-    tensors["conv.weight"] = torch.ones(40, 40, 3)
+    tensors["stack.weight"] = torch.ones(40, 40, 3)
     save_file(tensors, tmp_path / "step_1.safetensors")
     checkpoint = Checkpoint(tmp_path / "step_1.safetensors", 1)
     n = sum(m.size for m in stored.right.values())
@@ -325,12 +325,33 @@ def test_the_share_that_is_measured_is_said_and_the_rest_named(tmp_path: Path) -
     said = coverage.sentence()
     assert said.startswith(f"{100 * n / whole:.1f}% of the parameters are measured, in {len(stored.right)} matrices")
     assert "tensors of 3 axes" in said
-    assert "(conv.weight)" in said
+    assert "(stack.weight)" in said
     assert "embeddings" in said
     inventory = Inventory.of(checkpoint)
     assert inventory.parameters == whole
     assert inventory.coverage == said
     assert {o.what for o in inventory.others} == {"mask", "bias, norm or other vector", "3 axes"}
+
+
+def test_convolutions_are_unfolded_with_a_row_for_each_output() -> None:
+    torch.manual_seed(0)
+    parts = {"conv1": torch.nn.Conv2d(1, 6, 5), "conv2": torch.nn.Conv2d(6, 16, 5), "fc": torch.nn.Linear(256, 10)}
+    lenet = {f"{n}.{k}": v.detach().numpy() for n, part in parts.items() for k, v in part.named_parameters()}
+    found = {matrix.name: matrix for matrix in weights(lenet).matrices}
+    assert {name: matrix.role for name, matrix in found.items() if matrix.how} == {
+        "conv1.weight": "conv",
+        "conv2.weight": "conv",
+    }
+    assert len(found) == 3
+    for name, matrix in found.items():
+        np.testing.assert_array_equal(matrix.matrix(), lenet[name].reshape(len(lenet[name]), -1))
+    turned = {"up.weight": r(6, 4, 2, 2), "up.bias": r(4), "Conv_0/kernel": r(3, 3, 4, 8), "line.weight": r(5, 4, 3)}
+    turned |= {"line.bias": r(5)}
+    rows = {matrix.name: matrix.matrix() for matrix in weights(turned).matrices}
+    np.testing.assert_array_equal(rows["up.weight"], np.moveaxis(turned["up.weight"], 1, 0).reshape(4, -1))
+    (kernel,) = (matrix for name, matrix in rows.items() if name.startswith("Conv_0"))
+    np.testing.assert_array_equal(kernel, turned["Conv_0/kernel"].reshape(-1, 8).T)
+    np.testing.assert_array_equal(rows["line.weight"], turned["line.weight"].reshape(5, -1))
 
 
 # Every family that transformers builds

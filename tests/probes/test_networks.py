@@ -16,9 +16,7 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, loop_births, neural_persistence, rips, statistics, wasserstein
-from toposcope.homology.matrix_controls import clustering_coefficient
 from toposcope.probes import Measurement, Probe, ProbeInput
-from toposcope.probes.clustering import ClusteringProbe
 from toposcope.probes.distances import DistancesProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.gradient_rips import GradientRipsProbe
@@ -277,15 +275,6 @@ def test_neural_persistence(scale: Any, p: float, essential: Any) -> None:
     network["np_mean_std"] = math.sqrt(math.fsum((x - network["np_mean"]) ** 2 for x in means) / 3)
     network |= {"np_mean_min": min(means), "np_mean_max": max(means)}
     assert found[NETWORK].statistics == pytest.approx(network, rel=1e-13)
-
-
-def test_clustering() -> None:
-    weights = matrices(0) | {"d": np.zeros((4, 5))}
-    found = measure(ClusteringProbe(), weights)
-    rows = {name: clustering_coefficient(W) for name, W in weights.items()}
-    assert {name: m.statistics["coefficient"] for name, m in found.items() if name != NETWORK} == rows
-    assert found[NETWORK].statistics == {"coefficient": pytest.approx(math.fsum(rows.values()) / 4, rel=1e-14)}
-    assert {name: m.flag for name, m in found.items() if m.flag} == {"d": "degenerate"}
 
 
 @pytest.mark.parametrize(("of", "source"), [("rips", RipsProbe()), ("neural_persistence", NeuralPersistenceProbe())])

@@ -180,18 +180,14 @@ def _batch(total: Callable[..., Tensor], stacked: Sequence[Tensor], moved: Seque
     import torch
     from torch.func import vmap
 
-    from toposcope.models.loss_planes.attention import attention_of_many_points
-
     if n_points > 1 and any(moved):
         try:
-            with attention_of_many_points():
-                result: Tensor = vmap(total, in_dims=tuple(0 if is_moved else None for is_moved in moved))(*stacked)
+            result: Tensor = vmap(total, in_dims=tuple(0 if is_moved else None for is_moved in moved))(*stacked)
         except RuntimeError as error:
             if "vmap" not in str(error) and "functorch" not in str(error):
                 raise
         else:
             return result
     # A model that decides by its numbers what to compute cannot take several points at once.
-    with attention_of_many_points():
-        each = [[part[k] if m else part for part, m in zip(stacked, moved, strict=True)] for k in range(n_points)]
-        return torch.stack([total(*parameters) for parameters in each])
+    each = [[part[k] if m else part for part, m in zip(stacked, moved, strict=True)] for k in range(n_points)]
+    return torch.stack([total(*parameters) for parameters in each])
