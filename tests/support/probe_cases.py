@@ -254,7 +254,7 @@ def subject_of(
     on later batches it is a multiple of them.
     """
     inputs: dict[str, Callable[[], Any]] = {
-        "gradients": lambda: lambda batch: {name: 2**batch * w for name, w in weights.items()},
+        "gradients": lambda: lambda n, *_: ([{name: 2**k * w for name, w in weights.items()} for k in range(n)], ""),
         "model": lambda: StandIn(probe, weights),
         "text_loss": lambda: lambda sequences, length, dtype=None: loss_of(weights, sequences),
         "embeddings": lambda: [layers_of(weights, transposed=transposed)[name] for name in EMBEDDINGS],

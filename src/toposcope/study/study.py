@@ -276,7 +276,8 @@ class Study:
         notes += self._flagged()
         reached = ", ".join(name for name in series if not self.meta(f"unreachable {name}"))
         for probe in self.declaration.resolved_probes() if reached else []:
-            lacking = [need.name for need in needs_of(probe) if need.trained_here]
+            are_trained = bool(self.declaration.resolved_runs())
+            lacking = [n.name for n in needs_of(probe) if n.trained_here or (n.of_training and are_trained)]
             if lacking:
                 notes.append(
                     f"{probe.label()} does not apply to {reached}: only runs trained here have {' and '.join(lacking)}"

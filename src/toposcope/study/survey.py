@@ -230,7 +230,8 @@ class Survey:
 
     def _keys_of(self, need: Input, run: str, steps: Sequence[int]) -> dict[int, str] | None:
         """Return the keys of an input by step, if the run can have it; where there is none, it is an error."""
-        if need.trained_here and self.contexts[run].directory is None:
+        are_trained = any(context.directory is not None for context in self.contexts.values())
+        if self.contexts[run].directory is None and (need.trained_here or (need.of_training and are_trained)):
             return None
         keys = {}
         for step in steps:

@@ -66,7 +66,8 @@ class Input:
     trained_here : bool
         Whether only runs that the study trains have it. A probe that needs it does not apply to others.
     of_training : bool
-        Whether that of a run trained here is made from its folder and its corpus, which lie on this machine.
+        Whether that of a run trained here is made from its folder and its corpus, which lie on this machine. In a
+        study that trains runs, only these have it: those of other models would be of another loss.
     """
 
     name: str
