@@ -3,6 +3,7 @@
 import math
 import tracemalloc
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -181,7 +182,8 @@ def test_gradients_on_several_batches() -> None:
     found = measure(GradientRipsProbe(batches=4), matrices(0), inputs=batches_of(gradients))
     assert calls == [0, 1, 2, 3]
     each = [
-        measure(GradientRipsProbe(), matrices(0), inputs=batches_of(lambda batch, k=k: gradients_of(k + batch))) for k in range(4)
+        measure(GradientRipsProbe(), matrices(0), inputs=batches_of(partial(lambda k, _: gradients_of(k), k)))
+        for k in range(4)
     ]
     for layer, measurement in found.items():
         single = [one[layer].statistics for one in each]
