@@ -15,12 +15,10 @@ N, LEVEL = 51, 0.05
 RELATIONS = (COINCIDE, LEAD)
 
 
-def changes(places: list[int] | Vector, rng: np.random.Generator, p: float = 0.005) -> Changes:
-    """Return changes that no smooth trend explains, and one that it does."""
-    at, shares = (
-        np.append(np.asarray(places, np.int64), rng.integers(3, N - 2)),
-        np.append(np.full(len(places), p), 0.5),
-    )
+def changes(places: list[int] | Vector, rng: np.random.Generator, p: float = 0.005, explained: float = 0.5) -> Changes:
+    """Return changes with a p, and another that a smooth trend explains."""
+    at = np.append(np.asarray(places, np.int64), rng.integers(3, N - 2))
+    shares = np.append(np.full(len(places), p), explained)
     twins = rng.integers(3, N - 2, DRAWS)
     return Changes(N, at, -np.log(shares), twins, rng.exponential(size=DRAWS))
 
@@ -76,7 +74,7 @@ def test_the_power_grows_with_runs_and_falls_without_changes() -> None:
     rng = np.random.default_rng(3)
     pairs = [(changes(anywhere(rng), rng), changes(anywhere(rng), rng)) for _ in range(6)]
     assert align(pairs[:1], COINCIDE, LEVEL, 1).power < align(pairs, COINCIDE, LEVEL, 1).power
-    weak = [(changes(anywhere(rng), rng, p=0.9), other) for _, other in pairs]
+    weak = [(changes(anywhere(rng), rng, p=0.99, explained=0.99), other) for _, other in pairs]
     assert align(weak, COINCIDE, LEVEL, 1).power < 0.2
 
 
@@ -97,7 +95,7 @@ def runs(lag: int | None, n: int = 4) -> list[Trajectory]:
             Trajectory(
                 run=f"run-{i}", steps=steps, features={NP_MEAN: jumping(ours, rng)},
                 targets={"validation_loss": 4 - jumping(places, rng)}, covariates={"step": steps.astype(np.float64)},
-                layers={"a": {NP_MEAN.of_group("a"): jumping([9, 20 + i], rng)}}, tokens=64.0 * steps,
+                layers={"a": {NP_MEAN.of_group("a"): jumping([9, 20 + i], rng)}}, tokens=steps.astype(np.float64),
             )
         )  # fmt: skip
     return found

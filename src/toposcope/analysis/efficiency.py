@@ -23,8 +23,8 @@ def efficiency(trajectory: Trajectory) -> SeriesByName:
     if loss is None:
         return {}
     found = {PER_STEP: _rate(-loss, trajectory.steps)}
-    per_step = _rate(trajectory.tokens, trajectory.steps)[1:]
-    if np.isfinite(per_step).all() and np.ptp(per_step) > 1e-9 * np.abs(per_step).max(initial=0.0):
+    batch = _rate(trajectory.tokens, trajectory.steps)[1:]
+    if np.isfinite(batch).all() and batch.max(initial=0.0) > batch.min(initial=np.inf) * (1 + 1e-9):
         found[PER_TOKEN] = _rate(-loss, trajectory.tokens)
     return found
 

@@ -20,7 +20,8 @@ OTHERS = {LOSS: "loss", RATE: "learning rate", **{name: TARGETS[name] for name i
 
 def answer(rows: pl.DataFrame) -> str:
     """Say whether transitions of the network's topology coincide with others, or lead them."""
-    if not len(rows := rows.filter(group=NETWORK)):
+    rows = rows.filter(group=NETWORK) if len(rows) else rows
+    if not len(rows):
         return ""
     n, weak = len(rows), len(rows.filter(~pl.col("found").is_in([YES, NO])))
     if len(found := rows.filter(found=YES).sort("p")):
@@ -57,13 +58,11 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     note = (
         "Change points count the more the less a smooth trend explains them. Compared with blocks of checkpoints moved "
         "in all runs alike, and with series of the same trend and noise; p is the larger, adjusted over the tests of "
-        f"the network, of attention and MLP ({len(whole):,} in all), and of layers. Power: how often half of topology's "
-        "change points, planted there, would be found. All: transitions.csv."
+        "the network, of attention and MLP, and of layers. Power: how often half of topology's change points, planted "
+        "there, would be found. All: transitions.csv."
     )
     return (
-        linked(
-            f"{answer(rows)}. Transitions of the loss and the rate, and of topology that coincide with or lead them."
-        ),
+        linked(f"{answer(rows)}. A transition is a change point; it leads from up to a tenth of the run before."),
         linked(note, note=True),
         _table("transitions", "Transitions of the network, attention and MLP", whole),
         folded(_table("transitions-of-layers", "Transitions of layers", layers), max_rows=0),
