@@ -57,9 +57,10 @@ def association_table(
     """
     grouped = len(trajectories) <= MAX_COMPARED
     designs: Designs = {}
-    batches = _batches(trajectories)
-    blocks = [_block_rows(runs, i, designs, grouped, progress) for i, runs in enumerate(batches)]
-    blocks += [_block_rows([*map(paces, runs)], i, designs, False, silent) for i, runs in enumerate(batches)]
+    blocks = []
+    for i, runs in enumerate(_batches(trajectories)):
+        blocks.append(_block_rows(runs, i, designs, grouped, progress))
+        blocks.append(_block_rows([*map(paces, runs)], i, designs, grouped=False, progress=silent))
     return with_power(with_verdicts(pl.concat(blocks), method), [design for _, design in designs.values()])
 
 
