@@ -3,9 +3,10 @@
 Widths, depths and names are those of the models' published configurations, from memory: the hub is not asked.
 """
 
+from typing import Any
+
 import numpy as np
 
-from toposcope.typing import Matrix
 
 # Width, width of the MLP, and depth, by size.
 PYTHIA = {"14m": (128, 512, 6), "31m": (256, 1024, 6), "70m": (512, 2048, 6), "160m": (768, 3072, 12)}
@@ -16,8 +17,9 @@ Shapes = dict[str, tuple[int, ...]]
 
 def pythia_shapes(size: str, divisor: int = 1) -> Shapes:
     """Shapes of a GPT-NeoX, its masks and tables of positions included."""
-    width, wide, depth = PYTHIA[size]
-    return neox_shapes(*(max(2, round(n / divisor)) for n in (width, wide, 50304, 2048)), depth)
+    *widths, depth = PYTHIA[size]
+    width, wide, vocabulary, context = (max(2, round(n / divisor)) for n in (*widths, 50304, 2048))
+    return neox_shapes(width, wide, vocabulary, context, depth)
 
 
 def neox_shapes(width: int, wide: int, vocabulary: int, context: int, depth: int) -> Shapes:
@@ -52,7 +54,7 @@ def olmo2_shapes(size: str, divisor: int = 1) -> Shapes:
     return shapes
 
 
-def drifting(shapes: Shapes, step: int) -> dict[str, Matrix]:
+def drifting(shapes: Shapes, step: int) -> dict[str, Any]:
     """Weights of some shapes that drift with the step, in half precision; masks do not."""
     rng, far = np.random.default_rng(7), (step / 1000) ** 0.3
     weights = {name: 0.02 * (rng.normal(size=each) + far * rng.normal(size=each)) for name, each in shapes.items()}
