@@ -21,7 +21,7 @@ SPANS = dict.fromkeys(re.findall(r"`([^`\n]+)`", PAGE))
 COMMANDS = [span for span in SPANS if span.startswith("toposcope ")]
 FUNCTIONS = [span for span in SPANS if re.fullmatch(r"(ts|toposcope)\.\w+(\.\w+)*", span)]
 WORDS = [span for span in SPANS if re.fullmatch(r"\w+(\.\w+)?", span) and span not in FUNCTIONS]
-OTHER_WORDS = {"layer", "role"}  # columns of a table
+OTHER_WORDS = {"layer", "role", "points.csv", "tasks.parquet"}  # columns and files
 TERMS = """
     phase transition, scaling prediction, continue training, persistent entropy, per-layer, attention head, Hessian,
     gradient persistence, dashboard, two-stage, p-norm, compute savings, leave-one-model-out, WikiText, PHATE, TTK,
@@ -62,7 +62,7 @@ def test_a_function_exists(written: str) -> None:
 
 
 def test_a_word_is_a_function_a_probe_or_a_statistic(tmp_path: Path) -> None:
-    save_file({"weight": np.random.default_rng(0).normal(size=(6, 5))}, tmp_path / "step_1.safetensors")
+    save_file({"weight": np.random.default_rng(0).normal(size=(60, 50))}, tmp_path / "step_1.safetensors")
     measured = ts.measure(tmp_path, probes=["neural_persistence", "rips", "controls"])["statistic"]
     assert set(WORDS) <= {*homology.__all__, *probe_types(), *measured, *OTHER_WORDS}
 

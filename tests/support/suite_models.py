@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-
 # Width, width of the MLP, and depth, by size.
 PYTHIA = {"14m": (128, 512, 6), "31m": (256, 1024, 6), "70m": (512, 2048, 6), "160m": (768, 3072, 12)}
 PYTHIA |= {"410m": (1024, 4096, 24), "1b": (2048, 8192, 16), "1.4b": (2048, 8192, 24), "2.8b": (2560, 10240, 32)}
