@@ -34,7 +34,6 @@ COMMANDS = {
         ),
         "data",
     ],
-    "study cool": ["--help", "--workers", "-h", "directory"],
     "study import": ["--help", "--out", "--workers", "-h", "folder"],
     "early-warnings": ["--help", "--json", "--out", "--quick", "--workers", "-h"],
     "grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],

@@ -53,7 +53,6 @@ __all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feat
 __all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation"]
 __all__ += ["sign_flip", "correlate_across_runs", "adjusted", "PSEUDO_LAYERS", "STATES"]
 __all__ += ["verdict_sentence", "BEYOND", "UNDETERMINED", "TREND", "NONE", "LEVEL"]
-__all__ += ["associate", "AssociationTask", "FeatureSeries", "StudyCorpora", "OtherCorporaTask", "other_corpora_task"]
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
 # a study's declaration
 __all__ += ["PUBLISHED", "PublishedRun", "check_declaration", "readable", "MAX_STEP"]
@@ -81,7 +80,6 @@ __all__ += ["print_notes", "print_report", "write_out", "log_options"]
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import adjusted
-    from toposcope.analysis.association import AssociationTask, FeatureSeries, associate
     from toposcope.analysis.change_points import ChangePoint, change_points
     from toposcope.analysis.groups import scale_free
     from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
@@ -263,7 +261,6 @@ if TYPE_CHECKING:
     )
     from toposcope.report.writing import write_page, write_sections
     from toposcope.seeds import derive_seed
-    from toposcope.study.corpora import OtherCorporaTask, StudyCorpora, other_corpora_task
     from toposcope.study.declaration import DEFAULT_PROBES, DeclaredSeries, check_declaration
     from toposcope.study.declared_runs import readable
     from toposcope.study.kinds import PUBLISHED, feature_named
