@@ -68,9 +68,9 @@ __all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections", "n
 __all__ += ["needs_checkpoints"]
 __all__ += ["Terms"]
 # a chart
-__all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
-__all__ += ["direction", "first_last", "cloud_charts", "diagonal", "budget_axis", "with_field"]
-__all__ += ["MUTED", "RUNS", "apart", "decade_ticks"]
+__all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "spread"]
+__all__ += ["direction", "diagonal", "budget_axis", "with_field"]
+__all__ += ["MUTED", "RUNS", "apart"]
 __all__ += ["direction_of", "feature_rows", "bands_of", "training_chart", "runs_in", "largest_run", "path_panels"]
 # a command
 __all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     )
     from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
     from toposcope.analysis.weight_paths import weight_paths
-    from toposcope.charts.axes import budget_axis, decade_ticks, with_field
+    from toposcope.charts.axes import budget_axis, with_field
     from toposcope.charts.chart import Chart
     from toposcope.charts.theme import MUTED, RUNS
     from toposcope.charts.training import apart, step_axis, training_lines
@@ -221,15 +221,12 @@ if TYPE_CHECKING:
         direction,
         direction_of,
         feature_rows,
-        first_last,
         largest_run,
-        run_names,
         runs_in,
         runs_of,
         spread,
         training_chart,
     )
-    from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
     from toposcope.report.document import Block, Picture, Terms, csv_link, details, folded, linked, paragraph
     from toposcope.report.formats import UNDEFINED, fixed, missing, p_value, plain, share, signed, whole, word
