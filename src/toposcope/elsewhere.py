@@ -33,6 +33,8 @@ INSTEAD: dict[str, str] = {
     "jsonl": "the monitor's study holds every event: `toposcope export DIRECTORY` writes them as tables",
     "report": "toposcope.report(study) writes the page",
     "correlations": "toposcope.correlations(study) returns them",
+    "vineyard": "matching(a, b) pairs the points of two diagrams; chain it over a sequence",
+    "sublevel_points": "sublevel_graph(values, delaunay_edges(points)) returns the same",
     "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
 }
 """Of what no distribution holds any more: what to use in its place. With dashes it is an option and nothing else."""
