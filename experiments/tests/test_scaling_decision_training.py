@@ -39,23 +39,27 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_design_is_the_plan() -> None:
     design = Design()
-    assert (len(CONDITIONS), len({each.name for each in CONDITIONS}), design.widths) == (25, 25, [4, 8, 16, 32])
-    seeds = [run.training.seed for pack in design.packs() if pack.width == 8 for run in pack.runs()]
-    assert len(set(seeds)) == len(seeds) == 50
+    assert len({each.name for each in CONDITIONS}) == len(CONDITIONS) == 25
     for pair in design.pairs:
-        ends = design.ends(pair.small, 2)
+        packs = design.packs(pair)
+        for width in (pair.small, pair.large):
+            seeds = [run.training.seed for pack in packs if pack.width == width for run in pack.runs()]
+            assert len(set(seeds)) == len(seeds) == 50
+        looks = next(pack.looks for pack in packs if (pack.width, pack.batch) == (pair.small, 8))
+        ends = next(pack.ends for pack in packs if (pack.width, pack.batch) == (pair.small, 2))
         for k, compute in enumerate(pair.computes):
             reached = [step_at(compute * (1 + more), pair.small, 2) for more in FURTHER]
             # on the grid of the computes themselves
             assert set(reached) <= set(ends)
             assert reached[:2] == [step_at(later, pair.small, 2) for later in pair.computes[k + 1 : k + 3]] or k > 7
-            assert step_at(compute / 4, pair.small, 8) in design.looks(pair.small, 8)
-    assert sum(pack.flops for pack in quick_design().packs()) < 3e12
+            assert step_at(compute / 4, pair.small, 8) in looks
+    quick = quick_design()
+    assert sum(pack.flops for pair in quick.pairs for pack in quick.packs(pair)) < 3e12
 
 
 def test_cool_downs_are_those_of_a_run_trained_alone(corpus: Path, tmp_path: Path) -> None:
     """Weights of the trunk and each cooled loss are those of `train` with the schedule wsd, but for rounding."""
-    pack = next(pack for pack in SMALL.packs() if pack.width == 4)
+    pack = next(pack for pack in SMALL.packs(SMALL.pairs[0]) if pack.width == 4)
     found = train_pack((pack, corpus, tmp_path / "packs"))
     for number, run in enumerate(pack.runs()):
         for end in (pack.ends[0], pack.ends[-1]):
@@ -78,7 +82,7 @@ def test_cool_downs_are_those_of_a_run_trained_alone(corpus: Path, tmp_path: Pat
 
 
 def test_a_killed_pack_ends_in_the_same_numbers(corpus: Path, tmp_path: Path) -> None:
-    pack = next(pack for pack in SMALL.packs() if pack.width == 4)
+    pack = next(pack for pack in SMALL.packs(SMALL.pairs[0]) if pack.width == 4)
     whole = train_pack((pack, corpus, tmp_path / "whole"))
     calls = 0
 
@@ -112,4 +116,4 @@ def test_tables_do_not_depend_on_workers(tmp_path: Path) -> None:
     steps = ends["step"].to_numpy() * [flops_of_step(w, 4) for w in ends["width"]]
     np.testing.assert_allclose(ends["compute"], steps)
     assert set(CORPORA) == {"docs", "source"}
-    assert len(ends) == 4 * (len(SMALL.ends(4, 4)) + len(SMALL.ends(8, 4)))
+    assert len(ends) == 4 * sum(len(pack.ends) for pack in SMALL.packs(SMALL.pairs[0]))

@@ -87,35 +87,15 @@ class Design:
     pairs: tuple[Pair, ...] = (Pair(4, 8, 16e9, 10), Pair(8, 16, 80e9, 10), Pair(16, 32, 560e9, 10))
     seeds: int = 2
 
-    @cached_property
-    def widths(self) -> list[int]:
-        """Widths of the models, ascending."""
-        return sorted({width for pair in self.pairs for width in (pair.small, pair.large)})
-
-    def packs(self) -> list["Pack"]:
-        """Return runs that are trained together, those of one width, batch and corpus; the smallest first."""
-        found = [Pack(self, width, batch, corpus) for width in self.widths for batch in BATCHES for corpus in CORPORA]
+    def packs(self, pair: Pair) -> list["Pack"]:
+        """Return the runs of a pair that are trained together: those of one width, batch and corpus."""
+        found = [
+            Pack(self, pair, width, batch, corpus)
+            for width in (pair.small, pair.large)
+            for batch in BATCHES
+            for corpus in CORPORA
+        ]
         return [pack for pack in found if pack.conditions]
-
-    def ends(self, width: int, batch: int) -> list[int]:
-        """Return the steps at which runs of a width end, cooled down."""
-        computes: list[float] = []
-        for pair in self.pairs:
-            computes += [c * (1 + more) for c in pair.computes for more in FURTHER if pair.small == width]
-            computes += [c * more for c in pair.computes for more in FURTHER if pair.large == width]
-        return sorted({step_at(compute, width, batch) for compute in computes})
-
-    def looks(self, width: int, batch: int) -> list[int]:
-        """Return the steps at which a run that may be given up is looked at: the decisions, and before them."""
-        steps = set()
-        for pair in self.pairs:
-            if pair.small == width:
-                compute = pair.compute
-                while (step := step_at(compute, width, batch)) >= FIRST_LOOK:
-                    steps.add(step)
-                    compute /= STRIDE
-                steps.update(step_at(each, width, batch) for each in pair.computes)
-        return sorted(steps)
 
 
 def quick_design() -> Design:
@@ -148,9 +128,10 @@ def cooling_from(end: int) -> int:
 
 @dataclass(frozen=True)
 class Pack:
-    """Runs of one shape that read one corpus: each condition with each of its seeds."""
+    """Runs of one shape that read one corpus, trained for one pair: each condition with each of its seeds."""
 
     design: Design
+    pair: Pair
     width: int
     batch: int
     corpus: str
@@ -158,7 +139,7 @@ class Pack:
     @property
     def name(self) -> str:
         """Name of its files."""
-        return f"{self.width}-wide-batch-{self.batch}-{self.corpus}"
+        return f"{self.pair.small}-{self.pair.large}-width-{self.width}-batch-{self.batch}-{self.corpus}"
 
     @property
     def conditions(self) -> list[Condition]:
@@ -172,13 +153,22 @@ class Pack:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Steps at which its runs end."""
-        return self.design.ends(self.width, self.batch)
+        """Return the steps at which its runs end, cooled down."""
+        so_far = 1.0 if self.width == self.pair.small else 0.0
+        computes = [c * (so_far + more) for c in self.pair.computes for more in FURTHER]
+        return sorted({step_at(compute, self.width, self.batch) for compute in computes})
 
     @cached_property
     def looks(self) -> list[int]:
-        """Steps at which its runs are looked at."""
-        return self.design.looks(self.width, self.batch)
+        """Return the steps at which a run that may be given up is looked at: the decisions, and before them."""
+        if self.width != self.pair.small:
+            return []
+        steps = {step_at(compute, self.width, self.batch) for compute in self.pair.computes}
+        compute = self.pair.computes[0]
+        while (step := step_at(compute, self.width, self.batch)) >= FIRST_LOOK:
+            steps.add(step)
+            compute /= STRIDE
+        return sorted(steps)
 
     @cached_property
     def branches(self) -> dict[int, list[int]]:

@@ -1,6 +1,7 @@
 """All packs, trained or read from disk, and the table of what was seen and of what came of it."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +24,7 @@ DESIGN, ENDS, LOOKS, TRAINING = "design.json", "ends.csv", "looks.csv", "trainin
 
 
 def run_experiment(design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent) -> None:
-    """Train all runs, or go on where it was interrupted; write the design and both tables.
+    """Train all runs, or go on where it was interrupted; write the design, and after each pair both tables.
 
     Values do not depend on the number of workers.
     """
@@ -32,21 +33,28 @@ def run_experiment(design: Design, folder: Path, *, workers: int | None = None, 
     write_bytes(folder / DESIGN, json.dumps(declared, indent=2).encode() + b"\n")
     for name in CORPORA:
         prepare(corpus_of(name), corpus_path(folder, name))
-    packs = design.packs()
-    tasks = [(pack, corpus_path(folder, pack.corpus), folder / TRAINING) for pack in packs]
+    parts: dict[str, list[pl.DataFrame]] = {ENDS: [], LOOKS: []}
+    with Workers(workers or processors()) as engine:
+        for pair in design.pairs:
+            packs = design.packs(pair)
+            tasks = [(pack, corpus_path(folder, pack.corpus), folder / TRAINING) for pack in packs]
+            trained = run_all(engine, train_pack, tasks, lambda task: task[0].name, _progress_of(packs, progress))
+            for name, table in {ENDS: end_table, LOOKS: look_table}.items():
+                parts[name] += map(table, packs, trained)
+                rows = pl.concat(parts[name]).sort("pair", "width", "condition", "seed", "step")
+                write_bytes(folder / name, to_csv(rows))
+
+
+def _progress_of(packs: Sequence[Pack], progress: Progress) -> Progress:
+    """Return what adds up the progress of packs, in billions of FLOP."""
     expected = {pack.name: pack.flops / 1e9 for pack in packs}
-    left = dict(expected)
+    left, total = dict(expected), round(sum(expected.values()))
 
     def advance(name: str, step: int, steps: int) -> None:
         left[name] = expected[name] * (1 - step / steps)
-        progress("train", round(sum(expected.values()) - sum(left.values())), round(sum(expected.values())))
+        progress(f"train {packs[0].pair.name}", total - round(sum(left.values())), total)
 
-    progress("train", 0, round(sum(expected.values())))
-    with Workers(min(workers or processors(), len(tasks))) as engine:
-        trained = run_all(engine, train_pack, tasks, lambda task: task[0].name, advance)
-    for name, table in {ENDS: end_table, LOOKS: look_table}.items():
-        rows = pl.concat([table(pack, found) for pack, found in zip(packs, trained, strict=True)])
-        write_bytes(folder / name, to_csv(rows.sort("width", "condition", "seed", "step")))
+    return advance
 
 
 def corpus_path(folder: Path, name: str) -> Path:
@@ -78,11 +86,24 @@ def look_table(pack: Pack, trained: Trained) -> pl.DataFrame:
         for i in range(len(pack.members))
     ]
     names = ("loss", "training_loss", "gradient_norm")
-    numbers = {"width": pl.Int64, "seed": pl.Int64, "step": pl.Int64, **dict.fromkeys(("compute", *names), pl.Float64)}
+    numbers = {
+        "pair": pl.String,
+        "width": pl.Int64,
+        "seed": pl.Int64,
+        "step": pl.Int64,
+        **dict.fromkeys(("compute", *names), pl.Float64),
+    }
     return pl.DataFrame(rows, schema={"condition": pl.String, **numbers})
 
 
 def _row(pack: Pack, run: int, step: int) -> dict[str, object]:
     condition, seed = pack.members[run]
     compute = step * flops_of_step(pack.width, pack.batch)
-    return {"condition": condition.name, "width": pack.width, "seed": seed, "step": step, "compute": compute}
+    return {
+        "condition": condition.name,
+        "pair": pack.pair.name,
+        "width": pack.width,
+        "seed": seed,
+        "step": step,
+        "compute": compute,
+    }
