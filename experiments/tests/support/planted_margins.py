@@ -9,9 +9,10 @@ from toposcope_experiments.scaling_decision.features import FEATURES
 BASE_SLOPE = 0.15  # nats per e-fold of compute
 NOISE = 0.02  # nats, of a run's margin
 STRANGE = 0.03  # nats, of what a condition does that nothing tells
+WHOLE = Design()
 
 
-def planted(seed: int, depends_on: str = "", size: float = 0.0, design: Design = Design()) -> pl.DataFrame:
+def planted(seed: int, depends_on: str = "", size: float = 0.0, design: Design = WHOLE) -> pl.DataFrame:
     """Return decisions whose margin falls by so many nats for a deviation of one quantity among runs in a cell.
 
     Every quantity differs between conditions, between their seeds and smoothly along a run; H0 follows the norm at a

@@ -30,7 +30,7 @@ def decision_table(design: Design, ends: pl.DataFrame, known: pl.DataFrame) -> p
         model the mean of its seeds), ``margin`` (of the larger less that of going on), the features, and
         ``published_rule``. Conditions that diverged are left out.
     """
-    losses = {
+    losses: dict[tuple[object, ...], float] = {
         (condition, width, seed, step): loss
         for condition, width, seed, step, loss in ends.select("condition", "width", "seed", "step", "loss").iter_rows()
     }

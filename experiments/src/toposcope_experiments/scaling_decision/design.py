@@ -66,7 +66,7 @@ class Pair:
     small: int  # width
     large: int
     compute: float  # FLOP of the small model at the last decision
-    n_points: int
+    n_points: int = 10
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class Design:
     """All trainings of the experiment."""
 
     conditions: tuple[Condition, ...] = CONDITIONS
-    pairs: tuple[Pair, ...] = (Pair(4, 8, 16e9, 10), Pair(8, 16, 80e9, 10), Pair(16, 32, 560e9, 10))
+    pairs: tuple[Pair, ...] = (Pair(4, 8, 16e9), Pair(8, 16, 80e9), Pair(16, 32, 560e9))
     seeds: int = 2
 
     def packs(self, pair: Pair) -> list["Pack"]:

@@ -10,6 +10,7 @@ import polars as pl
 from toposcope.engine import Workers, processors
 from toposcope.extend import Progress, silent, to_csv, write_bytes
 from toposcope.family import prepare
+from toposcope_experiments.scaling_decision.decisions import decision_table
 from toposcope_experiments.scaling_decision.design import (
     CORPORA,
     Design,
@@ -17,14 +18,17 @@ from toposcope_experiments.scaling_decision.design import (
     corpus_of,
     flops_of_step,
 )
+from toposcope_experiments.scaling_decision.features import known_at, measure_pack
 from toposcope_experiments.scaling_decision.training import Trained, train_pack
 from toposcope_experiments.small_networks.commands import refuse_other_design, run_all
 
-DESIGN, ENDS, LOOKS, TRAINING = "design.json", "ends.csv", "looks.csv", "training"
+DESIGN, DECISIONS, TRAINING = "design.json", "decisions.csv", "training"
 
 
-def run_experiment(design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent) -> None:
-    """Train all runs, or go on where it was interrupted; write the design, and after each pair both tables.
+def run_experiment(
+    design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent
+) -> pl.DataFrame:
+    """Train all runs, or go on where it was interrupted; write the design, and after each pair its decisions.
 
     Values do not depend on the number of workers.
     """
@@ -33,16 +37,21 @@ def run_experiment(design: Design, folder: Path, *, workers: int | None = None, 
     write_bytes(folder / DESIGN, json.dumps(declared, indent=2).encode() + b"\n")
     for name in CORPORA:
         prepare(corpus_of(name), corpus_path(folder, name))
-    parts: dict[str, list[pl.DataFrame]] = {ENDS: [], LOOKS: []}
+    ends: list[pl.DataFrame] = []
+    known: list[pl.DataFrame] = []
     with Workers(workers or processors()) as engine:
         for pair in design.pairs:
             packs = design.packs(pair)
             tasks = [(pack, corpus_path(folder, pack.corpus), folder / TRAINING) for pack in packs]
             trained = run_all(engine, train_pack, tasks, lambda task: task[0].name, _progress_of(packs, progress))
-            for name, table in {ENDS: end_table, LOOKS: look_table}.items():
-                parts[name] += map(table, packs, trained)
-                rows = pl.concat(parts[name]).sort("pair", "width", "condition", "seed", "step")
-                write_bytes(folder / name, to_csv(rows))
+            ends += map(end_table, packs, trained)
+            seen = [(pack, found) for pack, found in zip(packs, trained, strict=True) if pack.looks]
+            looked = [(pack, folder / TRAINING) for pack, _ in seen]
+            weights = run_all(engine, measure_pack, looked, lambda task: task[0].name)
+            known.append(known_at(pl.concat([look_table(*each) for each in seen]), pl.concat(weights)))
+            decisions = decision_table(design, pl.concat(ends), pl.concat(known))
+            write_bytes(folder / DECISIONS, to_csv(decisions))
+    return decisions
 
 
 def _progress_of(packs: Sequence[Pack], progress: Progress) -> Progress:
@@ -73,7 +82,7 @@ def end_table(pack: Pack, trained: Trained) -> pl.DataFrame:
 
 
 def look_table(pack: Pack, trained: Trained) -> pl.DataFrame:
-    """Return a row for each run and step at which it is looked at: what a log would hold; no row of the largest."""
+    """Return a row for each run and step at which it is looked at: what a log would hold."""
     places = [(place, step) for place, step in enumerate(trained.steps) if step in pack.looks]
     rows = [
         _row(pack, i, step)
@@ -85,15 +94,7 @@ def look_table(pack: Pack, trained: Trained) -> pl.DataFrame:
         for place, step in places
         for i in range(len(pack.members))
     ]
-    names = ("loss", "training_loss", "gradient_norm")
-    numbers = {
-        "pair": pl.String,
-        "width": pl.Int64,
-        "seed": pl.Int64,
-        "step": pl.Int64,
-        **dict.fromkeys(("compute", *names), pl.Float64),
-    }
-    return pl.DataFrame(rows, schema={"condition": pl.String, **numbers})
+    return pl.DataFrame(rows)
 
 
 def _row(pack: Pack, run: int, step: int) -> dict[str, object]:

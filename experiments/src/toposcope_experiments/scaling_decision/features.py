@@ -1,6 +1,6 @@
 """What is known of a run when it is looked at: features of the loss, plain controls and topology."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -60,7 +60,7 @@ def measure_pack(task: tuple[Pack, Path]) -> pl.DataFrame:
     before: list[WeightFeatures] = []
     for step in pack.looks:
         stacked = safetensors.numpy.load_file(weights_path(folder, pack, step))["weights"]
-        now = [WeightFeatures(weights, list(_matrices(weights, shapes))) for weights in stacked]
+        now = [weight_features(weights, shapes) for weights in stacked]
         for number, (condition, seed) in enumerate(pack.members):
             row = {"condition": condition.name, "width": pack.width, "seed": seed, "step": step}
             rows.append(row | _features(now[number], before[number] if before else None))
@@ -68,7 +68,12 @@ def measure_pack(task: tuple[Pack, Path]) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def _matrices(weights: Matrix, shapes: dict[str, tuple[int, ...]]) -> Iterator[MatrixTopology]:
+def weight_features(weights: Matrix, shapes: Mapping[str, tuple[int, ...]]) -> WeightFeatures:
+    """Measure the weights of a run, shape (parameters,), that follow each other in the order of `shapes`."""
+    return WeightFeatures(weights, list(_matrices(weights, shapes)))
+
+
+def _matrices(weights: Matrix, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[MatrixTopology]:
     """Yield the topology of the embedding and of each matrix of the block."""
     begin = 0
     for name, shape in shapes.items():

@@ -1,12 +1,18 @@
-"""Predictions of the margin for conditions that are left out, from size and step, the loss, controls and topology."""
+"""Predictions of the margin for conditions that are left out, from size and step, the loss, controls and topology.
 
-from collections.abc import Callable, Mapping
+Arrays of decisions have the shape (conditions, seeds, groups, points); a group is a pair with one amount of further
+compute.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from toposcope.extend import Indices, Matrix, Vector, derive_seed
+from toposcope.extend import Matrix, Vector, derive_seed
 from toposcope_experiments.scaling_decision.features import CONTROLS, LOSS, TOPOLOGY
 
 STRENGTHS = np.geomspace(1e-3, 1e3, 13)  # of the ridge, times the number of rows
@@ -15,161 +21,191 @@ SIZE_AND_STEP, LAW = "size and step", "sunk-cost law"
 OF_LOSS, OF_CONTROLS = "loss", "loss and controls"
 WITH_TOPOLOGY, OWN = "loss and topology", "loss, controls and topology"
 OTHER_SEED, TWIN, NOISE = "other seed's topology", "twin's topology", "noise"
-PLACEBOS = (OTHER_SEED, TWIN, NOISE)
-"""In place of topology, beside loss and controls."""
-SETS: dict[str, tuple[str, ...]] = {
-    OF_LOSS: LOSS,
-    OF_CONTROLS: (*LOSS, *CONTROLS),
-    WITH_TOPOLOGY: (*LOSS, *TOPOLOGY),
-    OWN: (*LOSS, *CONTROLS, *TOPOLOGY),
-}
+ALWAYS_ON, ALWAYS_UP, RULE, OTHER_MARGIN = "always go on", "always scale up", "published rule", "other seed's margin"
+Decided = NDArray[np.float64]
+"""Shape (conditions, seeds, groups, points)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """Margins as predicted, shape (decisions,), in nats, and how far such predictions err within what they learn from.
+    """What a predictor says of each decision; without margins where it only says which way.
 
-    Both NaN where a rule only says which way.
-    """
-
-    margin: Vector
-    deviation: Vector
-    scale: Vector  # bool: whether to scale up
-
-
-def predict_all(decisions: pl.DataFrame) -> dict[str, list[Predicted]]:
-    """Return what each predictor says of each decision; of twins and noise, of each draw.
-
-    Parameters
+    Attributes
     ----------
-    decisions : DataFrame
-        Of `decision_table`.
+    scale : ndarray, bool
+        Whether to scale up.
+    margin, deviation : ndarray or None
+        In nats: the margin, and how far such predictions err within the conditions that they learn from.
     """
-    table = Decisions(decisions)
-    columns = {name: decisions[name].to_numpy() for name in SETS[OWN]}
-    found = {SIZE_AND_STEP: [predict(table, np.empty((len(decisions), 0)))], LAW: [predict_by_law(table)]}
-    for name, chosen in SETS.items():
-        found[name] = [predict(table, np.column_stack([columns[each] for each in chosen]))]
-    known = np.column_stack([columns[each] for each in SETS[OF_CONTROLS]])
-    topology = np.column_stack([columns[each] for each in TOPOLOGY])
-    drawn: Mapping[str, Callable[[int], Matrix]] = {
-        OTHER_SEED: lambda _: topology[table.other_seed],
-        TWIN: lambda draw: topology[table.twin(draw)],
-        NOISE: lambda draw: _noise(draw, topology.shape),
-    }
-    for name, placebo in drawn.items():
-        draws = range(1 if name == OTHER_SEED else DRAWS)
-        found[name] = [predict(table, np.column_stack([known, placebo(draw)])) for draw in draws]
-    return found
 
-
-def _noise(draw: int, shape: tuple[int, ...]) -> Matrix:
-    return np.random.default_rng(derive_seed(0, "noise", draw)).standard_normal(shape)
+    scale: NDArray[np.bool_]
+    margin: Decided | None = None
+    deviation: Decided | None = None
 
 
 class Decisions:
-    """Decisions as arrays: the margin, and by number condition, seed, group (pair and amount) and cell."""
+    """The decisions of a table as arrays.
+
+    Parameters
+    ----------
+    table : DataFrame
+        Of `decision_table`: every condition has every decision.
+    """
 
     def __init__(self, table: pl.DataFrame) -> None:
-        self.table = table
-        self.margin = table["margin"].to_numpy()
-        self.condition = _numbers(table, "condition")
-        self.seed = _numbers(table, "seed")
-        self.group = _numbers(table, "pair", "further")
-        self.cell = _numbers(table, "pair", "further", "point")
-        self.n_conditions = int(self.condition.max()) + 1
-        self._places = {place: i for i, place in enumerate(zip(self.condition, self.seed, self.cell, strict=True))}
+        self._table = table.sort("condition", "seed", "log_small", "further", "point")
+        self.conditions = self._table["condition"].unique(maintain_order=True).to_list()
+        n_seeds, n_points = table.n_unique("seed"), table.n_unique("point")
+        self._shape = (len(self.conditions), n_seeds, -1, n_points)
+        self.groups = self._table.select("pair", "further", "more").unique(maintain_order=True)
+        self.margin = self["margin"]
 
-    @property
-    def other_seed(self) -> Indices:
-        """The same decision of the next seed of the condition."""
-        return self._moved(self.condition, (self.seed + 1) % (int(self.seed.max()) + 1))
+    def __getitem__(self, column: str) -> Decided:
+        """Return a column."""
+        return self._table[column].to_numpy().astype(np.float64).reshape(self._shape)
 
-    def twin(self, draw: int) -> Indices:
-        """Return the same decision of another condition, each condition's drawn at random."""
-        rng = np.random.default_rng(derive_seed(0, "twins", draw))
-        order = rng.permutation(self.n_conditions)
-        # each of a cycle through all: none is its own
-        following = np.empty_like(order)
-        following[order] = np.roll(order, 1)
-        return self._moved(following[self.condition], self.seed)
-
-    def _moved(self, condition: Indices, seed: Indices) -> Indices:
-        places = zip(condition, seed, self.cell, strict=True)
-        return np.array([self._places[place] for place in places], dtype=np.int64)
+    def stacked(self, names: tuple[str, ...]) -> Decided:
+        """Return columns along a last axis."""
+        return np.stack([self[name] for name in names], axis=-1)
 
 
-def _numbers(table: pl.DataFrame, *names: str) -> Indices:
-    """Return the place of each row among the different values of some columns."""
-    return table.select(pl.struct(names).rank("dense") - 1).to_series().to_numpy().astype(np.int64)
+class Predictors(Mapping[str, list[Predicted]]):
+    """By name, what each predictor says; of twins and noise, each draw. Made when first asked for."""
+
+    def __init__(self, decisions: Decisions) -> None:
+        self._decisions = decisions
+        self._made: dict[str, list[Predicted]] = {}
+        topology, noise = decisions.stacked(TOPOLOGY), np.random.default_rng(derive_seed(0, "noise"))
+        always = np.ones(decisions.margin.shape, bool)
+        ways = {
+            ALWAYS_ON: ~always,
+            ALWAYS_UP: always,
+            RULE: decisions["published_rule"] > 0,
+            OTHER_MARGIN: _other_seed(decisions.margin) < 0,
+        }
+        self._makers: dict[str, Callable[[], list[Predicted]]] = {
+            **{name: partial(list, [Predicted(way)]) for name, way in ways.items()},
+            LAW: lambda: [predict_by_law(decisions)],
+            SIZE_AND_STEP: lambda: [self._by(())],
+            OF_LOSS: lambda: [self._by(LOSS)],
+            OF_CONTROLS: lambda: [self._by((*LOSS, *CONTROLS))],
+            WITH_TOPOLOGY: lambda: [self._by((*LOSS, *TOPOLOGY))],
+            OWN: lambda: [self._beside_controls(topology)],
+            OTHER_SEED: lambda: [self._beside_controls(_other_seed(topology))],
+            TWIN: lambda: [self._beside_controls(topology[twins(len(topology), draw)]) for draw in range(DRAWS)],
+            NOISE: lambda: [self._beside_controls(noise.standard_normal(topology.shape)) for _ in range(DRAWS)],
+        }
+
+    def __getitem__(self, name: str) -> list[Predicted]:
+        """Return what a predictor says."""
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Name the predictors."""
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        """Count the predictors."""
+        return len(self._makers)
+
+    @cached_property
+    def _known(self) -> Decided:
+        return self._decisions.stacked((*LOSS, *CONTROLS))
+
+    def _by(self, names: tuple[str, ...]) -> Predicted:
+        shape = self._decisions.margin.shape
+        return predict(self._decisions.margin, self._decisions.stacked(names) if names else np.empty((*shape, 0)))
+
+    def _beside_controls(self, features: Decided) -> Predicted:
+        return predict(self._decisions.margin, np.concatenate([self._known, features], axis=-1))
 
 
-def predict(table: Decisions, features: Matrix) -> Predicted:
-    """Predict each condition's margins from the others by features, shape (decisions, features).
+def _other_seed(values: Decided) -> Decided:
+    return np.roll(values, 1, axis=1)
+
+
+def twins(n_conditions: int, draw: int) -> NDArray[np.int64]:
+    """Return another condition for each, at random."""
+    order = np.random.default_rng(derive_seed(0, "twins", draw)).permutation(n_conditions)
+    found = np.empty_like(order)
+    found[order] = np.roll(order, 1)  # a cycle through all: none is its own
+    return found
+
+
+def predict(margin: Decided, features: Decided) -> Predicted:
+    """Predict each condition's margins from the others, by a ridge for each group.
 
     Margins and features are differences from their mean in the cell over the conditions that are learnt from; a feature
     that is not known yet is at that mean.
+
+    Parameters
+    ----------
+    margin : ndarray, shape (conditions, seeds, groups, points)
+    features : ndarray, shape (conditions, seeds, groups, points, features)
     """
-    margin, deviation = np.empty(len(table.margin)), np.empty(len(table.margin))
-    for group in range(int(table.group.max()) + 1):
-        rows = np.flatnonzero(table.group == group)
-        cells = np.unique(table.cell[rows], return_inverse=True)[1]
-        values = np.column_stack([table.margin, features])[rows]
-        for left_out in range(table.n_conditions):
-            out = table.condition[rows] == left_out
-            base = _cell_means(values[~out], cells[~out])[cells]
-            apart = np.nan_to_num(values - base)
-            spread = apart[~out, 1:].std(axis=0)
-            x, y = apart[:, 1:] / np.where(spread > 0, spread, 1.0), apart[:, 0]
-            found, error = _ridge(x[~out], y[~out], table.condition[rows][~out])
-            margin[rows[out]] = base[out, 0] + x[out] @ found
-            deviation[rows[out]] = error
-    return Predicted(margin, deviation, margin < 0)
+    shape, predicted, deviation = margin.shape, np.empty_like(margin), np.empty_like(margin)
+    values = np.concatenate([margin[..., None], features], axis=-1)
+    for left_out in range(len(margin)):
+        learnt = np.arange(len(margin)) != left_out
+        with np.errstate(invalid="ignore"):
+            base = _mean_of_known(values[learnt])
+        apart = np.nan_to_num(values - base)
+        spread = apart[learnt][..., 1:].std(axis=(0, 1, 3))[:, None]
+        x, y = apart[..., 1:] / np.where(spread > 0, spread, 1.0), apart[..., 0]
+        for group in range(margin.shape[2]):
+            rows = x[:, :, group].reshape(len(margin), shape[1] * shape[3], x.shape[-1])
+            found, error = _ridge(rows[learnt], y[learnt, :, group].reshape(len(margin) - 1, -1))
+            predicted[left_out, :, group] = base[group, :, 0] + x[left_out, :, group] @ found
+            deviation[left_out, :, group] = error
+    return Predicted(predicted < 0, predicted, deviation)
 
 
-def _cell_means(values: Matrix, cells: Indices) -> Matrix:
-    """Return the mean of each column in each cell, shape (cells, columns), without what is not known."""
+def _mean_of_known(values: Decided) -> Decided:
+    """Return the mean over conditions and seeds, without what is not known; 0 where nothing is."""
     known = np.isfinite(values)
-    sums, counts = np.zeros((2, int(cells.max()) + 1, values.shape[1]))
-    np.add.at(sums, cells, np.where(known, values, 0.0))
-    np.add.at(counts, cells, known)
-    return sums / np.maximum(counts, 1)
+    sums = np.where(known, values, 0.0).sum(axis=(0, 1))
+    return np.asarray(sums / np.maximum(known.sum(axis=(0, 1)), 1))
 
 
-def _ridge(x: Matrix, y: Vector, conditions: Indices) -> tuple[Vector, float]:
-    """Return coefficients of the strength that errs least on conditions left out, and the root of that mean square."""
-    if not x.shape[1]:
+def _ridge(x: Decided, y: Matrix) -> tuple[Vector, float]:
+    """Return coefficients of the strength that errs least on conditions left out, and the root of that mean square.
+
+    `x` has the shape (conditions, rows, features), `y` (conditions, rows).
+    """
+    if not x.shape[2]:
         return np.empty(0), float(np.sqrt((y**2).mean()))
-    members = [conditions == each for each in np.unique(conditions)]
-    grams = np.stack([x[own].T @ x[own] for own in members])
-    sides = np.stack([x[own].T @ y[own] for own in members])
-    penalties = (STRENGTHS * len(y))[:, None, None] * np.eye(x.shape[1])
+    grams, sides = x.transpose(0, 2, 1) @ x, np.einsum("crf,cr->cf", x, y)
+    gram, side = grams.sum(axis=0), sides.sum(axis=0)
+    penalties = STRENGTHS * y.size
+    lengths, directions = np.linalg.eigh(gram - grams)
+    along = np.einsum("cfe,cf->ce", directions, side - sides)
     # shape (conditions, strengths, features)
-    others = (grams.sum(axis=0) - grams)[:, None] + penalties
-    fits = np.linalg.solve(others, (sides.sum(axis=0) - sides)[:, None, :, None])[..., 0]
-    squares = [((y[own][:, None] - x[own] @ fit.T) ** 2).mean(axis=0) for own, fit in zip(members, fits, strict=True)]
-    errors = np.mean(squares, axis=0)
+    fits = (along[:, None] / (lengths[:, None] + penalties[:, None])) @ directions.transpose(0, 2, 1)
+    errors = ((y[:, None] - fits @ x.transpose(0, 2, 1)) ** 2).mean(axis=(0, 2))
     best = int(errors.argmin())
-    return np.linalg.solve(grams.sum(axis=0) + penalties[best], sides.sum(axis=0)), float(np.sqrt(errors[best]))
+    penalty = penalties[best] * np.eye(len(gram))
+    return np.linalg.solve(gram + penalty, side), float(np.sqrt(errors[best]))
 
 
-def predict_by_law(table: Decisions) -> Predicted:
+def predict_by_law(decisions: Decisions) -> Predicted:
     """Predict by a quadratic surface of the cooled losses of the other conditions in ln size and ln compute."""
-    rows, further = table.table, np.exp(table.table["log_compute"].to_numpy())
-    on = _surface(rows["log_small"].to_numpy(), np.log(further * (1 + rows["more"].to_numpy())))
-    fresh = _surface(rows["log_large"].to_numpy(), np.log(further * rows["more"].to_numpy()))
-    margin, deviation = np.empty(len(rows)), np.empty(len(rows))
-    for left_out in range(table.n_conditions):
-        out = table.condition == left_out
-        x = np.concatenate([on[~out], fresh[~out]])
-        y = np.concatenate([rows["continued"].to_numpy()[~out], rows["fresh"].to_numpy()[~out]])
-        found = np.linalg.lstsq(x, y, rcond=None)[0]
-        predicted = (fresh - on) @ found
-        margin[out] = predicted[out]
-        deviation[out] = np.sqrt(((predicted - table.margin)[~out] ** 2).mean())
-    return Predicted(margin, deviation, margin < 0)
+    so_far, more = np.exp(decisions["log_compute"]), decisions["more"]
+    ways = (("log_small", so_far * (1 + more), "continued"), ("log_large", so_far * more, "fresh"))
+    surfaces = [_surface(decisions[size], np.log(compute)) for size, compute, _ in ways]
+    losses = [decisions[name] for *_, name in ways]
+    predicted, deviation = np.empty_like(decisions.margin), np.empty_like(decisions.margin)
+    for left_out in range(len(predicted)):
+        learnt = np.arange(len(predicted)) != left_out
+        x = np.concatenate([each[learnt].reshape(-1, each.shape[-1]) for each in surfaces])
+        y = np.concatenate([each[learnt].ravel() for each in losses])
+        found = (surfaces[1] - surfaces[0]) @ np.linalg.lstsq(x, y, rcond=None)[0]
+        predicted[left_out] = found[left_out]
+        deviation[left_out] = np.sqrt(((found - decisions.margin)[learnt] ** 2).mean())
+    return Predicted(predicted < 0, predicted, deviation)
 
 
-def _surface(log_size: Vector, log_compute: Vector) -> Matrix:
+def _surface(log_size: Decided, log_compute: Decided) -> Decided:
     terms = [np.ones_like(log_size), log_size, log_compute]
-    return np.column_stack([*terms, log_size**2, log_size * log_compute, log_compute**2])
+    return np.stack([*terms, log_size**2, log_size * log_compute, log_compute**2], axis=-1)

@@ -1,38 +1,33 @@
 """What wrong decisions cost, where the scaling point is, and how well probabilities are calibrated."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from scipy.special import ndtr
 
-from toposcope.extend import Matrix, Vector, sign_flip
-from toposcope_experiments.scaling_decision.prediction import Decisions, Predicted
+from toposcope.extend import LEVEL, Matrix, Vector, sign_flip
+from toposcope_experiments.scaling_decision.prediction import Decided, Predicted
 
 POWER_FACTOR = 2.80  # standard errors that are found at 5%, two-sided, in 4 of 5 populations: 1.96 + 0.84
-MNAT = 1e3  # in a nat
 BINS = 5  # of probabilities
 
 
-def regrets(table: Decisions, found: list[Predicted]) -> Vector:
-    """Return each condition's regret in nats, shape (conditions,), the mean over draws.
-
-    It is the mean of the size of the margin over decisions that are wrong, each pair and amount with equal weight.
-    """
-    cost = np.mean([regret_of(table, each.scale) for each in found], axis=0)
-    sums, counts = np.zeros((2, table.n_conditions, int(table.group.max()) + 1))
-    np.add.at(sums, (table.condition, table.group), cost)
-    np.add.at(counts, (table.condition, table.group), 1.0)
-    return np.asarray((sums / counts).mean(axis=1))
+def regret_of(margin: Decided, scale: NDArray[np.bool_]) -> Vector:
+    """Return each condition's regret in nats: the mean size of the margin where a decision is wrong, else 0."""
+    return np.asarray(np.where(scale == (margin < 0), 0.0, np.abs(margin)).mean(axis=(1, 2, 3)))
 
 
-def regret_of(table: Decisions, scale: Vector) -> Vector:
-    """Return what each decision loses against the better of its two ways."""
-    return np.where(scale == (table.margin < 0), 0.0, np.abs(table.margin))
+def regrets(margin: Decided, found: Sequence[Predicted]) -> Matrix:
+    """Return the regrets of each draw of a predictor, shape (draws, conditions)."""
+    return np.stack([regret_of(margin, each.scale) for each in found])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Gain:
     """How much less one predictor regrets than another, in nats, by condition."""
 
@@ -60,64 +55,71 @@ class Gain:
 
     @property
     def found(self) -> bool:
-        """Whether it is a gain beyond chance at 5%."""
-        return self.mean > 0 and self.p < 0.05
+        """Whether it is a gain beyond chance."""
+        return self.mean > 0 and self.p < LEVEL
 
 
-def scaling_points(table: Decisions, margin: Vector) -> pl.DataFrame:
-    """Return where scaling up begins to pay for good, for each run, pair and amount, in ln FLOP.
+class ScalingPoint(NamedTuple):
+    """Where scaling up begins to pay for good."""
 
-    Between the last decision to go on and the next, in a line; half a stride beyond the window where no decision is to
-    go on, or the last one still is.
+    log_compute: float
+    outside: bool  # of the window: then half a stride beyond it
+    crossings: int  # changes of sign in all
 
-    Returns
-    -------
-    DataFrame
-        Columns ``condition``, ``seed``, ``pair``, ``further``, ``log_compute``, ``outside``, ``crossings``.
+
+def scaling_point(log_compute: Vector, margin: Vector) -> ScalingPoint:
+    """Return the last change from going on to scaling up, in a line between two decisions.
+
+    Parameters
+    ----------
+    log_compute, margin : ndarray, shape (points,)
+        Ascending; in nats.
     """
-    rows = table.table.select("condition", "seed", "pair", "further", "log_compute").with_columns(
-        pl.Series("value", margin)
-    )
-    keys = ["condition", "seed", "pair", "further"]
-    parts = []
-    for key, own in rows.group_by(keys, maintain_order=True):
-        at, outside, crossings = crossing(own["log_compute"].to_numpy(), own["value"].to_numpy())
-        names = dict(zip(keys, key, strict=True))
-        parts.append({**names, "log_compute": at, "outside": outside, "crossings": crossings})
-    return pl.DataFrame(parts)
-
-
-def crossing(log_compute: Vector, margin: Vector) -> tuple[float, bool, int]:
-    """Return the last change from going on to scaling up, whether it lies outside, and how often the sign changes."""
     scale = margin < 0
     crossings = int((scale[1:] != scale[:-1]).sum())
     half = (log_compute[1] - log_compute[0]) / 2
     if not scale[-1]:
-        return float(log_compute[-1] + half), True, crossings
+        return ScalingPoint(float(log_compute[-1] + half), True, crossings)
     if scale.all():
-        return float(log_compute[0] - half), True, crossings
+        return ScalingPoint(float(log_compute[0] - half), True, crossings)
     last = int(np.flatnonzero(~scale)[-1])
-    fraction = margin[last] / (margin[last] - margin[last + 1])
-    return float(log_compute[last] + fraction * (log_compute[last + 1] - log_compute[last])), False, crossings
+    share = margin[last] / (margin[last] - margin[last + 1])
+    at = log_compute[last] + share * (log_compute[last + 1] - log_compute[last])
+    return ScalingPoint(float(at), False, crossings)
 
 
-def calibration(table: Decisions, found: Predicted) -> tuple[float, pl.DataFrame]:
-    """Return the Brier score of the probability of scaling up, and how often it was right in bins of it."""
-    probability, true = ndtr(-found.margin / np.maximum(found.deviation, 1e-12)), table.margin < 0
+def scaling_points(log_compute: Decided, margin: Decided) -> list[ScalingPoint]:
+    """Return those of each condition, seed and group."""
+    rows = zip(log_compute.reshape(-1, margin.shape[-1]), margin.reshape(-1, margin.shape[-1]), strict=True)
+    return [scaling_point(*row) for row in rows]
+
+
+def points_as_said(log_compute: Decided, found: Predicted) -> Vector:
+    """Return the ln compute of each scaling point of a predictor; half way between two decisions without margins."""
+    margin = np.where(found.scale, -1.0, 1.0) if found.margin is None else found.margin
+    return np.array([each.log_compute for each in scaling_points(log_compute, margin)])
+
+
+def probabilities(found: Predicted) -> Decided:
+    """Return the probability that scaling up is better."""
+    assert found.margin is not None
+    assert found.deviation is not None
+    return np.asarray(ndtr(-found.margin / np.maximum(found.deviation, 1e-12)))
+
+
+def calibration(margin: Decided, found: Predicted) -> pl.DataFrame:
+    """Return how often scaling up was better, in bins of the stated probability.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``stated``, ``seen``, ``decisions``; of each bin that has any.
+    """
+    probability, true = probabilities(found), margin < 0
     bins = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
     rows = [
-        {"stated": float(probability[own].mean()), "seen": float(true[own].mean()), "decisions": int(own.sum())}
-        for each in range(BINS)
-        if (own := bins == each).any()
+        {"stated": probability[own].mean(), "seen": true[own].mean(), "decisions": int(own.sum())}
+        for own in (bins == each for each in range(BINS))
+        if own.any()
     ]
-    return float(((probability - true) ** 2).mean()), pl.DataFrame(rows)
-
-
-def gain(less: Vector, more: Vector) -> Gain:
-    """Return what the second set of regrets saves on the first, by condition."""
-    return Gain(np.asarray(less - more))
-
-
-def stack(found: list[Predicted], table: Decisions) -> Matrix:
-    """Return the regrets of each draw, shape (draws, conditions)."""
-    return np.stack([regrets(table, [each]) for each in found])
+    return pl.DataFrame(rows)
