@@ -104,6 +104,7 @@ def test_the_law_finds_a_surface_and_what_is_left_out_is_not_seen() -> None:
         fresh=4 - 0.2 * pl.col("log_large") - 0.1 * fresh + 0.01 * pl.col("log_large") * fresh,
     ).with_columns(margin=pl.col("fresh") - pl.col("continued"))
     found = predict_by_law(Decisions(table)).margin
+    assert found is not None
     np.testing.assert_allclose(found, Decisions(table).margin, atol=1e-7)
     # nothing of a condition's own margins reaches its predictions
     first = table["condition"].min()

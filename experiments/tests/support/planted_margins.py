@@ -53,4 +53,4 @@ def _quantity(rng: np.random.Generator, conditions: int, seeds: int, points: int
     along = rng.normal(size=(conditions, seeds, points)).cumsum(axis=2)
     along = (along - along.mean(axis=2, keepdims=True)) / along.std()
     own = rng.normal(size=(conditions, seeds, 1))
-    return np.sqrt(0.5) * rng.normal(size=(conditions, 1, 1)) + np.sqrt(0.25) * own + np.sqrt(0.25) * along
+    return np.asarray(np.sqrt(0.5) * rng.normal(size=(conditions, 1, 1)) + np.sqrt(0.25) * own + np.sqrt(0.25) * along)
