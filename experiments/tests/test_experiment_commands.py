@@ -51,6 +51,7 @@ COMMANDS = {
         ),
         *("--workers", "-h"),
     ],
+    "scaling-decision": ["--help", "--json", "--out", "--quick", "--workers", "-h"],
     "regularisation": ["--epochs", "--help", "--json", "--out", "--seeds", "--workers", "-h"],
     "stopping": ["--help", "--json", "--out", "-h", "directory"],
 }
