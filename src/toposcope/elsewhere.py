@@ -4,8 +4,8 @@ from pathlib import Path
 
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
-    "toposcope-experiments": "early-warnings grokking intervene regularisation scaling-decision stopping import backtest "
-    "multi_power Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
+    "toposcope-experiments": "early-warnings grokking intervene regularisation scaling-decision stopping import "
+    "backtest multi_power Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
     "local_learning_coefficient similarity linear_cka procrustes rtd "
     "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
     "transformer_format diffusion_potential DiffusionPotential metric_scaling",
