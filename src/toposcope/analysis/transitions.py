@@ -29,13 +29,13 @@ FOLLOWED = (
 )
 """Of distances from the checkpoint before, the change points of their sum count: a peak is a jump of the path."""
 GROUPS = (NETWORK, "attention", "mlp")
-LAYER, LAYER_FEATURES = "layer", FOLLOWED[:2]
+LAYER, LAYER_FEATURES = "layer", FOLLOWED[:1]
 SCHEMA = {
     **dict.fromkeys(("group", "feature", "target", "relation"), pl.String),
     **dict.fromkeys(("n_runs", "n_checkpoints", "changes", "target_changes"), pl.Int64),
     **dict.fromkeys(("share", "expected", "p", "power"), pl.Float64),
 }
-MAX_RUNS = 24
+MAX_RUNS = 12
 """Of more runs, only the network is followed."""
 DRAWS, PLANTED_DRAWS = 1999, 400
 MAX_LAG = 1  # checkpoints within which two changes coincide; the place of a change of slope is no more certain
@@ -163,7 +163,7 @@ def transition_table(trajectories: Sequence[Trajectory], progress: Progress = si
     Returns
     -------
     polars.DataFrame
-        For each ``group`` (the network, attention, MLP, each layer; all but the network of up to 24 runs), ``feature``
+        For each ``group`` (the network, attention, MLP, each layer; all but the network of up to 12 runs), ``feature``
         of topology, ``target`` and ``relation``: the runs and their checkpoints, ``changes`` and ``target_changes``
         that no smooth trend explains; ``share, expected, p, power`` of `Alignment`; ``p_adjusted`` by Holm over the
         network, over attention and MLP, and over the layers; and what is ``found``: yes, no, or that it cannot be told.
