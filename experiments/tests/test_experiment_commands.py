@@ -34,7 +34,6 @@ COMMANDS = {
         ),
         "data",
     ],
-    "study cool": ["--help", "--workers", "-h", "directory"],
     "study import": ["--help", "--out", "--workers", "-h", "folder"],
     "early-warnings": ["--help", "--json", "--out", "--quick", "--workers", "-h"],
     "grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],
@@ -52,6 +51,7 @@ COMMANDS = {
         ),
         *("--workers", "-h"),
     ],
+    "scaling-decision": ["--help", "--json", "--out", "--quick", "--workers", "-h"],
     "regularisation": ["--epochs", "--help", "--json", "--out", "--seeds", "--workers", "-h"],
     "stopping": ["--help", "--json", "--out", "-h", "directory"],
 }

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import torch
 from hub_stand_in import Hub, hub_of
-from safetensors.torch import save_file
+from safetensors.numpy import save_file
+from suite_models import drifting, neox_shapes
 
 from toposcope.checkpoints import Access
 from toposcope.checkpoints.sources import remote
@@ -18,33 +18,7 @@ from toposcope_experiments import shipped_study
 from toposcope_experiments.published_study.reading import published_of
 
 STEPS = [0, 1000, 5000, 10000, 50000, 100000, 143000]
-WIDTH, VOCABULARY, LAYERS = 16, 48, 2
-
-
-def neox(step: int) -> dict[str, torch.Tensor]:
-    """The weights of a GPT-NeoX, drifting with the step; what its checkpoints hold beside matrices is there too."""
-    generator = torch.Generator().manual_seed(7)
-
-    def matrix(rows: int, columns: int) -> torch.Tensor:
-        start, way = (torch.randn(rows, columns, generator=generator) for _ in range(2))
-        drifted: torch.Tensor = 0.02 * (start + way * (step / 1000) ** 0.3)
-        return drifted.half()
-
-    weights = {"gpt_neox.embed_in.weight": matrix(VOCABULARY, WIDTH), "embed_out.weight": matrix(VOCABULARY, WIDTH)}
-    for layer in range(LAYERS):
-        shapes = {
-            "attention.query_key_value": (3 * WIDTH, WIDTH),
-            "attention.dense": (WIDTH, WIDTH),
-            "mlp.dense_h_to_4h": (4 * WIDTH, WIDTH),
-            "mlp.dense_4h_to_h": (WIDTH, 4 * WIDTH),
-        }
-        for name, (rows, columns) in shapes.items():
-            weights[f"gpt_neox.layers.{layer}.{name}.weight"] = matrix(rows, columns)
-            weights[f"gpt_neox.layers.{layer}.{name}.bias"] = torch.zeros(rows).half()
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            weights[f"gpt_neox.layers.{layer}.{name}.weight"] = torch.ones(WIDTH).half()
-        weights[f"gpt_neox.layers.{layer}.attention.rotary_emb.inv_freq"] = torch.ones(2)
-    return weights
+SHAPES = neox_shapes(16, 64, 48, 4, 2)
 
 
 @pytest.fixture
@@ -54,7 +28,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     for step in [*STEPS, 512]:
         where = folder / f"step{step}"
         where.mkdir(parents=True)
-        save_file(neox(step), where / "model.safetensors")
+        save_file(drifting(SHAPES, step), where / "model.safetensors")
         (where / "config.json").write_text('{"model_type": "gpt_neox"}')
     with hub_of(folder, monkeypatch) as server:
         yield server
@@ -121,7 +95,7 @@ def test_without_a_hub_the_rest_is_done(tmp_path: Path, monkeypatch: pytest.Monk
     for step in (0, 10):
         place = tmp_path / "here" / f"step{step}"
         place.mkdir(parents=True)
-        save_file(neox(step), place / "model.safetensors")
+        save_file(drifting(SHAPES, step), place / "model.safetensors")
     declaration = of_the_paper()
     both = [*declaration.series, DeclaredSeries(path=str(tmp_path / "here"))]
     declaration = msgspec.structs.replace(declaration, series=both, probes=[{"name": "neural_persistence"}])

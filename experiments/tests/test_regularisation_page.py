@@ -69,7 +69,7 @@ def test_the_sentences_can_say_the_opposite() -> None:
 def test_every_chart_can_be_drawn_and_holds_the_numbers(ordered: Page[RegularisationData]) -> None:
     charts = {chart.name: chart for _, chart in ordered.charts()}
     assert sorted(charts) == [
-        "early-stopping", "early-stopping-difference", "regularisation-conditions", "regularisation-courses",
+        "regularisation-conditions", "regularisation-courses",
         "regularisation-grid",
     ]  # fmt: skip
     for chart in charts.values():

@@ -13,7 +13,8 @@ PUBLISHED_CLOUD = "rips:max_points=200,threshold=2.0,pooled=true,sample=random,d
 
 
 @pytest.mark.parametrize(
-    "name", ["paper", "population", "population-gpu", "topology-gain", "hidden-states", "landscape"]
+    "name",
+    ["paper", "population", "population-gpu", "topology-gain", "hidden-states", "landscape", "pythia", "polypythias"],
 )
 def test_shipped_studies_can_be_run(name: str) -> None:
     declaration = shipped_study(name)

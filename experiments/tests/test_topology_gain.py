@@ -1,12 +1,14 @@
 """Topology gain: what topology carries is found, what it does not carry is not, and nothing is looked at early."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from scipy.stats import wilcoxon
 from sklearn.decomposition import PCA
+from small_family import small_family
 
 from toposcope.analysis.permutations import sign_flip
 from toposcope.extend import COOLDOWN
@@ -14,6 +16,7 @@ from toposcope.forecasting.forecaster import LoggedRun
 from toposcope.forecasting.forecasters.stack import Stack
 from toposcope.forecasting.siblings import complete_runs
 from toposcope.logs import Run
+from toposcope.study import Study
 from toposcope_experiments.topology_gain.gain import (
     BOTH,
     NORMS,
@@ -25,6 +28,7 @@ from toposcope_experiments.topology_gain.gain import (
     of_fraction,
     predict_fold,
     reduced,
+    topology_gain,
 )
 from toposcope_experiments.topology_gain.held_out import Fold, HeldOut, configuration, hold_out_each
 from toposcope_experiments.topology_gain.study_features import FeatureBlocks
@@ -284,3 +288,11 @@ def test_false_positives_are_rare(of_norms: bool) -> None:
 def test_what_is_carried_is_nearly_always_found() -> None:
     found = [added_to_norms(*simulated(1000 + seed, carried=1.0)) for seed in range(40)]
     assert sum(skill > 0 and p < 0.05 for skill, p in found) >= 38
+
+
+@pytest.mark.slow
+def test_three_runs_tell_nothing_of_topology(tmp_path: Path) -> None:
+    found = topology_gain(Study.load(small_family(tmp_path, "neural_persistence", "controls", steps=60)), workers=1)
+    assert found.verdict().endswith("cannot be told: only 3 groups to hold out; 15 are needed.")
+    assert len(found.notes) > 0
+    assert found.errors.is_empty()

@@ -4,9 +4,9 @@ from pathlib import Path
 
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
-    "toposcope-experiments": "early-warnings grokking intervene regularisation stopping import backtest multi_power "
-    "cool Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
-    "local_learning_coefficient jump_and_retrain similarity linear_cka procrustes rtd "
+    "toposcope-experiments": "early-warnings grokking intervene regularisation scaling-decision stopping import "
+    "backtest multi_power Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
+    "local_learning_coefficient similarity linear_cka procrustes rtd "
     "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
     "transformer_format diffusion_potential DiffusionPotential metric_scaling",
 }
@@ -19,7 +19,9 @@ INSTEAD: dict[str, str] = {
     "--watch": "toposcope check RUN --watch waits until the answer changes",
     "--live": "toposcope show DIR serves the page of runs while they go on",
     "--show": "toposcope show DIR serves the page of a study while it grows",
-    "cooled": "leave it out: toposcope study cool DIR, of toposcope-experiments, measures the cooled twins",
+    "cooled": "leave it out: merged weights are no longer measured with a study; toposcope cooldown averages them",
+    "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
+    "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
     "write_comparison": "toposcope report A B writes one page of all runs of both studies",
     "first_differences": "toposcope report A B draws the runs of both studies in the same charts",
     "overtrain": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
@@ -32,6 +34,8 @@ INSTEAD: dict[str, str] = {
     "jsonl": "the monitor's study holds every event: `toposcope export DIRECTORY` writes them as tables",
     "report": "toposcope.report(study) writes the page",
     "correlations": "toposcope.correlations(study) returns them",
+    "vineyard": "matching(a, b) pairs the points of two diagrams; chain it over a sequence",
+    "sublevel_points": "sublevel_graph(values, delaunay_edges(points)) returns the same",
     "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
 }
 """Of what no distribution holds any more: what to use in its place. With dashes it is an option and nothing else."""

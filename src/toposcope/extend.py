@@ -53,7 +53,6 @@ __all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feat
 __all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation"]
 __all__ += ["sign_flip", "correlate_across_runs", "adjusted", "PSEUDO_LAYERS", "STATES"]
 __all__ += ["verdict_sentence", "BEYOND", "UNDETERMINED", "TREND", "NONE", "LEVEL"]
-__all__ += ["associate", "AssociationTask", "FeatureSeries", "StudyCorpora", "OtherCorporaTask", "other_corpora_task"]
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
 # a study's declaration
 __all__ += ["PUBLISHED", "PublishedRun", "check_declaration", "readable", "MAX_STEP"]
@@ -69,9 +68,9 @@ __all__ += ["fixed", "Row", "UNDEFINED", "remarks_section", "write_sections", "n
 __all__ += ["needs_checkpoints"]
 __all__ += ["Terms"]
 # a chart
-__all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "run_names", "spread"]
-__all__ += ["direction", "first_last", "cloud_charts", "diagonal", "budget_axis", "with_field"]
-__all__ += ["MUTED", "RUNS", "apart", "decade_ticks"]
+__all__ += ["Chart", "training_lines", "step_axis", "zero_line", "choose_runs", "runs_of", "spread"]
+__all__ += ["direction", "diagonal", "budget_axis", "with_field"]
+__all__ += ["MUTED", "RUNS", "apart"]
 __all__ += ["direction_of", "feature_rows", "bands_of", "training_chart", "runs_in", "largest_run", "path_panels"]
 # a command
 __all__ += ["BadUse", "bad_use", "progress_bars", "print_table", "print_json", "series_options", "workers_option"]
@@ -81,7 +80,6 @@ __all__ += ["print_notes", "print_report", "write_out", "log_options"]
 
 if TYPE_CHECKING:
     from toposcope.analysis.adjustment import adjusted
-    from toposcope.analysis.association import AssociationTask, FeatureSeries, associate
     from toposcope.analysis.change_points import ChangePoint, change_points
     from toposcope.analysis.groups import scale_free
     from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
@@ -100,7 +98,7 @@ if TYPE_CHECKING:
     )
     from toposcope.analysis.verdict import BEYOND, LEVEL, NONE, TREND, UNDETERMINED, verdict_sentence
     from toposcope.analysis.weight_paths import weight_paths
-    from toposcope.charts.axes import budget_axis, decade_ticks, with_field
+    from toposcope.charts.axes import budget_axis, with_field
     from toposcope.charts.chart import Chart
     from toposcope.charts.theme import MUTED, RUNS
     from toposcope.charts.training import apart, step_axis, training_lines
@@ -223,15 +221,12 @@ if TYPE_CHECKING:
         direction,
         direction_of,
         feature_rows,
-        first_last,
         largest_run,
-        run_names,
         runs_in,
         runs_of,
         spread,
         training_chart,
     )
-    from toposcope.report.charts.states import cloud_charts
     from toposcope.report.composing import Page
     from toposcope.report.document import Block, Picture, Terms, csv_link, details, folded, linked, paragraph
     from toposcope.report.formats import UNDEFINED, fixed, missing, p_value, plain, share, signed, whole, word
@@ -263,7 +258,6 @@ if TYPE_CHECKING:
     )
     from toposcope.report.writing import write_page, write_sections
     from toposcope.seeds import derive_seed
-    from toposcope.study.corpora import OtherCorporaTask, StudyCorpora, other_corpora_task
     from toposcope.study.declaration import DEFAULT_PROBES, DeclaredSeries, check_declaration
     from toposcope.study.declared_runs import readable
     from toposcope.study.kinds import PUBLISHED, feature_named

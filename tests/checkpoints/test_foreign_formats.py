@@ -1,4 +1,4 @@
-"""Formats from outside torch: NumPy's npz, msgpack of Flax; and those that are refused by name."""
+"""Formats from outside torch: NumPy's npz; and those that are refused by name."""
 
 import io
 import zipfile
@@ -19,8 +19,6 @@ from small_checkpoints import refused
 from toposcope.checkpoints import Checkpoint, series
 from toposcope.checkpoints.formats import _formats, is_checkpoint
 from toposcope.checkpoints.formats.weight_names import known_foreign
-
-msgpack = pytest.importorskip("msgpack")
 
 # NumPy
 
@@ -121,134 +119,13 @@ def test_arrays_next_to_a_series_are_no_checkpoints(tmp_path: Path) -> None:
     assert series(tmp_path).steps == [1, 2]
 
 
-# Flax
-
-
-def encoded(value: Any) -> Any:
-    """What flax.serialization makes of an array (extension 1) or a scalar of NumPy (extension 3)."""
-    if isinstance(value, np.ndarray | np.generic):
-        kind = 1 if isinstance(value, np.ndarray) else 3
-        array = np.asarray(value)
-        name = "bfloat16" if array.dtype == np.dtype("V2") else array.dtype.name
-        return msgpack.ExtType(kind, msgpack.packb((array.shape, name, array.tobytes())))
-    raise TypeError
-
-
-def flax(path: Path, tree: Any) -> Path:
-    path.parent.mkdir(exist_ok=True, parents=True)
-    path.write_bytes(msgpack.packb(tree, default=encoded, strict_types=True))
-    return path
-
-
-@given(st.data())
+@given(data=st.data())
 @examples(60)
-def test_arrays_of_flax_are_read_by_their_dotted_names(
+def test_a_damaged_file_is_refused_in_one_line_or_read(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    shapes = hnp.array_shapes(min_dims=2, max_dims=3, min_side=1, max_side=40)
-    params: dict[str, Any] = {}
-    arrays = {}
-    for k in range(data.draw(st.integers(1, 3))):
-        dtype = data.draw(st.sampled_from(["float32", "float16", "float64", "int32"]))
-        array = np.arange(np.prod(shape := data.draw(shapes))).reshape(shape).astype(dtype)
-        params[f"Dense_{k}"] = {"kernel": array}
-        arrays[f"Dense_{k}.kernel"] = array
-    state = {
-        "step": data.draw(st.sampled_from([300, np.int32(300), np.asarray(300)])),
-        "params": params,
-        "opt_state": {},
-    }
-    path = flax(tmp_path_factory.mktemp("flax") / "model.msgpack", state)
-    assert_holds(path, arrays)
-    assert series(path).steps == [300]
-
-
-def test_bfloat16_keeps_its_bits(tmp_path: Path) -> None:
-    bits = np.array([[0x3F80, 0xC000, 0x4049]], np.uint16)
-    path = flax(tmp_path / "a.msgpack", {"params": {"Dense_0": {"kernel": bits.view("V2")}}})
-    (layer,) = Checkpoint(path, 0).layers()
-    assert layer.dtype == "bfloat16"
-    assert layer.read().tolist() == [[1.0, -2.0, 3.140625]]
-
-
-def gpt2(outputs_first: bool) -> dict[str, Any]:
-    """A block of FlaxGPT2, whose Conv1D stores (outputs, inputs), or of the same with Dense, as GPT-Neo."""
-
-    def kernel(outputs: int, inputs: int) -> dict[str, Any]:
-        stored = floats(outputs, inputs)
-        return {"kernel": stored if outputs_first else stored.T.copy()}
-
-    block = {"attn": {"c_attn": kernel(48, 16), "c_proj": kernel(16, 16)}, "mlp": {"c_fc": kernel(64, 16)}}
-    return {"transformer": {"h": {"0": block}, "wte": {"embedding": floats(50, 16)}, "ln_f": {"scale": floats(16)}}}
-
-
-@pytest.mark.parametrize("outputs_first", [True, False])
-def test_a_conv1d_of_flax_is_stored_the_other_way_round(tmp_path: Path, outputs_first: bool) -> None:
-    path = flax(tmp_path / "flax_model.msgpack", gpt2(outputs_first))
-    layers = {layer.name: layer for layer in Checkpoint(path, 0).layers()}
-    kernels = [layer for name, layer in layers.items() if name.endswith("kernel")]
-    assert len(kernels) == 3
-    assert all(layer.transposed is not outputs_first for layer in kernels)
-    assert layers["transformer.h.0.mlp.c_fc.kernel"].matrix().shape == (64, 16)
-
-
-def test_a_model_folder_of_flax_is_read_and_another_format_first(tmp_path: Path) -> None:
-    flax(tmp_path / "flax_model.msgpack", {"Dense_0": {"kernel": floats(3, 4)}})
-    flax(tmp_path / "opt_state.msgpack", {"mu": {"kernel": floats(3, 4)}})
-    (tmp_path / "config.json").write_text("{}")
-    assert set(read(tmp_path)) == {"Dense_0.kernel"}
-    save_file({"layers.0.weight": floats(3, 4)}, tmp_path / "model.safetensors")
-    assert set(read(tmp_path)) == {"layers.0.weight"}
-
-
-def test_shards_of_flax_are_refused(tmp_path: Path) -> None:
-    for k in (1, 2):
-        flax(tmp_path / f"flax_model-0000{k}-of-00002.msgpack", {"layers": {str(k): {"kernel": floats(3, 4)}}})
-    (tmp_path / "config.json").write_text("{}")
-    for place in (tmp_path, tmp_path / "flax_model-00001-of-00002.msgpack"):
-        with refused(tmp_path, "shard"):
-            read(place)
-
-
-def test_files_of_flax_without_an_ending_are_a_series(tmp_path: Path) -> None:
-    for step in (100, 200):
-        flax(tmp_path / f"checkpoint_{step}", {"step": step, "params": {"Dense_0": {"kernel": floats(3, 4)}}})
-    assert series(tmp_path).steps == [100, 200]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (msgpack.packb([1, 2]), "no dictionary"),
-        (msgpack.packb({"a": {"__msgpack_chunked_array__": True, "shape": {"0": 2}, "chunks": {}}}), "1 GiB"),
-        (b"\x81" * 1000, "damaged"),
-        (b"\xdf\xff\xff\xff\xff", "too many"),
-        (b"\xdd\x00\x0f\xff\xff" + b"\xc0" * 10, "truncated"),
-        (b"\x81\xa1a\xc6\xff\xff\xff\xff", "truncated"),
-        (b"\x81\xa1a\xc1", "damaged"),
-        (b"\x82\xa1a\x01\xa1a\x02", "twice"),
-        (msgpack.packb({"a": 1}) + b"x", "trailing"),
-        (msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb(([2, 3], "float32", b"1234")))}), "bytes"),
-        (msgpack.packb({"a": msgpack.ExtType(1, msgpack.packb(([1 << 60, 9], "float32", b"1234")))}), "bytes"),
-    ],
-)
-def test_a_hostile_msgpack_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "a.msgpack"
-    path.write_bytes(content)
-    with refused(path, words):
-        read(path)
-
-
-@given(data=st.data(), is_npz=st.booleans())
-@examples(120)
-def test_a_damaged_file_is_refused_in_one_line_or_read(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, is_npz: bool
-) -> None:
-    path = tmp_path_factory.mktemp("damaged") / ("a.npz" if is_npz else "a.msgpack")
-    if is_npz:
-        (np.savez_compressed if data.draw(st.booleans()) else np.savez)(path, a=floats(4, 5), b=floats(3, 2))
-    else:
-        flax(path, gpt2(outputs_first=True))
+    path = tmp_path_factory.mktemp("damaged") / "a.npz"
+    (np.savez_compressed if data.draw(st.booleans()) else np.savez)(path, a=floats(4, 5), b=floats(3, 2))
     damage(path, data)
     refused_or_read(path)
 
@@ -260,15 +137,14 @@ def test_a_damaged_file_is_refused_in_one_line_or_read(
     ("names", "format_name"),
     [
         (["flax_model.msgpack", "a.npz", "model.pkl"], "model_folder"),
-        (["flax_model.msgpack", "a.npz", "tokenizer.pkl"], "flax_file"),
         (["a.gguf", "model.safetensors"], "model_folder"),
         (["flax_model.msgpack", "pytorch_model.bin", "tf_model.h5"], "model_folder"),
-        (["flax_model.msgpack", "opt_state.msgpack", "a.npz"], "flax_file"),
+        (["flax_model.msgpack", "opt_state.msgpack", "a.npz"], "npz_file"),
         (["params.npz", "optimizer.npz", "config.json"], "npz_file"),
         (["params.npz", "model.pt"], "model_folder"),
         (["params.npz", ".metadata", "__0_0.distcp"], "distributed"),
         (["a.npz", "b.npz"], ""),
-        (["opt_state.msgpack"], ""),
+        (["flax_model.msgpack"], ""),
         (["optimizer.npz"], ""),
         (["mp_rank_00/model_optim_rng.pt"], "torch_file"),
         (["mp_rank_00/model_optim_rng.pt", "mp_rank_01/model_optim_rng.pt"], "rank_files"),
@@ -295,6 +171,7 @@ def test_one_format_at_most_recognises_a_folder(names: list[str], format_name: s
         (["model.onnx"], "ONNX"),
         (["default/_METADATA", "default/manifest.ocdbt", "_CHECKPOINT_METADATA"], "an Orbax checkpoint"),
         (["model.mlpackage/Manifest.json"], "Core ML"),
+        (["flax_model.msgpack", "config.json"], "safetensors.flax.save_file"),
         (["checkpoint.tar.gz"], "unpack it"),
         (["README.md", "model-Q4_K_M.gguf"], "name the checkpoint that it was made from"),
     ],

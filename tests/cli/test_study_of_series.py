@@ -1,9 +1,7 @@
 """A study of checkpoints without a declaration: begun from a folder, from what was measured, from a drafted file."""
 
-import shutil
 from pathlib import Path
 
-import polars as pl
 import pytest
 import torch
 from commands import called, complaint_of
@@ -96,33 +94,13 @@ def test_what_changes_is_measured_and_reported(folder: Path, small_page: None, m
     assert "Nothing to do" not in run("found")
 
 
-def test_what_measure_measured_is_not_measured_again(folder: Path, small_page: None, measured: list[str]) -> None:
-    assert called("measure", "found", "--out", "table.parquet", "--workers", "1").code == 0
-    assert measured
-    measured.clear()
-    out = run("found")
-    assert measured == []
-    assert "table.parquet.study" in out
-    frame = ts.Study.load("found-study").frame()
-    assert frame.equals(pl.read_parquet("table.parquet"))
-    shutil.rmtree("found-study")
-    shutil.rmtree("table.parquet.study")
-    run("found")
-    assert ts.Study.load("found-study").frame().equals(frame)
-
-
-def test_measuring_again_measures_only_what_is_new(folder: Path, measured: list[str]) -> None:
+def test_measuring_again_measures_only_what_is_new(folder: Path, small_page: None, measured: list[str]) -> None:
     assert called("measure", "found", "--out", "table.csv", "--workers", "1").code == 0
     before = Path("table.csv").read_bytes()
     measured.clear()
     assert called("measure", "found", "--out", "table.csv", "--workers", "1").code == 0
+    run("table.csv.study")
     assert (measured, Path("table.csv").read_bytes()) == ([], before)
-
-
-def test_what_was_measured_of_other_checkpoints_is_left_alone(folder: Path, small_page: None, tmp_path: Path) -> None:
-    write_series(tmp_path / "elsewhere" / "found", [0, 7])
-    assert called("measure", "elsewhere/found", "--out", "table.csv", "--workers", "1").code == 0
-    assert "taken over" not in run("found")
 
 
 def test_a_drafted_declaration_runs_as_it_is(folder: Path, small_page: None) -> None:

@@ -52,6 +52,10 @@ COMMANDS = {
         *("--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role", "--step-pattern", "--steps"),
         *("-h", "SERIES"),
     ],
+    "toposcope study plan": [
+        *("--every", "--help", "--json", "--keep", "--log-spaced", "--offline", "--role", "--step-pattern", "--steps"),
+        *("-h", "PLACES"),
+    ],
     "toposcope study run": [
         *("--engine", "--every", "--help", "--keep", "--log-spaced", "--offline", "--out", "--role"),
         *("--step-pattern", "--steps", "--workers", "-h", "PLACES"),

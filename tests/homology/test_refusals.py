@@ -110,10 +110,6 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "step_cosines": (homology.step_cosines, {"distances": MATRIX}),
     "sublevel_graph": (homology.sublevel_graph, {"values": GRID, "edges": EDGES}),
     "sublevel_grid": (sublevel_grid, {"values": POINTS}),
-    "sublevel_points": (
-        homology.sublevel_points,
-        {"values": POINTS[:, 0], "points": POINTS[:, :2], "graph": "nearest"},
-    ),
     "two_nn": (homology.two_nn, {"points": POINTS}),
 }
 
@@ -138,6 +134,6 @@ def test_every_public_function_is_among_them() -> None:
         "critical_points_of_triangles",
     }
     takes_no_number |= {"diagram_distances", "matching", "saddle_minimum_distance", "statistics"}
-    takes_no_number |= {"vineyard", "wasserstein", "weight_variance"}
+    takes_no_number |= {"wasserstein", "weight_variance"}
     functions = {name for name in homology.__all__ if inspect.isfunction(getattr(homology, name))}
     assert functions <= set(VALID) | takes_no_number

@@ -15,7 +15,6 @@ from toposcope.report.charts.series import choose_runs
 from toposcope.report.sections.association import (
     INK,
     association_heat_map,
-    topology_against_spectra_charts,
 )
 
 
@@ -98,20 +97,6 @@ def test_groups_of_layers_do_not_enter_the_chart() -> None:
     assert before is not None
     assert after is not None
     assert before.spec() == after.spec()
-
-
-def test_topology_against_spectra_says_how_often_it_is_stronger() -> None:
-    h0, h1, entropy = topology_against_spectra_charts(with_states(material(3)))
-    assert h0.title.endswith("in 15, less in 0 of 15 comparisons")
-    assert h1.title.endswith("in 0, less in 15 of 15 comparisons")
-    assert entropy.title.endswith("in 0, less in 0 of 15 comparisons")
-    rows = rows_of_chart(h0, "difference")
-    assert len(rows) == 15
-    assert {(row["difference"], row["low"]) for row in rows} == {(0.4, 0.2)}
-    assert [chart.name for chart in (h0, h1, entropy)] == [
-        "h0-total-against-spectra", "h1-total-against-spectra", "h1-entropy-against-spectra",
-    ]  # fmt: skip
-    assert h0.render("svg").startswith(b"<svg")
 
 
 def test_comparisons_with_the_step_are_not_counted() -> None:

@@ -64,9 +64,7 @@ def results() -> dict[str, object]:
         "step_cosines": homology.step_cosines(distances),
         "sublevel_graph": homology.sublevel_graph(points[:, 0], edges),
         "sublevel_grid": tree,
-        "sublevel_points": homology.sublevel_points(points[:, 2], points[:, :2]),
         "two_nn": homology.two_nn(points),
-        "vineyard": homology.vineyard([h1, later]),
         "wasserstein": homology.wasserstein(h1, later),
         "weight_variance": homology.weight_variance([W]),
     }

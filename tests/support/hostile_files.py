@@ -221,8 +221,6 @@ def _fill() -> None:
     )
     checkpoint("npz cut", npz, lambda: archive({"w.npy": numpy_header("{'descr': '<f4',")})[:-20])
     checkpoint("gguf", "m.gguf", lambda: b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1 << 60))
-    checkpoint("msgpack deep", "step_1.msgpack", lambda: b"\x91" * DEEP)
-    checkpoint("msgpack sizes", "step_1.msgpack", lambda: b"\xdf" + b"\xff" * 4 + b"\xa1a" * 9)
     for name in ("config.json", "adapter_config.json", "params.json", "trainer_state.json", "quantize_config.json"):
         for what, content in JSONS.items():
             checkpoint(f"{name} {what}", st, lambda: WEIGHTS, **{name.replace(".", "__"): content})

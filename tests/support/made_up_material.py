@@ -10,8 +10,9 @@ from section_tools import all_tables
 
 from toposcope.analysis.between_runs.gain import SCHEMA as BETWEEN_RUNS
 from toposcope.analysis.between_runs.verdict import KNOWN
+from toposcope.analysis.efficiency import NP_MEAN
 from toposcope.analysis.layers import onset_table
-from toposcope.analysis.phases import NP_MEAN, move_table
+from toposcope.analysis.phases import move_table
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.analysis.verdict import BEYOND, TREND
 from toposcope.errors import ToposcopeError

@@ -90,7 +90,6 @@ TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
 
 SMALL: dict[str, dict[str, Any]] = {
     "degeneracy": {"chains": 2, "draws": 4, "leapfrog": 1},
-    "jump_and_retrain": {"jumps": 2, "steps": 2},
 }
 """Options that stand in for the defaults, to save time."""
 
@@ -118,7 +117,7 @@ def with_each_option(probe: type[Probe]) -> list[Probe]:
 # Those that a monitor feeds while a run trains are tested with it.
 CHECKPOINT_PROBES = {name: kind for name, kind in probe_types().items() if "training" not in kind.REQUIRES}
 ALL = [probe for kind in CHECKPOINT_PROBES.values() for probe in with_each_option(kind)]
-TRAINED = ("curvature", "degeneracy", "jump_and_retrain", "landscape")
+TRAINED = ("curvature", "degeneracy", "landscape")
 """Probes that run a model many times: only as they come in the tests that are not slow."""
 
 

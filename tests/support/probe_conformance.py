@@ -144,7 +144,7 @@ def test_twice_is_the_same_and_weights_are_left_alone(probe: Probe) -> None:
 
 
 def test_the_order_of_neurons_does_not_matter(probe: Probe) -> None:
-    if probe.name() in ("random_projections", "landscape", "degeneracy", "jump_and_retrain", "curvature"):
+    if probe.name() in ("random_projections", "landscape", "degeneracy", "curvature"):
         pytest.skip("random numbers are of the entries where they are")
     if probe.ACROSS_LAYERS:
         pytest.skip("the neurons of a layer are the inputs of the next: see tests/probes/test_deep_graph_probe.py")
@@ -403,7 +403,6 @@ def test_values_that_no_option_takes_are_refused(kind: type[Probe], option: str,
 LEAST = {
     "curvature": {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2},
     "degeneracy": {"sequences": 1, "length": 3, "seed": 0, "chains": 2, "draws": 4, "leapfrog": 1},
-    "jump_and_retrain": {"sequences": 1, "length": 2, "steps": 1, "jumps": 2, "seed": 0},
     "landscape": {"resolution": 5, "draws": 1, "sequences": 1, "length": 2, "batches": 1},
     "embeddings": {"max_dimension": 0, "max_points": 1},
     "placebo_twin": {"max_dimension": 0, "max_points": 1},
@@ -416,8 +415,7 @@ LEAST = {
     "trajectory": {"window": 50, "seed": 0},
     "similarity": {"batch_size": 3, "n_batches": 0},
 }
-POSITIVE = [("landscape", "span"), ("degeneracy", "localisation"), ("jump_and_retrain", "jump")]
-POSITIVE += [("jump_and_retrain", "rate")]
+POSITIVE = [("landscape", "span"), ("degeneracy", "localisation")]
 BELOW_THE_LEAST = [(name, option, least - 1) for name, options in LEAST.items() for option, least in options.items()]
 OUT_OF_RANGE: list[tuple[str, str, Any]] = [
     ("rips", "threshold", -1.0),

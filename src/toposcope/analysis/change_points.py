@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from toposcope.analysis.smooth_trend import BREAK_MARGIN, ColouredNoise, Trends, squares_outside, trends
 from toposcope.errors import ToposcopeError
 from toposcope.seeds import derive_seed
-from toposcope.typing import Vector
+from toposcope.typing import Indices, Vector
 
 # Smooth trends and breaks in them: chosen on 13 kinds of smooth curves (docs/methods/phases.md)
 MIN_NOISE = 0.005  # as a share of the range: smooth curves are not known to fit better than that
@@ -147,33 +148,63 @@ def change_points(steps: NDArray[np.int64], values: Vector, seed: int) -> list[C
     ToposcopeError
         If a value is not finite, or the steps do not increase.
     """
-    _check(steps, values)
-    if len(values) < 2 * MIN_PIECE_LENGTH or not np.ptp(values) > 0:
+    breaks = find_breaks(steps, values, seed)
+    if breaks is None:
         return []
+    first, last, found = breaks.first, breaks.last, breaks.places.tolist()
+    low, high = _intervals(breaks.times, breaks.y, found, breaks.noise, derive_seed(seed, "intervals"))
+    within = int(len(first) <= last[-1])  # a change within a block appears in it or after it
+    return [
+        ChangePoint(int(steps[first[c]]), int(steps[begin]), int(steps[end]), share, share >= LEVEL)
+        for c, begin, end, share in zip(found, first[low - within], last[high], breaks.p.tolist(), strict=True)
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Breaks:
+    """The change points of a trajectory of n checkpoints, or blocks of them, and the smooth twins that test them."""
+
+    times: Vector  # shape (n,); from 0 to 1
+    y: Vector  # shape (n,); the values, in ranges
+    first: Indices  # shape (n,); the first and the last checkpoint of each block
+    last: Indices
+    places: Indices  # shape (c,); the first block of each new line
+    p: Vector  # shape (c,); `ChangePoint.p_smooth`
+    noise: ColouredNoise
+    twin_places: Indices  # shape (200,); the largest break of each twin: a series with the same smooth trend and noise
+    twin_p: Vector  # shape (200,); the share of twins whose largest break gains as much
+
+
+def find_breaks(steps: NDArray[np.int64], values: Vector, seed: int) -> Breaks | None:
+    """Find and test the changes of `change_points`, without their intervals; None if there are none."""
+    _check(steps, values)
+    return _breaks(steps.astype(np.int64).tobytes(), values.astype(np.float64).tobytes(), seed)
+
+
+@lru_cache(maxsize=1024)
+def _breaks(step_bytes: bytes, value_bytes: bytes, seed: int) -> Breaks | None:
+    steps, values = np.frombuffer(step_bytes, np.int64), np.frombuffer(value_bytes)
+    if len(values) < 2 * MIN_PIECE_LENGTH or not np.ptp(values) > 0:
+        return None
     first, last = equal_segments(len(values))
+    times: Vector = steps.astype(np.float64)
     if len(first) < len(values):
         size = np.diff(first, append=len(values))
         values = np.add.reduceat(values / np.abs(values).max() / size.repeat(size), first)
         times = np.add.reduceat(steps / size.repeat(size), first)
-    else:
-        times = steps
     times = (times - times[0]) / (times[-1] - times[0])
     y = values / np.abs(values).max()  # so that neither the range nor a square overflows
     if not np.ptp(y) > 0:
-        return []
+        return None
     y = (y - y.mean()) / np.ptp(y)
     sigma = max(noise_level(times, y), MIN_NOISE)
     found = segment(times, y[:, None], PER_CHANGE * sigma**2 * np.log(len(y)))[0]
     if not found:
-        return []
+        return None
     noise, innovations, breaks = _noise(times, y)
-    low, high = _intervals(times, y, found, noise, derive_seed(seed, "intervals"))
-    p = _p_smooth(times, y, found, breaks, noise, innovations, derive_seed(seed, "smooth trend"))
-    within = int(len(first) <= last[-1])  # a change within a block appears in it or after it
-    return [
-        ChangePoint(int(steps[first[c]]), int(steps[begin]), int(steps[end]), share, share >= LEVEL)
-        for c, begin, end, share in zip(found, first[low - within], last[high], p, strict=True)
-    ]
+    p, twins, gains = _p_smooth(times, y, found, breaks, noise, innovations, derive_seed(seed, "smooth trend"))
+    twin_p = (gains >= gains[:, None]).mean(axis=1)
+    return Breaks(times, y, first, last, np.array(found), np.array(p), noise, twins, twin_p)
 
 
 def equal_segments(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -242,13 +273,14 @@ def _intervals(
 
 def _p_smooth(
     times: Vector, y: Vector, found: list[int], breaks: list[int], noise: ColouredNoise, innovations: Vector, seed: int
-) -> list[float]:
+) -> tuple[list[float], Indices, Vector]:
+    """Return p of each change, and of each smooth twin the place and the gain of its largest break."""
     n = len(y)
     curves = trends(times, ColouredNoise.white(n))
     smooth = curves.bases[int(curves.choose(y[:, None])[0])]
     drawn = noise.colour(innovations[np.random.default_rng(seed).integers(0, n, (n, DRAWS))])
     drawn *= max(1.0, MIN_NOISE / max(float(np.sqrt((drawn**2).mean())), np.finfo(float).tiny))
-    largest = _largest_gains(curves, (smooth @ (smooth.T @ y))[:, None] + drawn)
+    twins, largest = _largest_gains(curves, (smooth @ (smooth.T @ y))[:, None] + drawn)
     family = curves.choose_with(y, breaks)
     shares = []
     for c in found:
@@ -257,17 +289,18 @@ def _p_smooth(
         # a turn between two checkpoints may be placed at either, by one method and the other
         own = gain[max(c - 1, 0) : c + 2].max()
         shares.append(float((1 + (largest >= own).sum()) / (1 + DRAWS)))
-    return shares
+    return shares, twins, largest
 
 
-def _largest_gains(curves: Trends, series: Vector) -> Vector:
-    """Return the largest gain of a break in each series over its own smooth trend, shape (m,)."""
+def _largest_gains(curves: Trends, series: Vector) -> tuple[Indices, Vector]:
+    """Return place and gain of the break in each series that gains most over its own smooth trend, shape (m,)."""
     chosen = curves.choose(series)
-    largest = np.empty(series.shape[1])
+    places, largest = np.empty(series.shape[1], np.int64), np.empty(series.shape[1])
     for family in np.unique(chosen):
         own = chosen == family
-        largest[own] = _gains(curves, curves.bases[family], series[:, own]).max(axis=0)
-    return largest
+        gains = _gains(curves, curves.bases[family], series[:, own])
+        places[own], largest[own] = gains.argmax(axis=0), gains.max(axis=0)
+    return places, largest
 
 
 def _gains(curves: Trends, basis: Vector, series: Vector) -> Vector:

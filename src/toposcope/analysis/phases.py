@@ -10,6 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from toposcope.analysis.change_points import change_points, noise_level
+from toposcope.analysis.efficiency import NP_MEAN, efficiency
 from toposcope.analysis.trajectory import Trajectory, cloud_feature
 from toposcope.probes.feature import TOPOLOGY, Feature
 from toposcope.progress import Progress, silent
@@ -116,7 +117,6 @@ def sensitivity(steps: NDArray[np.int64], values: Vector) -> Sensitivity:
     return Sensitivity(first, last, begin, end, len(results), results.count(published) / len(results))
 
 
-NP_MEAN = Feature("neural_persistence", "", "np_mean", TOPOLOGY)
 PHASED = (
     NP_MEAN,
     Feature(PUBLISHED, "", "np_mean", TOPOLOGY),
@@ -161,12 +161,13 @@ def change_point_table(trajectories: Sequence[Trajectory], progress: Progress = 
 
 
 def _phased(trajectories: Sequence[Trajectory]) -> Iterator[tuple[str, str, NDArray[np.int64], NDArray[np.float64]]]:
-    """Yield run, feature, steps and values of the features whose phases are reported, where they are known."""
+    """Yield run, quantity, steps and known values of whatever has phases that are reported, the loss among them."""
     for trajectory in trajectories:
         clouds = dict.fromkeys((next(iter(trajectory.clouds.values()), ""), PUBLISHED))
         present = [cloud for cloud in clouds if cloud in trajectory.clouds]
-        for feature in (*PHASED, *(cloud_feature(cloud, name) for cloud in present for name in PHASED_STATES)):
-            if feature in trajectory.features:
-                values = trajectory.features[feature]
-                known = np.isfinite(values)
-                yield trajectory.run, str(feature), trajectory.steps[known], values[known]
+        phased = (*PHASED, *(cloud_feature(cloud, name) for cloud in present for name in PHASED_STATES))
+        series = {str(feature): trajectory.features[feature] for feature in phased if feature in trajectory.features}
+        series |= dict(list(trajectory.targets.items())[:1]) | efficiency(trajectory)
+        for name, values in series.items():
+            known = np.isfinite(values)
+            yield trajectory.run, name, trajectory.steps[known], values[known]

@@ -11,6 +11,7 @@ from toposcope.analysis.adjustment import Method, pairing_p
 from toposcope.analysis.association import COLUMNS, MIN_CHECKPOINTS, AssociationTask, FeatureSeries, associate
 from toposcope.analysis.association_verdict import with_verdicts
 from toposcope.analysis.comparison import against
+from toposcope.analysis.efficiency import paces
 from toposcope.analysis.given_covariates import STEP, covariate_basis
 from toposcope.analysis.power import with_power
 from toposcope.analysis.trajectory import Features, SeriesByName, Trajectory, cloud_feature
@@ -36,7 +37,8 @@ def association_table(
     """Measure the association of every feature with the targets of its run (docs/methods/association.md).
 
     Features of the whole network are measured against every target, those of groups of layers against the first, most
-    reliable one; of more than 24 runs only the network is.
+    reliable one; of more than 24 runs only the network is. The speed of neural persistence is measured against the
+    loss gained per step and per token.
 
     Parameters
     ----------
@@ -55,7 +57,10 @@ def association_table(
     """
     grouped = len(trajectories) <= MAX_COMPARED
     designs: Designs = {}
-    blocks = [_block_rows(runs, i, designs, grouped, progress) for i, runs in enumerate(_batches(trajectories))]
+    blocks = []
+    for i, runs in enumerate(_batches(trajectories)):
+        blocks.append(_block_rows(runs, i, designs, grouped, progress))
+        blocks.append(_block_rows([*map(paces, runs)], i, designs, grouped=False, progress=silent))
     return with_power(with_verdicts(pl.concat(blocks), method), [design for _, design in designs.values()])
 
 

@@ -10,9 +10,9 @@ from typing import overload
 from toposcope.checkpoints import roles as role_table
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import Inside, Key, inside, is_checkpoint
-from toposcope.checkpoints.formats.contents import Contents, InnerSeries, text_of
+from toposcope.checkpoints.formats.contents import text_of
+from toposcope.checkpoints.formats.counters import counters_in_folder
 from toposcope.checkpoints.formats.rank_files import CONVERT_MEGATRON, parts_of, refuse_ranks
-from toposcope.checkpoints.formats.series_inside import counters_in_folder
 from toposcope.checkpoints.formats.weight_names import (
     ARRAYS,
     ENDINGS,
@@ -471,7 +471,7 @@ def _several_runs(root: Source, runs: list[str]) -> ToposcopeError:
 
 
 def _single(place: _Place, options: _Options) -> Series:
-    """Return a series of one checkpoint, which need not have a step in its name, or of the checkpoints inside it."""
+    """Return a series of one checkpoint, which need not have a step in its name."""
     names, folder, name = place.names, place.folder, place.opened.name
     if names == [name] and is_checkpoint(names):
         return _looked_into(place.opened, folder, Path(name).stem, options)
@@ -521,14 +521,12 @@ def _by_steps_inside(place: _Place, options: _Options) -> Series:
 
 
 def _looked_into(opened: Series, where: Source, stem: str, options: _Options) -> Series:
-    """Return the series in one place, by what is saved there: several checkpoints, or one and its step."""
+    """Return the series of the one checkpoint in a place, with the step that is saved there if no name has one."""
     step = options.step_of(stem)
     found = _saved_in(where, options)
     options = replace(options, key=found.key or options.key)
-    if found.series is not None:
-        return _series_inside(opened, where, found.series, found.models, options)
-    if step is None:
-        step = _step_as_part(where, options.key)
+    if step is None and options.key:
+        step = step_of(str(options.key[-1]))
     if step is None:
         beside = counters_in_folder(where) if isinstance(where, LocalSource) else {}
         step = step_within(found.stated or beside)
@@ -554,28 +552,6 @@ def _saved_in(where: Source, options: _Options) -> Inside:
         elif not isinstance(error, CheckpointError):
             raise
         return Inside()
-
-
-def _series_inside(opened: Series, where: Source, found: InnerSeries, models: Contents, options: _Options) -> Series:
-    keys, steps = found.keys, found.steps
-    origin = f"steps from {found.origin}" if steps else f"numbered 0 to {len(keys) - 1}: no steps are saved"
-    note = f"a series of {len(keys)} inside the file, {origin}"
-    others = [key for key in (models.chosen, *models.others) if key and key not in keys and key != keys[0][: len(key)]]
-    if others:
-        listed = ", ".join(f"{text_of(key)}: {where.spec}:{text_of(key)}" for key in others[:3])
-        note += f"; it also holds {listed}"
-    numbered = zip(keys, steps or range(len(keys)), strict=True)
-    checkpoints = [Checkpoint(where, step, None, options.roles, key) for key, step in numbered]
-    return replace(opened, checkpoints=_in_order(where.spec, checkpoints), notes=(note,))
-
-
-def _step_as_part(where: Source, key: Key) -> int | None:
-    for end in range(1, min(len(key), 2) + 1):
-        series = inside(where.spec, where.files(), key[:-end]).series
-        if series is not None and key in series.keys:
-            place = series.keys.index(key)
-            return place if series.steps is None else series.steps[place]
-    return None
 
 
 def _in_order(spec: str, checkpoints: list[Checkpoint]) -> tuple[Checkpoint, ...]:

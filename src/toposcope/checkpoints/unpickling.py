@@ -33,7 +33,6 @@ NUMBER_PARTS = 24  # that a float or a long integer counts for: with three in a 
 MAX_OTHER_NAMES = 1 << 14  # distinct names of other classes in one pickle, each of which becomes a class
 MAX_UNKNOWN = 32  # of them that are recorded
 MAX_DIMENSIONS = 64  # of a tensor, as in torch
-MIN_DEFERRED_BYTES = 64  # of those of a pickle that are not read before they are needed
 
 
 class StoredStorage(msgspec.Struct, frozen=True, gc=False):
@@ -52,13 +51,6 @@ class StoredTensor(msgspec.Struct, frozen=True, gc=False):
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-
-
-class Deferred(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of the pickled file that were not read: where they begin and end."""
-
-    start: int
-    stop: int
 
 
 class Placeholder(dict[Any, Any]):
@@ -249,25 +241,17 @@ def _is_attack(module: str, name: str) -> bool:
 
 
 def load(
-    stream: BinaryIO,
-    location: str,
-    names: Names,
-    persistent: Persistent = None,
-    unknown: Unknown | None = None,
-    *,
-    deferring: bool = False,
+    stream: BinaryIO, location: str, names: Names, persistent: Persistent = None, unknown: Unknown | None = None
 ) -> Any:
     """Unpickle the next object of a stream, which is left behind it, with an inert object for every name.
 
-    `names` maps a name to a function, a storage, the name of a dtype, or a class that defines ``__setstate__``. With
-    `deferring`, long bytes stay in the file as `Deferred`, so that listing the arrays of a pickle does not read them.
+    `names` maps a name to a function, a storage, the name of a dtype, or a class that defines ``__setstate__``.
     """
     try:
-        content = _checked(stream, deferring=deferring)
-        refer = (lambda place: Deferred(*place)) if deferring else persistent
+        content = _checked(stream)
         # A buffer to look ahead in spares the machine a call for each opcode.
         read = io.BufferedReader(io.BytesIO(content), min(len(content), 1 << 17))
-        return _Unpickler(read, location, names, refer, {} if unknown is None else unknown).load()
+        return _Unpickler(read, location, names, persistent, {} if unknown is None else unknown).load()
     except CheckpointError:
         raise
     except Exception as error:
@@ -324,7 +308,6 @@ _REFUSED = {
 _LINE, _COUNTS = -1, {-2: 1, -3: 4, -4: 4, -5: 8}  # sizes of arguments; bytes of the count of the bytes that follow
 _TUPLES = {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
 _PUTS, _GETS = {"BINPUT", "LONG_BINPUT", "MEMOIZE"}, {"BINGET", "LONG_BINGET"}
-_BYTES = ("SHORT_BINBYTES", "BINBYTES", "BINBYTES8", "BYTEARRAY8", "BINSTRING")
 _CALLS = ("REDUCE", "NEWOBJ", "OBJ", "BINPERSID")
 _NUMBERS = {"BINFLOAT", "INT", "LONG1", "LONG4"}
 _KEYS = {
@@ -346,8 +329,8 @@ def _described(opcode: pickletools.OpcodeInfo) -> tuple[str, int, int | None, in
 _OPCODES = {o.code.encode("latin1"): _described(o) for o in pickletools.opcodes if o.name not in _REFUSED}
 
 
-def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
-    """Return the next pickle of a stream, once it is known to be bounded, without its frames and what is deferred.
+def _checked(stream: BinaryIO) -> bytes:
+    """Return the next pickle of a stream, once it is known to be bounded, without its frames.
 
     Lengths lie inside the file, indices of the memo are at most as many as the opcodes before them, a call takes
     arguments that were made for it, and keys are small. The stack holds the sizes of its values: how many parts are
@@ -369,7 +352,7 @@ def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
         elif n_bytes == _LINE:
             content = code + _lines(stream, 2 if name == "GLOBAL" else 1)
         else:
-            content, length = _counted(stream, code, _COUNTS[n_bytes], deferring=deferring and name in _BYTES)
+            content, length = _counted(stream, code, _COUNTS[n_bytes])
             if length > (MAX_KEY_INTEGER_BYTES if name in _NUMBERS else MAX_KEY_TEXT_BYTES):
                 size = MAX_KEY_PARTS + 1
         if name != "FRAME":
@@ -397,8 +380,6 @@ def _checked(stream: BinaryIO, *, deferring: bool) -> bytes:
             taken = stack[start:]
             if name in _NUMBERS and len(content) > MAX_INTEGER_BYTES:
                 raise pickle.UnpicklingError("a whole number of many digits")
-            if name == "BINPERSID" and deferring:
-                raise pickle.UnpicklingError("it refers to objects outside the pickle")
             if name in _KEYS and max(taken[_KEYS[name]], default=0) > MAX_KEY_PARTS:
                 raise pickle.UnpicklingError("a key of many parts, or a long one")
             if name in ("REDUCE", "NEWOBJ") and made not in _TUPLES:
@@ -422,16 +403,10 @@ def _lines(stream: BinaryIO, count: int) -> bytes:
     return b"".join(lines)
 
 
-def _counted(stream: BinaryIO, code: bytes, width: int, *, deferring: bool) -> tuple[bytes, int]:
-    """Read an opcode of counted bytes; return it and their count, or what refers to them if they are deferred."""
+def _counted(stream: BinaryIO, code: bytes, width: int) -> tuple[bytes, int]:
+    """Read an opcode of counted bytes; return it and their count."""
     count = stream.read(width)
     length = int.from_bytes(count, "little")
-    if deferring and length >= MIN_DEFERRED_BYTES:
-        start = stream.tell()
-        if not (stream.seek(start + length - 1) and stream.read(1)):
-            raise EOFError("it ends too early")
-        places = b"".join(pickle.LONG1 + b"\x09" + place.to_bytes(9, "little") for place in (start, start + length))
-        return places + pickle.TUPLE2 + pickle.BINPERSID, length
     content = stream.read(length) if length <= MAX_PICKLE_BYTES else b""
     if len(content) < length:
         raise EOFError("it ends too early, or holds too long a text; pickle it with protocol 4")

@@ -98,7 +98,6 @@ def measure(
     from toposcope.models import Text
     from toposcope.study.declaration import DEFAULT_PROBES
     from toposcope.study.measuring import check_probes, measure_series
-    from toposcope.study.new_study import SUFFIX
 
     with options.bad_use():
         declared = options.named_series(
@@ -111,7 +110,7 @@ def measure(
         from toposcope.probes import make_probes
 
         check_probes(make_probes(wanted), text, tokenizer)
-    directory = extended(out, "", SUFFIX) if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
+    directory = extended(out, "", ".study") if out else Path(tempfile.mkdtemp(prefix="toposcope-"))
     errors: dict[Unit, str] = {}
     try:
         with progress_bars() as progress:

@@ -1,4 +1,4 @@
-"""``toposcope study run``, ``init`` and ``status``; further ones come by entry points."""
+"""``toposcope study run``, ``plan``, ``init`` and ``status``; further ones come by entry points."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from toposcope.cli.progress_bars import progress_bars
 from toposcope.plugins import collect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import ModuleType
 
     from toposcope.checkpoints import Access
@@ -42,8 +41,8 @@ def run(places: tuple[str, ...], out: Path | None, opening: options.Opening, eng
     """Train, measure, analyse and report what a TOML file declares, or series of checkpoints.
 
     Run it again to resume. A series is a folder of checkpoints, a URL, or revisions of a model on the hub, as for
-    `toposcope measure`; the default probes measure it, into the folder NAME-study. What `toposcope measure --out` has
-    measured of it is taken over from its folder OUT.study, if that is here, next to the checkpoints or next to --out.
+    `toposcope measure`; the default probes measure it, into the folder NAME-study. So is a study's folder, such as the
+    FILE.study that `toposcope measure --out FILE` leaves.
 
     \b
     Example:
@@ -52,10 +51,32 @@ def run(places: tuple[str, ...], out: Path | None, opening: options.Opening, eng
     """
     with options.bad_use():
         declaration, directory = _declared(places, opening)
-    directory = out or directory
-    parents = [Path(place).resolve().parent for place in places if Path(place).exists()]
-    folders = [Path.cwd(), *parents, directory.resolve().parent]
-    run_and_report(declaration, directory, workers, engine=engine, access=opening.access, folders=folders)
+    run_and_report(declaration, out or directory, workers, engine=engine, access=opening.access)
+
+
+@study.command()
+@click.argument("places", nargs=-1, required=True, metavar="FILE.toml | SERIES...")
+@options.selection_options
+@options.json_option
+def plan(places: tuple[str, ...], opening: options.Opening, as_json: bool) -> None:
+    """Say what it takes to measure the series of a study: bytes to read, memory and hours, from a header of each.
+
+    \b
+    Example:
+      toposcope study plan studies/pythia-suite.toml
+    """
+    from toposcope.study.planning import plan_study
+    from toposcope.wording import short
+
+    with options.bad_use():
+        rows, notes = plan_study(_declared(places, opening)[0], opening.access)
+    if as_json:
+        click.echo(json.dumps({"series": [row._asdict() for row in rows], "notes": notes}))
+        return
+    columns = ("run", "checkpoints", "parameters analysed", "GB to read", "GB of memory", "hours on one core")
+    cells = [(r.run, r.n_checkpoints, short(r.n_parameters), r.n_bytes / 1e9, r.memory / 1e9, r.hours) for r in rows]
+    print_table(columns, [[*row[:3], *(f"{n:.3g}" for n in row[3:])] for row in cells], "What it takes to measure")
+    print_notes(notes)
 
 
 def _declared(places: tuple[str, ...], opening: options.Opening) -> tuple[Declaration, Path]:
@@ -88,9 +109,7 @@ def init(series: tuple[str, ...], out: Path | None, opening: options.Opening) ->
     Example:
       toposcope study init checkpoints/ --out mine.toml
     """
-    from toposcope.errors import ToposcopeError
     from toposcope.files import write_text
-    from toposcope.logs.reading import find_log
     from toposcope.study.new_study import draft, draft_toml
 
     with options.bad_use():
@@ -102,11 +121,6 @@ def init(series: tuple[str, ...], out: Path | None, opening: options.Opening) ->
             opened = declared.open(opening.access)
             steps = f"steps {opened.steps[0]} to {opened.steps[-1]}" if len(opened) > 1 else f"step {opened.steps[0]}"
             click.echo(f"{name}: {len(opened)} checkpoints, {steps}")
-            try:
-                if opened.source is None or find_log(opened.source, opened.axis) is None:
-                    click.echo(f"note: {name}: no training log next to it, so its loss is not known", err=True)
-            except ToposcopeError as error:
-                click.echo(f"note: {name}: its log cannot be read: {error}", err=True)
     write_text(file, draft_toml(declaration, file))
     click.echo(f"{file}: edit it, or run it: toposcope study run {file}")
 
@@ -119,22 +133,15 @@ def run_and_report(
     engine: str = "pool",
     access: Access | None = None,
     measured: bool = True,
-    folders: Sequence[Path] = (),
 ) -> None:
-    """Run a study, write its report, and print its verdict and its path.
-
-    `folders` are looked through for what `toposcope measure` has measured.
-    """
+    """Run a study, write its report, and print its verdict and its path."""
     from toposcope.checkpoints import Access
     from toposcope.cli.report import is_up_to_date, report_of, write_and_print
     from toposcope.study import Study, run_study
-    from toposcope.study.new_study import open_series, take_over
+    from toposcope.study.new_study import open_series
 
     access = access or Access()
     opened = open_series(declaration, directory, access)
-    taken = take_over(declaration, directory, folders)
-    if taken is not None:
-        click.echo(f"taken over: what is measured in {taken}")
     with progress_bars() as progress:
         errors = run_study(
             declaration,

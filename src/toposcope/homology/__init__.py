@@ -18,11 +18,9 @@ from toposcope.homology.diagram import Diagram, betti_curve, landscape, persiste
 from toposcope.homology.dimension import DimensionEstimate, PHDimension, TwoNN, ph_dimension, two_nn
 from toposcope.homology.distances import (
     DiagramDistances,
-    Vine,
     bottleneck,
     diagram_distances,
     matching,
-    vineyard,
     wasserstein,
 )
 from toposcope.homology.eigenpairs import Eigenpairs, extreme_eigenpairs
@@ -45,7 +43,7 @@ from toposcope.homology.pairings import (
     rips_pairings_batch,
 )
 from toposcope.homology.rips import farthest_points, points_for_loops, rips
-from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges, sublevel_points
+from toposcope.homology.scattered import delaunay_edges, nearest_neighbour_edges
 from toposcope.homology.spectral_density import SpectralDensity, spectral_density
 from toposcope.homology.spectral_measures import (
     Moments,
@@ -72,7 +70,6 @@ __all__ = [
     "SpectralMeasures",
     "Sublevel",
     "TwoNN",
-    "Vine",
     "average_persistence",
     "betti_curve",
     "bottleneck",
@@ -111,9 +108,7 @@ __all__ = [
     "step_cosines",
     "sublevel_graph",
     "sublevel_grid",
-    "sublevel_points",
     "two_nn",
-    "vineyard",
     "wasserstein",
     "weight_variance",
 ]

@@ -1,6 +1,6 @@
-"""Scattered points: graphs on them, and the sublevel persistence of a function known there."""
+"""Graphs on scattered points, for the sublevel persistence of a function known there."""
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -8,64 +8,9 @@ from numpy.typing import ArrayLike, NDArray
 from toposcope.errors import ToposcopeError, warn_caller
 from toposcope.homology.arrays import as_count, as_float_matrix
 from toposcope.homology.point_cloud import Euclidean
-from toposcope.homology.sublevel import Sublevel, as_vertex_values, sublevel_graph
 from toposcope.typing import Indices
 
 N_NEIGHBOURS = 8  # of the graphs of nearest neighbours in the literature on loss landscapes
-
-
-def sublevel_points(
-    values: ArrayLike | Any,
-    points: ArrayLike | Any,
-    *,
-    graph: Literal["delaunay", "nearest"] = "delaunay",
-    k: int = N_NEIGHBOURS,
-) -> Sublevel:
-    """Return the 0-dimensional sublevel persistence of a function known at scattered points of a plane.
-
-    Parameters
-    ----------
-    values : array-like or torch.Tensor, shape (n,)
-        Finite real numbers; computed in float64.
-    points : array-like or torch.Tensor, shape (n, 2)
-        At least 4, not on one line; any floating-point dtype.
-    graph : "delaunay" or "nearest"
-        Neighbours are those of the Delaunay triangulation, or the `k` nearest, as some of the literature has it.
-    k : int
-        Of the nearest neighbours, from 1 to n - 1.
-
-    Warns
-    -----
-    UserWarning
-        If `graph` is "nearest" and finds other minima than the Delaunay triangulation, with both numbers: a graph of
-        nearest neighbours is no triangulation, and a vertex without a lower neighbour in it need be no minimum.
-
-    Raises
-    ------
-    ToposcopeError
-        If the points are not as described, there is not one value for each, or an option is out of range.
-
-    Notes
-    -----
-    O(n log n) time.
-    """
-    if graph not in ("delaunay", "nearest"):
-        raise ToposcopeError(f"graph: expected 'delaunay' or 'nearest', got {graph!r}")
-    function = as_vertex_values(values, dimension=1)
-    cloud = as_float_matrix(points, "points")
-    if cloud.shape != (len(function), 2):
-        raise ToposcopeError(f"points: expected shape ({len(function)}, 2), a place a value, got {cloud.shape}")
-    triangulated = sublevel_graph(function, delaunay_edges(cloud))
-    if graph == "delaunay":
-        return triangulated
-    found = sublevel_graph(function, nearest_neighbour_edges(cloud, k))
-    n_found, n_expected = _n_minima(found), _n_minima(triangulated)
-    if n_found != n_expected:
-        warn_caller(
-            f"the graph of the {k} nearest neighbours of {len(function)} points has {n_found} minima where their "
-            f"Delaunay triangulation has {n_expected}; its counts are artefacts: use graph='delaunay'",
-        )
-    return found
 
 
 def delaunay_edges(points: ArrayLike | Any) -> Indices:
@@ -164,10 +109,6 @@ def nearest_neighbour_edges(points: ArrayLike | Any, k: int) -> Indices:
             "minimum that never dies; a larger k joins them",
         )
     return edges
-
-
-def _n_minima(tree: Sublevel) -> int:
-    return len(tree.minima) + len(tree.essential_minima)
 
 
 def _scaled(points: Any) -> NDArray[np.float64]:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from toposcope.checkpoints.checkpoint import Checkpoint
 from toposcope.checkpoints.formats import torch_file
 from toposcope.checkpoints.formats.contents import can_be_searched, fields_of, shape_of
+from toposcope.checkpoints.formats.counters import TRAINER_STATE, trainer_log
 from toposcope.checkpoints.formats.entry import flattened
-from toposcope.checkpoints.formats.pickles import Opened, StoredArray
-from toposcope.checkpoints.formats.series_inside import TRAINER_STATE, trainer_log
+from toposcope.checkpoints.formats.pickles import Opened
 from toposcope.checkpoints.formats.weight_names import TORCH, is_other, of_weights
 from toposcope.checkpoints.sources import CheckpointError, StoredFile
 from toposcope.checkpoints.steps import EPOCH_COUNTERS, STEP_COUNTERS
@@ -118,7 +118,7 @@ def _dictionaries(content: Any, depth: int = MAX_DEPTH) -> Iterator[Mapping[Any,
     yield fields
     if depth and "param_groups" not in fields:
         for value in fields.values():
-            if not isinstance(value, StoredTensor | StoredArray | str | int | float | None):
+            if not isinstance(value, StoredTensor | str | int | float | None):
                 yield from _dictionaries(value, depth - 1)
 
 
@@ -242,7 +242,7 @@ def _shares_kept(groups: Sequence[Mapping[Any, Any]], step: float) -> dict[str, 
 
 
 def _number(saved: Opened, value: Any) -> float | None:
-    if isinstance(value, StoredTensor | StoredArray) and math.prod(shape_of(value)) == 1:
+    if isinstance(value, StoredTensor) and math.prod(shape_of(value)) == 1:
         entry = saved.entry("number", value)
         value = float(flattened(entry.whole())[0]) if "bfloat" not in entry.dtype else None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from toposcope.analysis.efficiency import NP_SPEED, PER_STEP, PER_TOKEN
 from toposcope.analysis.trajectory import SCALE, STATES, WEIGHT_NORM, Trajectory, cloud_feature
 from toposcope.analysis.verdict import LEVEL
 from toposcope.probes.feature import TOPOLOGY, Feature, options_of, split_label
@@ -53,6 +54,8 @@ TARGETS = {
     "text_loss": "loss on the text",
     "smoothed_loss": "smoothed training loss",
     "batch_loss": "loss of the last batch",
+    PER_STEP: "loss gained per step",
+    PER_TOKEN: "loss gained per token",
 }
 NAMES: dict[str, str] = {**TARGETS, **{h.key: h.name for h in HEADLINES}}
 
@@ -70,6 +73,7 @@ CLOUD_STATISTICS = {
 CLOUD_TOPOLOGY = ("H0.total", "H1.total", "H1.entropy")
 """The topological ones among them that have a sentence each at the top of the report."""
 CHANGES = {
+    str(NP_SPEED): "Speed of mean neural persistence",
     "similarity rtd.previous": "Divergence of hidden states from the checkpoint before (RTD)",
     "distances:of=hidden_states H1.wasserstein_2": "H1 change of hidden states (Wasserstein-2)",
 }

@@ -5,7 +5,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
 import polars as pl
 
@@ -13,16 +12,12 @@ from toposcope.extend import (
     COVERAGE,
     DEFAULT,
     LEVEL,
-    MUTED,
     Block,
-    Chart,
     Page,
     Picture,
     Progress,
     ReportSection,
     Spec,
-    apart,
-    decade_ticks,
     fixed,
     interval_of,
     linked,
@@ -40,7 +35,6 @@ from toposcope.extend import (
 from toposcope.study import Study
 from toposcope_experiments.backtest.backtesting import Split
 from toposcope_experiments.backtest.result import BacktestData, BacktestResult
-from toposcope_experiments.published_study import backtest_section as published_rules
 from toposcope_experiments.topology_gain import backtest_section as topology_gain
 
 STUDY_FILES = ("study.toml", "study.db")
@@ -138,107 +132,7 @@ def score_columns() -> list[Spec]:
     return [number_of(title, column, partial(shown, kind=kind)) for title, column, kind in SCORES]
 
 
-HEIGHT = 280
-LABEL_SHARE = 15 / HEIGHT
-NAMES_WIDTH = 100  # pixels kept free at the right for the names of the forecasters
-READ = "Bold: the default; the others are named at the right. Each run is held out together with all similar runs."
-
-
-def backtest_charts(data: BacktestData) -> list[Chart]:
-    """Draw errors of each forecaster, and coverage and width of its 90% intervals."""
-    scores = data.backtest.scores
-    charts = [
-        _chart(
-            scores, "relative_median", "Median error of the default", "median error (% of the final loss)", log=True
-        ),
-        _chart(scores, "relative_p90", "90th percentile of the default's error", "90th percentile (%)", log=True),
-        _chart(
-            scores,
-            "coverage",
-            f"Final losses within the default's {COVERAGE:.0%} intervals",
-            "share within (%)",
-            aim=COVERAGE,
-        ),
-        _chart(scores, "width", f"Width of the default's {COVERAGE:.0%} intervals", "width (% of the loss)"),
-    ]
-    return [chart for chart in charts if chart is not None]
-
-
-def _chart(
-    scores: pl.DataFrame, column: str, what: str, axis: str, *, log: bool = False, aim: float | None = None
-) -> Chart | None:
-    """Draw a column of scores in percent, a line for each forecaster, with what a good one aims at."""
-    rows = scores.select("forecaster", seen=100 * pl.col("fraction"), value=100 * pl.col(column))
-    rows = rows.filter(pl.col("value").is_finite() & ((pl.col("value") > 0) | (not log))).sort("seen")
-    if not len(rows):
-        return None
-    values = [*rows["value"], *([] if aim is None else [100 * aim])]
-    low, high = (min(values) / 1.1, max(values) * 1.1) if log else _padded(min(values), max(values))
-    ticks = alt.Axis(values=decade_ticks(low, high), format="~g") if log else alt.Axis()
-    y = alt.Y(
-        "value:Q", title=axis, axis=ticks,
-        scale=alt.Scale(type="log" if log else "linear", domain=[low, high], nice=False,
-            zero=alt.Undefined if log else False),
-    )  # fmt: skip
-    x = alt.X(
-        "seen:Q", title="share of the run seen (%)", scale=alt.Scale(
-            zero=False, nice=False, padding=8, rangeMax=alt.ExprRef(f"width - {NAMES_WIDTH}")),
-        axis=alt.Axis(values=rows["seen"].unique().sort().to_list(), grid=False),
-    )  # fmt: skip
-    base = alt.Chart(rows).encode(x, y, tooltip=["forecaster", "seen", "value"])
-    is_default = alt.datum.forecaster == DEFAULT
-    hovered = alt.selection_point(name="forecaster", on="pointerover", fields=["forecaster"], empty=False)
-    layers = [
-        base.transform_filter(~is_default).mark_line(color=MUTED, point={"size": 16, "color": MUTED}).encode(
-            detail="forecaster:N", opacity=alt.condition(hovered, alt.value(1), alt.value(0.55)),
-            strokeWidth=alt.condition(hovered, alt.value(2.5), alt.value(1)),
-        ).add_params(hovered),
-        base.transform_filter(is_default).mark_line(strokeWidth=3, point={"size": 50}).encode(
-            color=alt.ColorDatum(DEFAULT, legend=None)
-        ),
-        *_names(rows, x, y, (low, high), log=log),
-    ]  # fmt: skip
-    if aim is not None:
-        target = alt.Chart(pl.DataFrame({"value": [100 * aim]})).mark_rule(strokeDash=[4, 3])
-        layers.insert(0, target.encode(x=alt.value(0), x2=alt.value(alt.ExprRef(f"width - {NAMES_WIDTH}")), y=y))
-    title = f"{what}: {_first_and_last(rows)}"
-    text = f"Line chart over the share of the run seen, a line for each forecaster. {title}."
-    figure = alt.LayerChart(layer=layers).properties(height=HEIGHT)
-    return Chart(f"backtest-{column.replace('_', '-')}", title, READ, text, figure)
-
-
-def _padded(low: float, high: float) -> tuple[float, float]:
-    margin = 0.06 * (high - low) or 1.0
-    return low - margin, high + margin
-
-
-def _names(rows: pl.DataFrame, x: alt.X, y: alt.Y, limits: tuple[float, float], *, log: bool) -> list[alt.Chart]:
-    """Name each line at the right of its end, moved apart where lines end together."""
-    ends = rows.group_by("forecaster", maintain_order=True).agg(pl.all().last())
-    warp, unwarp = (np.log, np.exp) if log else (np.asarray, np.asarray)
-    low, high = warp(np.asarray(limits))
-    places = apart((warp(ends["value"].to_numpy()) - low) / (high - low), LABEL_SHARE)
-    ends = ends.with_columns(place=pl.Series(unwarp(low + places * (high - low))))
-    place = alt.Y("place:Q", title=y["title"], scale=y["scale"])
-    margin = alt.value(alt.ExprRef(f"width - {NAMES_WIDTH - 16}"))
-    base = alt.Chart(ends)
-    names = base.mark_text(align="left", dx=3).encode(x=margin, y=place, text="forecaster")
-    return [
-        base.mark_rule(color=MUTED, strokeWidth=0.6).encode(x, y, x2=margin, y2="place:Q"),
-        names.transform_filter(alt.datum.forecaster != DEFAULT),
-        names.mark_text(align="left", dx=3, fontWeight="bold").transform_filter(alt.datum.forecaster == DEFAULT),
-    ]
-
-
-def _first_and_last(rows: pl.DataFrame) -> str:
-    """Say what the default does with the least and with the most of a run seen."""
-    pairs = rows.filter(forecaster=DEFAULT).select("value", "seen").rows()
-    texts = [f"{value:{',.0f' if value >= 100 else '.3g'}}% with {seen:.3g}%" for value, seen in pairs]
-    first, *later = texts or ["not known"]
-    return first + " of a run seen" * bool(pairs) + (f", {later[-1]}" if later else "")
-
-
-def _errors(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _errors(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
     backtest = data.backtest
     specs: tuple[Spec, ...] = (text_of("forecaster", "forecaster", names_row=True), *score_columns())
     tables = [
@@ -250,7 +144,7 @@ def _errors(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block |
         "last 2% of a run's logged steps. All forecasts: forecasts.csv, scores: scores.csv.",
         note=True,
     )
-    return (*pictures, *tables, note)
+    return (*tables, note)
 
 
 def _families(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
@@ -264,7 +158,7 @@ def _families(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None
     return (table("families", "The default forecast in each family", specs, rows), note) if rows else ()
 
 
-def _skills(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _skills(data: BacktestData, _: Sequence[Picture]) -> Iterable[Block | None]:
     specs: tuple[Spec, ...] = (
         percent_of("seen, %", "fraction"),
         text_of("forecaster", "forecaster", names_row=True),
@@ -283,7 +177,7 @@ def _skills(data: BacktestData, pictures: Sequence[Picture]) -> Iterable[Block |
         note=True,
     )
     rows = data.backtest.skills.to_dicts()
-    return (*pictures, table("skills", "Against simpler forecasters", specs, rows), rule)
+    return (table("skills", "Against simpler forecasters", specs, rows), rule)
 
 
 SECTIONS = (
@@ -292,7 +186,6 @@ SECTIONS = (
         title="Errors",
         position=10,
         tables={"forecasts": lambda data: data.backtest.rows, "scores": lambda data: data.backtest.scores},
-        charts=(backtest_charts,),
         blocks=_errors,
         summary=lambda data: lead(data.backtest),
         summary_position=10,
@@ -312,7 +205,6 @@ SECTIONS = (
         blocks=_skills,
     ),
     topology_gain.SECTION,
-    published_rules.SECTION,
     remarks_section(lambda data: data.backtest.remarks, "Assumptions", 900),
 )
 

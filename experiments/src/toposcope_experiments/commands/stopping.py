@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from toposcope.extend import print_table
-
-KINDS: tuple[Literal["svg", "png", "pdf"], ...] = ("svg", "png", "pdf")  # files of each chart
 
 if TYPE_CHECKING:
     from toposcope_experiments.early_stopping.early_stopping import EarlyStopping, Gain
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to write the tables (CSV) and the charts to.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder to write the tables to, as CSV.")
 def stopping(directory: Path, as_json: bool, out: Path | None) -> None:
     """Show what rules of early stopping would have saved and cost the runs of a study.
 
@@ -66,12 +64,10 @@ def _gain(directory: Path) -> Gain | None:
 
 
 def _write(found: EarlyStopping, folder: Path) -> list[Path]:
-    """Write the tables and the charts."""
+    """Write the tables."""
     from toposcope.extend import to_csv, write_bytes
-    from toposcope_experiments.early_stopping.chart import early_stopping_charts
 
     tables = {f"{name}.csv": to_csv(getattr(found, name)) for name in ("rules", "matched", "stops")}
-    pictures = {f"{chart.name}.{kind}": chart.render(kind) for chart in early_stopping_charts(found) for kind in KINDS}
-    for name, content in {**tables, **pictures}.items():
+    for name, content in tables.items():
         write_bytes(folder / name, content)
-    return [folder / name for name in (*tables, *pictures)]
+    return [folder / name for name in tables]

@@ -18,7 +18,6 @@ from toposcope.extend import (
     counted,
     csv_link,
     details,
-    folded,
     interval_of,
     makers_of,
     number_of,
@@ -44,7 +43,6 @@ from toposcope_experiments.interventions.page import (
     power_lead,
     read_conditions,
 )
-from toposcope_experiments.interventions.results import STATISTIC
 from toposcope_experiments.interventions.tables import (
     comparison_table,
     condition_effects,
@@ -53,7 +51,7 @@ from toposcope_experiments.interventions.tables import (
     power_table,
     verdict_table,
 )
-from toposcope_experiments.interventions.verdict import ARM_NAMES, EFFECT_THAT_MATTERS, RULE, statistic_name
+from toposcope_experiments.interventions.verdict import ARM_NAMES, EFFECT_THAT_MATTERS, RULE
 
 one_digit, two_digits, three_digits = partial(signed, digits=1), partial(plain, digits=2), partial(plain, digits=3)
 OPTIONS = (
@@ -100,7 +98,10 @@ def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Itera
         *pictures,
         details("What the words mean", *(paragraph(f"{word[0].upper()}{word[1:]}: {is_}.") for word, is_ in GLOSSARY)),
         table("verdicts", "Effects and verdicts", verdicts, data.tables["verdicts"].to_dicts()),
-        paragraph("Dose: the geometric mean of both directions. ", csv_link("verdicts"), ".", note=True),
+        paragraph(
+            "Dose: the geometric mean of both directions. ", csv_link("verdicts"), "; every push by itself: ",
+            csv_link("effects"), ".", note=True,
+        ),
         table("comparisons", "Against each placebo", placebos, comparisons.to_dicts()),
         paragraph(
             "Outcome: by the rule below. Share of effect: what the placebo does, of what topology does. Leads by: the "
@@ -110,47 +111,6 @@ def _answer_blocks(data: InterventionData, pictures: Sequence[Picture]) -> Itera
         ),
         details("The rule", *map(paragraph, RULE)),
     )  # fmt: skip
-
-
-def _effect_blocks(data: InterventionData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    effects = data.tables["effects"]
-    if effects.is_empty():
-        return ()
-    rows = [
-        {
-            **row,
-            "arm": statistic_name(row["statistic"]) if row["arm"] == STATISTIC else ARM_NAMES[row["arm"]],
-            "statistic": statistic_name(row["statistic"]),
-        }
-        for row in effects.to_dicts()
-    ]
-    diverged: tuple[Spec, ...] = (
-        number_of("pushed", "n_diverged", whole, group="diverged"),
-        number_of("not pushed", "n_base_diverged", whole, group="diverged"),
-        number_of("p", "p_diverged", p_value, group="diverged"),
-    )
-    specs: tuple[Spec, ...] = (
-        *_statistic(effects, "statistic"),
-        text_of("pushed", "arm", names_row=True),
-        text_of("direction", "direction", names_row=True),
-        number_of("pairs", "n", whole),
-        number_of("dose", "dose", percent_change),
-        number_of("aimed at", "target_dose", percent_change),
-        number_of("share of gradient", "share", two_digits),
-        number_of("mean", "effect", one_digit, group="loss at the end (mnat)"),
-        interval_of("95%", "effect_low", "effect_high", 1, group="loss at the end (mnat)"),
-        number_of("p", "effect_p", p_value, group="loss at the end (mnat)"),
-        number_of("mean", "effect_half", one_digit, group="at half of training (mnat)"),
-        interval_of("95%", "effect_half_low", "effect_half_high", 1, group="at half of training (mnat)"),
-        *(diverged if any(row["n_diverged"] or row["n_base_diverged"] for row in rows) else ()),
-    )
-    note = paragraph(
-        "Loss less that of the run of the same seed that is not pushed. Pairs in which a run diverged are not "
-        "compared; if any did, the last columns count them, with the exact p of a difference (McNemar). No p is "
-        "adjusted. ",
-        csv_link("effects"), ".", note=True,
-    )  # fmt: skip
-    return (folded(table("effects", "Effects of all pushes", specs, rows), "Effects of all pushes", max_rows=24), note)
 
 
 def _share(value: float | None) -> str:
@@ -262,7 +222,7 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="answer",
         title="What the loss follows",
-        tables={"verdicts": verdict_table, "comparisons": comparison_table},
+        tables={"verdicts": verdict_table, "comparisons": comparison_table, "effects": effect_table},
         charts=(arm_charts,),
         blocks=_answer_blocks,
         summary=lead,
@@ -276,7 +236,6 @@ SECTIONS: tuple[Section, ...] = (
         summary=caution,
     ),
     Section(anchor="power", title="Power", tables={"powers": power_table}, blocks=_power_blocks, summary=power_lead),
-    Section(anchor="effects", title="Every push", tables={"effects": effect_table}, blocks=_effect_blocks),
     Section(anchor="design", title="Design", blocks=_design_blocks),
 )
 

@@ -10,15 +10,12 @@ import polars as pl
 from toposcope.extend import (
     UNDETERMINED,
     Block,
-    Column,
     Picture,
     ReportSection,
     Spec,
     StudyData,
-    Table,
     counted,
     csv_link,
-    details,
     examples,
     feature_of,
     interval_of,
@@ -29,14 +26,13 @@ from toposcope.extend import (
     paragraph,
     plain,
     signed,
-    spread,
     table,
     text_of,
     uncapitalised,
     whole,
 )
 from toposcope.study import Declaration
-from toposcope_experiments.outlier_runs.chart import drawn_quantities, outlier_run_charts
+from toposcope_experiments.outlier_runs.chart import outlier_run_charts
 from toposcope_experiments.outlier_runs.outlier_runs import (
     BEFORE,
     LOSS_WITHIN,
@@ -50,7 +46,6 @@ from toposcope_experiments.outlier_runs.outlier_runs import (
 from toposcope_experiments.outlier_runs.run_rotations import MIN_RUNS
 
 MAX_ROWS = 12  # quantities of a run in the table; the CSV has all
-MAX_RANKED_STEPS = 4
 
 
 SPECS: tuple[Spec, ...] = (
@@ -87,14 +82,11 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     if not len(frame):
         return ()
     rows = [row for of_run in apart_runs(frame).values() for row in of_run.head(MAX_ROWS).to_dicts()]
-    standings = data.tables["outlier_standings"]
-    ranks = (_ranks(i, family, frame, standings) for i, family in enumerate(_families(frame), 1))
     return (
         paragraph(" ".join(_sentences(frame))),
         paragraph(_honest(frame)),
         *pictures,
         table("outlier-runs", "What sets runs apart from their replicates, the first quantity first", SPECS, rows),
-        details("Rank of each run among its replicates", *ranks),
         paragraph(f"Not compared at every step: {unknown}.", note=True) if (unknown := _unknown(frame)) else None,
         paragraph("All: ", csv_link("outlier_runs"), "; step by step: ", csv_link("outlier_standings"), "."),
     )
@@ -185,25 +177,6 @@ def _unknown(frame: pl.DataFrame) -> str:
     per_run = frame.group_by("family", "run", maintain_order=True).agg(pl.col("n_steps").max())
     most = per_run.with_columns(most=pl.col("n_steps").max().over("family")).filter(pl.col("n_steps") < pl.col("most"))
     return examples([f"{row['run']} ({row['n_steps']} of {row['most']} steps)" for row in most.to_dicts()])
-
-
-def _ranks(number: int, family: str, frame: pl.DataFrame, standings: pl.DataFrame) -> Table | None:
-    """Return the ranks of the runs of a group in a few quantities, at a few steps."""
-    of_family = frame.filter(family=family)
-    quantities = drawn_quantities(of_family)
-    ranked = standings.filter(pl.col("feature").is_in(quantities), family=family)
-    steps = ranked.get_column("step").unique().sort().to_list()
-    steps = [steps[i] for i in spread(len(steps), MAX_RANKED_STEPS)]
-    by_cell = {(row["run"], row["feature"], row["step"]): row["rank"] for row in ranked.to_dicts()}
-    specs: list[Spec] = [text_of("run", "run", names_row=True)]
-    specs += [_rank_of(quantity, step, by_cell) for quantity in quantities for step in steps]
-    runs = of_family.get_column("run").unique(maintain_order=True).to_list()
-    caption = f"{family}: rank of each run, 1 for the lowest value, at steps {joined([whole(step) for step in steps])}"
-    return table(f"outlier-ranks-{number}", caption, specs, [{"run": run} for run in runs])
-
-
-def _rank_of(quantity: str, step: int, by_cell: dict[tuple[str, str, int], float]) -> Spec:
-    return Column(whole(step), group=named(quantity)), lambda row: plain(by_cell.get((row["run"], quantity, step)))
 
 
 def _finding(data: StudyData) -> str:

@@ -4,12 +4,11 @@ import altair as alt
 import polars as pl
 
 from toposcope.charts import Chart
-from toposcope_experiments.early_stopping.chart import early_stopping_charts
 from toposcope_experiments.regularisation.comparison import ALL_SHOWN, AT_STEP
 from toposcope_experiments.regularisation.design import FACTORS, PLAIN
 from toposcope_experiments.regularisation.features import BEYOND, NP, PLACEBO
 from toposcope_experiments.regularisation.page import RegularisationData
-from toposcope_experiments.regularisation.stopping import ACCURACY_LOST, CALLED, PATIENCE_RULES
+from toposcope_experiments.regularisation.stopping import CALLED, PATIENCE_RULES
 from toposcope_experiments.regularisation.training import TEST_ACCURACY
 from toposcope_experiments.small_networks.course_chart import course_panel, course_rows
 
@@ -62,12 +61,8 @@ def course_chart(data: RegularisationData) -> Chart:
     return Chart("regularisation-courses", title, caption, f"Line charts. {title}.", figure)
 
 
-def stopping_charts(data: RegularisationData) -> list[Chart]:
-    """Draw accuracy lost against compute saved, and the grid of patience and burn-in."""
-    return [*early_stopping_charts(data.tried, ACCURACY_LOST), _grid(data)]
-
-
-def _grid(data: RegularisationData) -> Chart:
+def stopping_chart(data: RegularisationData) -> Chart:
+    """Draw what is saved and lost on the grid of patience and burn-in."""
     table = data.tables["grid"].filter(pl.col("patience").is_not_null())
     rules = [CALLED[rule] for rule in PATIENCE_RULES]
     title = "What patience saves and costs at each setting, by what it watches"

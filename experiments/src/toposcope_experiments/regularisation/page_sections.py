@@ -28,7 +28,7 @@ from toposcope.extend import (
     text_of,
     whole,
 )
-from toposcope_experiments.regularisation.charts import condition_chart, course_chart, stopping_charts
+from toposcope_experiments.regularisation.charts import condition_chart, course_chart, stopping_chart
 from toposcope_experiments.regularisation.comparison import RULE, SEPARATOR
 from toposcope_experiments.regularisation.design import N_TRAINING, N_VALIDATION, STEPS_PER_EPOCH
 from toposcope_experiments.regularisation.experiment import MeasuredRuns, accuracy_table, run_table
@@ -232,7 +232,7 @@ SECTIONS: tuple[Section, ...] = (
             "grid": lambda m: grid_table(m.tables["stops"], m.tried.matched),
             "barycentres": lambda m: barycentre_table(m.tables["stops"]),
         },
-        charts=(stopping_charts,),
+        charts=(stopping_chart,),
         blocks=_stopping_blocks,
         summary=stopping_lead,
     ),

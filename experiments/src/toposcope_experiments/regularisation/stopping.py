@@ -6,7 +6,6 @@ import numpy as np
 import polars as pl
 
 from toposcope.extend import Vector
-from toposcope_experiments.early_stopping.chart import Cost
 from toposcope_experiments.early_stopping.stopping_rules import (
     FRACTION,
     LOSS,
@@ -32,7 +31,6 @@ CALLED = {
     FRACTION: "fixed epoch",
 }
 """By what a rule stops."""
-ACCURACY_LOST = Cost("test accuracy lost", "percentage points", 0.5, CALLED)
 BARYCENTRES = {"rule": pl.String, "condition": pl.String, **dict.fromkeys(("n_runs", "n_settings"), pl.Int64)}
 BARYCENTRES |= dict.fromkeys(("epochs", "epochs_low", "epochs_high", "lost", "lost_low", "lost_high"), pl.Float64)
 

@@ -80,8 +80,8 @@ def _format_for(spec: str, files: Files, key: Key) -> ModuleType:
                 refuse_key(spec, key)
             return module
     raise ToposcopeError(
-        f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, .npz, .msgpack, a model "
-        "folder, or a folder of torch.distributed.checkpoint)"
+        f"{spec}: not a checkpoint in a known format (.safetensors, .pt, .pth, .bin, .ckpt, .npz, a model folder, or a "
+        "folder of torch.distributed.checkpoint)"
     )
 
 

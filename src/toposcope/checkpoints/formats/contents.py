@@ -7,14 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from toposcope.checkpoints.formats.entry import Unread
-from toposcope.checkpoints.formats.pickles import StoredArray
 from toposcope.checkpoints.formats.weight_names import is_other
 from toposcope.checkpoints.unpickling import OtherTensor, Placeholder, StoredStorage, StoredTensor, name_of
 from toposcope.errors import ToposcopeError, choices
 from toposcope.untrusted import is_bounded
 
 Key = tuple[str | int, ...]
-Stored = StoredTensor | StoredArray
 WEIGHT_KEYS = ("model_state_dict", "state_dict", "model", "module", "model_state", "params", "state", "app")
 """Keys under which trainers save the weights: ours and many others, Lightning, nanoGPT, DeepSpeed, Flax and Haiku
 (beside a state), Composer (state, then model), the recipes of torch.distributed.checkpoint (app, then model)."""
@@ -37,7 +35,7 @@ _MODEL_WORDS = re.compile(
 class Model:
     """The tensors of one model, and the values that are no plain tensors."""
 
-    tensors: dict[str, Stored] = field(default_factory=dict)
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
     unread: dict[str, Unread] = field(default_factory=dict)
 
     @property
@@ -49,16 +47,6 @@ class Model:
     def has_unread(self) -> bool:
         """Whether numbers are left unread."""
         return any(value.numbers for value in self.unread.values())
-
-
-@dataclass(frozen=True)
-class InnerSeries:
-    """Models of one architecture in one file: their keys, their steps if any are known, and where these come from."""
-
-    place: str
-    keys: list[Key]
-    steps: list[int] | None
-    origin: str
 
 
 @dataclass(frozen=True)
@@ -75,15 +63,13 @@ class Inside:
     """What a checkpoint holds besides the tensors of one model, under its `key` as its dictionaries have it."""
 
     key: Key = ()
-    series: InnerSeries | None = None
     stated: dict[str, int] = field(default_factory=dict)  # counters of steps, epochs and tokens
     models: Contents = field(default_factory=Contents)
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of a tensor or an array, () of anything else."""
-    described = value.tensor if isinstance(value, StoredArray) else value
-    return described.shape if isinstance(described, StoredTensor) else ()
+    """Return the shape of a tensor, () of anything else."""
+    return value.shape if isinstance(value, StoredTensor) else ()
 
 
 def text_of(key: Key) -> str:
@@ -131,17 +117,15 @@ def model_of(content: Any) -> Model:
     fields = None if is_module(content) else fields_of(content)
     parts = {"": content} if fields is None else fields
     for name, value in parts.items():
-        if isinstance(name, str | int) and (isinstance(value, StoredTensor | StoredArray) or not is_state(name, value)):
+        if isinstance(name, str | int) and (isinstance(value, StoredTensor) or not is_state(name, value)):
             _visit(model, str(name), value, [])
     return model
 
 
 def _visit(model: Model, name: str, content: Any, above: list[int]) -> None:
     """Collect the tensors below an object, each under its dotted name."""
-    if isinstance(content, StoredTensor) or (isinstance(content, StoredArray) and content.tensor is not None):
+    if isinstance(content, StoredTensor):
         model.tensors[name] = content
-    elif isinstance(content, StoredArray):
-        model.unread[name] = Unread(f"array of dtype {content.code}" if content.code else "array", 0)
     elif isinstance(content, str | int | float | bytes | None) or id(content) in above or len(above) > MAX_DEPTH:
         return
     elif is_module(content) or isinstance(content, list | tuple) or items_of(content) is not None:
@@ -150,7 +134,7 @@ def _visit(model: Model, name: str, content: Any, above: list[int]) -> None:
                 # Haiku separates the modules of a name by slashes.
                 inner = f"{name.replace('/', '.')}.{part}" if name else str(part)
                 _visit(model, inner, value, [*above, id(content)])
-            elif isinstance(value, Stored):
+            elif isinstance(value, StoredTensor):
                 model.unread[f"{name}.?"] = Unread("a tensor whose key is no text", math.prod(shape_of(value)))
     elif what := name_of(content):
         shape = content.shape if isinstance(content, OtherTensor) else ()
@@ -177,7 +161,7 @@ def _count(content: Any) -> int:
     count, seen, stack = 0, set[int](), [content]
     while stack:
         value = stack.pop()
-        if isinstance(value, Stored):
+        if isinstance(value, StoredTensor):
             count += math.prod(shape_of(value))
         elif isinstance(value, StoredStorage):
             count += value.count
@@ -231,7 +215,7 @@ def contents_of(content: Any, key: Key = (), nesting: int = MAX_NESTING) -> Cont
         return Contents(key)
     loose = {str(name): math.prod(shape) for name, value in parts.items() if len(shape := shape_of(value)) > 1}
     for name in WEIGHT_KEYS if nesting else ():
-        if name in own or (name in parts and not own and not isinstance(parts[name], Stored)):
+        if name in own or (name in parts and not own and not isinstance(parts[name], StoredTensor)):
             usual = _usual(parts[name], (*key, name), nesting - 1, has_matrix=bool(own))
             if usual.chosen is not None or usual.others:
                 others = [*usual.others, *((*key, other) for other in own if other != name)]
@@ -300,8 +284,7 @@ def _is_model_name(name: str | int) -> bool:
 def model_tensors(content: object) -> dict[str, StoredTensor]:
     """Find the tensors of the usual model in nested dictionaries, by name."""
     chosen = contents_of(content).chosen
-    found = {} if chosen is None else model_of(descend(content, chosen, "")).tensors
-    return {name: tensor for name, tensor in found.items() if isinstance(tensor, StoredTensor)}
+    return {} if chosen is None else model_of(descend(content, chosen, "")).tensors
 
 
 def without_attribute(weights: dict[str, Any]) -> dict[str, Any]:

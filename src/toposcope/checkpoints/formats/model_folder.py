@@ -12,8 +12,8 @@ import msgspec
 
 from toposcope.checkpoints.formats import distributed, rank_files, safetensors_file, torch_file
 from toposcope.checkpoints.formats.contents import Inside, Key, refuse_key
+from toposcope.checkpoints.formats.counters import TRAINER_STATE, trainer_counters
 from toposcope.checkpoints.formats.entry import Entry, Listing
-from toposcope.checkpoints.formats.series_inside import TRAINER_STATE, trainer_counters
 from toposcope.checkpoints.formats.weight_names import (
     NUMBERED_SHARD,
     PICKLES,

@@ -1,4 +1,4 @@
-"""One file written by ``torch.save`` or ``pickle.dump``: a pickle, read as data, and the numbers of its tensors."""
+"""One file written by ``torch.save``: a pickle, read as data, and the numbers of its tensors."""
 
 import io
 import zipfile
@@ -8,17 +8,18 @@ from functools import lru_cache, partial
 from typing import Any
 
 from toposcope.checkpoints.formats import contents, rank_files
+from toposcope.checkpoints.formats.counters import MAX_COUNTERS, stated_along
 from toposcope.checkpoints.formats.entry import Listing, Unread
 from toposcope.checkpoints.formats.pickles import (
     BIG_ENDIAN,
+    MAGIC,
     NAMES,
     Data,
+    Legacy,
     Opened,
     not_weights,
-    opened_pickle,
     storage_of,
 )
-from toposcope.checkpoints.formats.series_inside import MAX_COUNTERS, series_at, stated_along
 from toposcope.checkpoints.formats.weight_names import PICKLES, TORCH, is_other, of_weights
 from toposcope.checkpoints.sources.source import (
     Bytes,
@@ -31,7 +32,7 @@ from toposcope.checkpoints.sources.source import (
     truncated,
     unsupported,
 )
-from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, StoredStorage, Unknown, load, name_of
+from toposcope.checkpoints.unpickling import MAX_PICKLE_BYTES, StoredStorage, StoredTensor, Unknown, load, name_of
 from toposcope.wording import examples
 
 LOCAL_HEADER_BYTES = 30
@@ -81,14 +82,14 @@ def listing(file: StoredFile, saved: Opened, key: contents.Key = ()) -> Listing:
     inner = contents.descend(content, way, file.location)
     found = contents.contents_of(inner, way)
     if found.chosen is None:
-        raise _no_choice(file, inner, found, way, saved.unknown)
+        raise _no_choice(file, inner, found, saved.unknown)
     chosen = contents.descend(content, found.chosen, file.location)
     model = contents.model_of(chosen)
     if not model.has_matrix and model.has_unread:
         raise unsupported(
             file,
             f"its tensors are not plain numbers: {_some_unread(model)}; save plain ones (full_tensor(), dequantize(), "
-            "to_dense())",
+            "to_dense(), torch.from_numpy())",
         )
     tensors = model.tensors
     if isinstance(content, Mapping) and "pytorch-lightning_version" in content:
@@ -100,16 +101,16 @@ def listing(file: StoredFile, saved: Opened, key: contents.Key = ()) -> Listing:
 
 
 def within(file: StoredFile, saved: Opened, key: contents.Key = ()) -> contents.Inside:
-    """Return the series in what a file saves, and the counters that it states."""
+    """Return the models in what a file saves, and the counters that it states."""
     content = _content(file, saved)
     key = contents.resolved(content, key, file.location)
     found = contents.contents_of(contents.descend(content, key, file.location), key)
     read = partial(_counter, saved)
     way = key if found.chosen is None else found.chosen
-    return contents.Inside(key, series_at(content, key, read), stated_along(content, way, read), found)
+    return contents.Inside(key, stated_along(content, way, read), found)
 
 
-def _counter(saved: Opened, tensor: contents.Stored) -> Any:
+def _counter(saved: Opened, tensor: StoredTensor) -> Any:
     """Return the value of a small tensor, None of a large one."""
     entry = saved.entry("counter", tensor)
     return entry.whole().tolist() if entry.n_bytes <= MAX_COUNTERS else None
@@ -121,7 +122,13 @@ def open_file(file: StoredFile) -> Opened:
     if begin.startswith(SIGNATURES["zip"]):
         return Archive(file)
     if begin.startswith(SIGNATURES["pickle"]):
-        return opened_pickle(file)
+        if MAGIC.to_bytes(10, "little") in begin:
+            return Legacy(file)
+        raise unsupported(
+            file,
+            "a pickle that torch.save did not write, which is not read; load it and save its arrays with numpy.savez, "
+            "or its tensors with torch.save",
+        )
     if len(begin) < 4:
         raise truncated(file, f"a file of {file.size} bytes")
     what = next((text for start, text in _BEGINNINGS.items() if begin.lstrip().startswith(start)), "")
@@ -131,8 +138,7 @@ def open_file(file: StoredFile) -> Opened:
         raise unsupported(file, f"not a torch file; it begins as {what}")
     raise malformed(
         file,
-        f"damaged, or not a torch file or a pickle of protocol 2 or later: it begins with {begin[:8]!r}; fetch or save "
-        "it again",
+        f"damaged, or not a torch file: it begins with {begin[:8]!r}; fetch or save it again",
     )
 
 
@@ -150,16 +156,14 @@ def _content(file: StoredFile, saved: Opened) -> Any:
     return content
 
 
-def _no_choice(
-    file: StoredFile, content: Any, found: contents.Contents, key: contents.Key, unknown: Unknown
-) -> CheckpointError:
+def _no_choice(file: StoredFile, content: Any, found: contents.Contents, unknown: Unknown) -> CheckpointError:
     """Return why no model is read, and the keys that there are."""
-    series = series_at(content, (), lambda _: None)
-    if ways := [(*key, *way) for way in series.keys] if series is not None else found.others:
-        kind = "a series of {} models" if series is not None else "{} models, none under a usual name"
-        names = ", ".join(ascii(contents.text_of(way)[:60]) for way in ways[:MAX_LISTED])
-        first = f"{file.location}:{contents.text_of(ways[0])[:60]}"
-        return unsupported(file, f"holds {kind.format(len(ways))}: {names}; choose one with {first}")
+    if found.others:
+        names = ", ".join(ascii(contents.text_of(way)[:60]) for way in found.others[:MAX_LISTED])
+        what = f"{len(found.others)} models, none under a usual name: {names}"
+        first = f"{file.location}:{contents.text_of(found.others[0])[:60]}"
+        fix = "if they are the steps of a run, save each in a file of its own, such as step_100.pt"
+        return unsupported(file, f"holds {what}; choose one with {first}; {fix}")
     keys = contents.fields_of(content) or {}
     if "param_groups" in keys:
         return unsupported(file, "holds the state of an optimizer, not a model; name the model's file")

@@ -8,9 +8,9 @@ from toposcope.checkpoints.sources.source import Files, is_relative_name, unsupp
 
 File = TypeVar("File")
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
-PICKLES = (".pkl", ".pickle")  # of anything; taken for weights only where nothing else is
+PICKLES = (".pkl", ".pickle")  # of torch.save or of anything; taken for weights only where nothing else is
 ARRAYS = (".npz",)  # of NumPy, the same
-_BY_KIND = ((".safetensors", ".distcp"), TORCH, (".msgpack",), PICKLES, ARRAYS)
+_BY_KIND = ((".safetensors", ".distcp"), TORCH, PICKLES, ARRAYS)
 ENDINGS = tuple(ending for endings in _BY_KIND for ending in endings)
 WHOLE_OR_INDEX = (
     *("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin"),
@@ -32,7 +32,8 @@ _TO_NPZ = "save its variables by name with numpy.savez"
 _KERAS = (
     f"load it with keras.models.load_model and {_TO_NPZ}; of transformers 4, use from_pretrained(..., from_tf=True)"
 )
-_ORBAX = "restore it with orbax.checkpoint and save its params with flax.serialization.to_bytes or numpy.savez"
+_FLAX = "load it and save its params by dotted names with safetensors.flax.save_file or numpy.savez"
+_ORBAX = "restore it with orbax.checkpoint and save its params by dotted names with numpy.savez"
 _MADE_FROM = "name the checkpoint that it was made from"
 _ONNX = "take its initializers with onnx.numpy_helper.to_array and numpy.savez"
 _TF_FILES = r".*ckpt.*\.index|.*\.data-\d{5}-of-\d{5}"
@@ -46,7 +47,7 @@ _KNOWN = (
     (r".*\.(mlmodelc?|mlpackage|tflite|engine|plan|trt)", "a model of Core ML, TF Lite or TensorRT", _MADE_FROM),
     (r".*\.pdparams", "a PaddlePaddle checkpoint", f"open it with paddle.load and {_TO_NPZ}"),
     (r".*\.params", "an MXNet checkpoint", f"open it with mxnet.nd.load and {_TO_NPZ}"),
-    (r"flax_model-\d+-of-\d+\.msgpack", "a Flax model in shards", "save it as one file or as safetensors"),
+    (r".*\.msgpack", "a checkpoint of Flax", _FLAX),
     (r".*\.nemo", "an archive of NeMo", "unpack it with tar and name the checkpoint in it"),
     (r".*\.(gguf|ggml|ggmf|ggjt)", "a GGUF file of llama.cpp", _MADE_FROM),
     (r".*\.(tar|tgz|tar\.gz|zip|7z|gz|xz|bz2|zst)", "an archive", "unpack it and name what was in it"),

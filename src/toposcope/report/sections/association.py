@@ -12,18 +12,14 @@ from toposcope.analysis.topology_verdict import SCALED, has_scales
 from toposcope.analysis.trajectory import SCALE as SCALE_STATISTIC
 from toposcope.analysis.verdict import verdict_sentence
 from toposcope.charts.chart import Chart
-from toposcope.charts.training import run_colour
-from toposcope.charts.zero import zero_line
 from toposcope.probes.feature import NETWORK, TOPOLOGY
 from toposcope.report import association_tables as tables
 from toposcope.report import formats
-from toposcope.report.charts.series import choose_runs, run_names, runs_in
+from toposcope.report.charts.series import choose_runs, runs_in
 from toposcope.report.document import Block, Picture, details, linked, paragraph
 from toposcope.report.headline import (
     CLOUD_STATISTICS,
-    CLOUD_TOPOLOGY,
     HEADLINES,
-    Headline,
     headline_features,
     headlines_of,
     named,
@@ -137,69 +133,6 @@ def _heat_map_title(topology: pl.DataFrame) -> str:
     return f"The median |rho| of topology {moves} {after:.2f} once the step is given"
 
 
-MAX_RUNS_OF_SPECTRA = 5
-DECIDED = "datum.low > 0 || datum.high < 0"
-SPECTRA = {
-    **{name: CLOUD_STATISTICS[name] for name in ("rankme", "effective_rank", "top_eigenvalue", "anisotropy", "two_nn")},
-    "participation_ratio": "Participation ratio",
-    "eigenspectrum_decay": "Eigenspectrum decay",
-    "stable_rank": "Stable rank",
-    "mean_norm": "Mean norm",
-}
-
-
-def topology_against_spectra_charts(data: StudyData) -> list[Chart]:
-    """Draw differences of |rho| with their block bootstrap intervals: a chart for each topological feature."""
-    rows = tables.spectral_comparisons(data.tables["comparisons"])
-    if not len(rows):
-        return []
-    measure = pl.col("other").map_elements(lambda name: feature_named(name).statistic, return_dtype=pl.String)
-    rows = rows.filter(pl.col("low").is_finite(), test=tables.BLOCKS).with_columns(measure=measure)
-    rows = rows.filter(pl.col("measure").is_in(list(SPECTRA)))
-    headlines = headlines_of(data.trajectories, CLOUD_TOPOLOGY)
-    drawn = [_spectra_chart(data, headline, rows.filter(feature=headline.key)) for headline in headlines]
-    return [chart for chart in drawn if chart is not None]
-
-
-def _spectra_chart(data: StudyData, headline: Headline, rows: pl.DataFrame) -> Chart | None:
-    if not len(rows):
-        return None
-    stronger, weaker = (rows.filter(side).height for side in (pl.col("low") > 0, pl.col("high") < 0))
-    title = (
-        f"{headline.name} correlates more strongly than spectral measures in {stronger}, less in {weaker} of "
-        f"{len(rows)} comparisons"
-    )
-    shown, left_out = choose_runs(runs_in(data, rows), data.runs, MAX_RUNS_OF_SPECTRA)
-    caption = f"Lines: 95% intervals of the block bootstrap, filled where they exclude 0.{left_out}"
-    alternative = f"Dot chart of differences of the strength of two correlations with the loss. {title}."
-    of_states = "published-" if headline.feature.probe == PUBLISHED else ""
-    name = f"{of_states}{headline.feature.statistic.lower().replace('.', '-')}-against-spectra"
-    return Chart(name, title, caption, alternative, _spectra_figure(rows, [t.run for t in shown], run_names(data)))
-
-
-def _spectra_figure(rows: pl.DataFrame, shown: list[str], runs: list[str]) -> alt.LayerChart:
-    rows = rows.filter(pl.col("run").is_in(shown)).select(
-        "run", "difference", "low", "high", measure=pl.col("measure").replace_strict(SPECTRA)
-    )
-    measures = [name for name in SPECTRA.values() if name in set(rows.get_column("measure"))]
-    x = alt.X("difference:Q", title="|rho| of topology minus |rho| of the spectral measure", axis=alt.Axis(grid=True))
-    base = alt.Chart(rows).encode(
-        y=alt.Y("measure:N", sort=measures, title=None, axis=alt.Axis(grid=True, tickBand="extent")),
-        yOffset=alt.YOffset("run:N", scale=alt.Scale(domain=shown)),
-        color=run_colour(runs, legend=len(shown) > 1),
-        tooltip=["measure:N", "run:N", *(alt.Tooltip(f"{n}:Q", format="+.3f") for n in ("difference", "low", "high"))],
-    )
-    layers = [
-        zero_line("x"),
-        base.mark_rule(strokeWidth=1.4).encode(x="low:Q", x2="high:Q"),
-        base.transform_filter(DECIDED).mark_point(size=42, opacity=1).encode(x=x),
-        base.transform_filter(f"!({DECIDED})")
-        .mark_point(filled=False, size=42, opacity=1, strokeWidth=1.6)
-        .encode(x=x),
-    ]
-    return alt.LayerChart(layer=layers).properties(height=len(measures) * (len(shown) * 12 + 8))
-
-
 def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
     """Show the association of every feature with the loss, next to that of the step."""
     rows = tables.primary(data).filter(pl.col("group") == NETWORK)
@@ -208,25 +141,11 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
     if full is None:
         return ()
     targets = joined([named(name) for name in rows.get_column("target").unique(maintain_order=True)])
-    batch = data.tables["association"].filter(
-        pl.col("group") == NETWORK,
-        pl.col("target") == "batch_loss",
-        ~pl.col("run").is_in(rows.filter(target="batch_loss").get_column("run").unique().to_list()),
-    )
     return (
         *pictures,
         paragraph(f"The loss is the {targets}. A feature has to do better than the step and the other covariates."),
         short,
         *_every_feature(rows, full),
-        details(
-            "The same against the loss of the checkpoint's one batch, as published",
-            paragraph(
-                "The loss of one batch is noisy; the noise is small relative to the larger fall of a larger model."
-            ),
-            _retitled(tables.short_table(batch), "association-batch", "Association with the loss of one batch"),
-        )
-        if len(batch)
-        else None,
         *_comparisons(data.tables["comparisons"]),
         *against_spectra(data.tables["comparisons"]),
     )
@@ -247,10 +166,6 @@ def _every_feature(rows: pl.DataFrame, full: Table) -> list[Block | None]:
             full,
         )
     ]
-
-
-def _retitled(content: Table | None, name: str, caption: str) -> Table | None:
-    return None if content is None else Table(name, caption, content.columns, content.rows, content.sortable)
 
 
 def _comparisons(frame: pl.DataFrame) -> list[Block | None]:
@@ -330,7 +245,7 @@ SECTION = ReportSection(
         "association": lambda data: association_table(data.trajectories, data.adjust, data.progress),
         "comparisons": lambda data: comparison_table(data.trajectories),
     },
-    charts=(association_heat_map, topology_against_spectra_charts),
+    charts=(association_heat_map,),
     blocks=_blocks,
     finding=_finding,
     summary=association_sentences,

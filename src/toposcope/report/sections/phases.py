@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from toposcope.analysis.change_points import MAX_POINTS
-from toposcope.analysis.phases import NP_MEAN, change_point_table, phase_table
+from toposcope.analysis.efficiency import NP_MEAN
+from toposcope.analysis.phases import change_point_table, phase_table
 from toposcope.charts.chart import Chart
 from toposcope.charts.training import run_colour, training_lines
 from toposcope.report import formats

@@ -3,10 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import altair as alt
 import polars as pl
 
-from toposcope.charts import Chart
 from toposcope.extend import (
     Block,
     Column,
@@ -26,96 +24,23 @@ from toposcope.extend import (
     whole,
 )
 from toposcope_experiments.published_study.predictions import MIN_CHECKPOINTS, predictions
-from toposcope_experiments.published_study.reading import published_of
 from toposcope_experiments.published_study.reproduction import BLEND_OF_LOSSES
 
 MIN_GROUPS = 15  # a comparison of forecasters needs at least as many groups of runs
-BLEND, WITHOUT = "paper_combined", f"paper_{BLEND_OF_LOSSES}"
 LINES = {
     "paper_loss_only": "loss only",
     "paper_tda_only": "topology only",
-    BLEND: "loss and topology",
-    WITHOUT: "the same blend without topology",
+    "paper_combined": "loss and topology",
+    f"paper_{BLEND_OF_LOSSES}": "the same blend without topology",
     "last": "last window",
 }
-PROTOCOLS = {"published": "On one batch's loss, as published", "exact": "On the validation or mean loss"}
 
 
-def prediction_charts(data: StudyData) -> list[Chart]:
-    """Draw the error of each forecaster by the share of training seen: a chart for each protocol."""
-    claims = published_of(data.declaration)
-    table = comparable(data.tables["predictions"], list(claims.final_loss) if claims else [])
-    published = claims.prediction_errors if claims else {}
-    return [
-        _chart(table.filter(protocol=protocol), protocol, published if protocol == "published" else {})
-        for protocol in PROTOCOLS
-        if len(table.filter(protocol=protocol))
-    ]
-
-
-def comparable(predictions: pl.DataFrame, named: list[str]) -> pl.DataFrame:
-    """Keep the runs for which every forecast was made, so that means are over the same runs; of these those published.
-
-    Without persistence, for example, there is no forecast from topology.
-    """
-    table = predictions.filter(pl.col("error").is_finite(), pl.col("forecaster").is_in(list(LINES)))
-    of_published = table.filter(pl.col("run").is_in(named))
-    table = of_published if len(of_published) else table
-    made = pl.col("forecaster").n_unique()
-    return table.filter(made.over("run", "protocol", "fraction") == made.over("protocol", "fraction"))
-
-
-def _chart(table: pl.DataFrame, protocol: str, published: dict[str, dict[str, float]]) -> Chart:
-    errors = table.group_by("forecaster", "fraction", maintain_order=True).agg(pl.col("error").mean())
-    title = f"{PROTOCOLS[protocol]}: {_title(errors)}"
-    marks = pl.DataFrame(
-        [(f"paper_{name}", float(at), error) for name, errs in published.items() for at, error in errs.items()],
-        schema=dict(errors.schema), orient="row",
-    ).filter(pl.col("forecaster").is_in(list(LINES)))  # fmt: skip
-    hollow = "; squares: published errors" if len(marks) else ""
-    n_runs = table.get_column("run").n_unique()
-    caption = f"Mean absolute error over {n_runs} run{'s'[: n_runs > 1]}, in nats{hollow}."
-    alternative = f"Line chart of the error of forecasts of the final loss by the share of training seen. {title}."
-    return Chart(f"predictions-{protocol}", title, caption, alternative, _figure(errors, marks))
-
-
-def _figure(errors: pl.DataFrame, marks: pl.DataFrame) -> alt.LayerChart:
-    names = alt.Scale(domain=list(LINES.values()))
-
-    def layer(rows: pl.DataFrame) -> alt.Chart:
-        shares = sorted(rows.get_column("fraction").unique())
-        chart: alt.Chart = alt.Chart(rows.with_columns(pl.col("forecaster").replace(LINES))).encode(
-            x=alt.X("fraction:Q", title="share of training seen", axis=alt.Axis(values=shares, format="%")),
-            y=alt.Y("error:Q", title="mean error (nats)"),
-            color=alt.Color("forecaster:N", title=None, scale=names, legend=alt.Legend(columns=3)),
-            tooltip=[alt.Tooltip("forecaster:N"), alt.Tooltip("fraction:Q"), alt.Tooltip("error:Q", format=".3f")],
-        )
-        return chart
-
-    lines = layer(errors).mark_line(point={"size": 30})
-    if not len(marks):
-        return alt.LayerChart(layer=[lines])
-    published = layer(marks).mark_point(shape="square", filled=False, size=110, strokeWidth=1.6)
-    return alt.LayerChart(layer=[lines, published])
-
-
-def _title(errors: pl.DataFrame) -> str:
-    """Give the error of the blend, with topology and with the last value in its place, at the middle share."""
-    blends = errors.filter(pl.col("forecaster").is_in([BLEND, WITHOUT]))
-    wide = blends.pivot("forecaster", index="fraction", values="error")
-    pairs = wide.drop_nulls().sort("fraction")
-    if not len(pairs) or not {BLEND, WITHOUT} <= set(wide.columns):
-        best = errors.sort("error").row(0, named=True)
-        return f"the least error is that of {LINES[best['forecaster']]}"
-    row = pairs.row(len(pairs) // 2, named=True)
-    return f"at {row['fraction']:.0%} seen the blend errs by {row[BLEND]:.2f}, without topology by {row[WITHOUT]:.2f}"
-
-
-def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     """Show forecasts of the final loss."""
     frame = data.tables["predictions"]
     if not len(frame):
-        return pictures
+        return ()
     errors = frame.group_by("protocol", "forecaster", "fraction", maintain_order=True).agg(
         error=pl.col("error").mean(), n=pl.col("run").n_unique()
     )
@@ -139,7 +64,7 @@ def _blocks(data: StudyData, pictures: Sequence[Picture]) -> Iterable[Block | No
         f"that. Each forecast: ",
         csv_link("predictions"), ".",
     )  # fmt: skip
-    return (*pictures, note, found)
+    return (note, found)
 
 
 def _error_at(fraction: float) -> Spec:
@@ -172,7 +97,6 @@ SECTION = ReportSection(
     position=140,
     tables={"predictions": lambda data: predictions(data.trajectories, data.log, data.runs)},
     needs={"predictions": (needs_loss, _complete, needs_checkpoints(MIN_CHECKPOINTS + 1))},
-    charts=(prediction_charts,),
     blocks=_blocks,
     finding=_finding,
 )

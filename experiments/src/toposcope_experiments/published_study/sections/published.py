@@ -29,11 +29,7 @@ from toposcope.extend import (
 )
 from toposcope.study import Declaration
 from toposcope_experiments.published_study.case import EXPLAINED, STANDS
-from toposcope_experiments.published_study.charts import (
-    published_correlation_charts,
-    published_state_charts,
-    trace_charts,
-)
+from toposcope_experiments.published_study.charts import published_correlation_charts
 from toposcope_experiments.published_study.claims import NEEDED, claims, declared, with_imported_traces
 from toposcope_experiments.published_study.reading import published_of
 from toposcope_experiments.published_study.reproduction import reproduction
@@ -198,7 +194,7 @@ SECTION = ReportSection(
     title=lambda m: "The published study, claim by claim" if len(m.tables["claims"]) else "What was published",
     position=150,
     tables={"claims": _claims, "reproduction": _reproduction},
-    charts=(published_correlation_charts, trace_charts, published_state_charts),
+    charts=(published_correlation_charts,),
     blocks=_blocks,
     finding=_finding,
     summary=_summary,

@@ -1,4 +1,4 @@
-"""The probes degeneracy and jump_and_retrain: closed forms, and folders on disk measured end to end."""
+"""The probe degeneracy: closed forms, and folders on disk measured end to end."""
 
 import math
 from pathlib import Path
@@ -17,13 +17,11 @@ from torch import Tensor
 from toposcope.models.summed_loss import SummedLoss
 from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.feature import NETWORK
-from toposcope_experiments.jump_and_retrain.probe import JumpAndRetrainProbe
-from toposcope_experiments.jump_and_retrain.retraining import Retraining
 from toposcope_experiments.learning_coefficient.probe import DegeneracyProbe
 
 CURVATURE = torch.tensor([0.1, 1.0, 3.0, 10.0] * 50, dtype=torch.float64)
 POINT = 2 * torch.ones_like(CURVATURE)
-"""Its root mean square is 2, the unit in which both probes measure the weights."""
+"""Its root mean square is 2, the unit in which the probe measures the weights."""
 N_TOKENS = 1000
 
 
@@ -63,59 +61,22 @@ def test_a_slope_has_no_estimate_and_says_so() -> None:
     assert "learning_coefficient.noise" not in found.statistics
 
 
-def test_a_jump_contracts_by_the_powers_of_the_curvature() -> None:
-    probe = JumpAndRetrainProbe(rate=0.02, steps=5, jumps=40)
-    found = measured(probe, as_loss(bowl, POINT)).statistics
-    # The rate of the weights as they are is 4 times as large; all directions are equally likely.
-    expected = float(((1 - 0.08 * CURVATURE) ** 10).mean().sqrt())
-    assert found["separation"] == pytest.approx(expected, rel=0.05)
-    assert found["distance"] == pytest.approx(found["separation"])
-    assert 0 < found["separation.noise"] < 0.05
-    assert 0 < found["loss_return"] < 1
-
-
-def test_a_share_of_the_rise_that_is_undefined_or_above_one_is_flagged() -> None:
-    hill = measured(JumpAndRetrainProbe(jumps=2), as_loss(lambda w: -bowl(w) * 1e-9, POINT))
-    assert "loss_return" not in hill.statistics
-    assert hill.flag == "no estimate: the loss did not rise in 2 of 2 jumps; take a longer jump"
-    beside = measured(JumpAndRetrainProbe(rate=0.02, jumps=2), as_loss(lambda w: bowl(w - 1), POINT))
-    assert beside.statistics["loss_return"] > 1
-    assert beside.flag == "no minimum: 2 of 2 descents end below the checkpoint"
-    assert measured(JumpAndRetrainProbe(rate=0.02), as_loss(bowl, POINT)).flag == ""
-
-
-def test_a_rate_that_diverges_is_said() -> None:
-    found = measured(JumpAndRetrainProbe(rate=1e6, steps=60), as_loss(bowl, POINT))
-    assert found.flag == "no estimate: the descent diverges; take a smaller rate"
-    assert found.statistics.keys() == {"jumped_loss", "jumped_loss.noise"}  # a row, so that the flag is seen
-
-
-def test_a_descent_that_diverges_without_a_jump_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = Retraining(1.0, 2.0, 1.5, 0.5, 0.5, math.nan, POINT)
-    monkeypatch.setattr("toposcope_experiments.jump_and_retrain.probe.jump_and_retrain", lambda *_: [nothing, nothing])
-    found = measured(JumpAndRetrainProbe(jumps=2), as_loss(bowl, POINT))
-    assert found.statistics == {"jumped_loss": 2.0, "jumped_loss.noise": 0.0}
-    assert found.flag == "no estimate: the descent diverges; take a smaller rate"
-
-
-def test_what_probes_cost_grows_with_the_model_and_the_text() -> None:
+def test_what_the_probe_costs_grows_with_the_model_and_the_text() -> None:
     small, large = {"layer": (10, 10)}, {"layer": (1000, 1000)}
-    for probe in (DegeneracyProbe(), JumpAndRetrainProbe()):
-        assert probe.expected_seconds(small) < probe.expected_seconds(large)
-        assert probe.expected_bytes(small) < probe.expected_bytes(large)
-    assert DegeneracyProbe().expected_seconds(large) < DegeneracyProbe(sequences=80).expected_seconds(large)
+    probe = DegeneracyProbe()
+    assert probe.expected_seconds(small) < probe.expected_seconds(large)
+    assert probe.expected_bytes(small) < probe.expected_bytes(large)
+    assert probe.expected_seconds(large) < DegeneracyProbe(sequences=80).expected_seconds(large)
 
 
-OPTIONS = "sequences=2,length=32"
-DEGENERACY = f"degeneracy:{OPTIONS},chains=2,draws=24,localisation=1000"
-JUMP = f"jump_and_retrain:{OPTIONS},steps=3,jumps=2"
+DEGENERACY = "degeneracy:sequences=2,length=32,chains=2,draws=24,localisation=1000"
 
 
 def found_by_command(folder: Path, tmp_path: Path) -> pl.DataFrame:
     text = tmp_path / "text.txt"
     text.write_text(some_lines(4))
     out = tmp_path / "found.csv"
-    words: list[Any] = ["measure", folder, "--probe", DEGENERACY, "--probe", JUMP, "--text", text, "--workers", "1"]
+    words: list[Any] = ["measure", folder, "--probe", DEGENERACY, "--text", text, "--workers", "1"]
     done = called(*words, "--out", out)
     assert done.code == 0, done.err
     return pl.read_csv(out)
@@ -133,10 +94,6 @@ def check(frame: pl.DataFrame) -> None:
     assert flag.startswith(("no estimate: ", "no minimum of these samples: ")) or flag == ""
     kinds = dict(frame.select("statistic", "kind").unique().iter_rows())
     assert (kinds["chain@0"], kinds["convergence@r_hat"]) == ("spectrum", "control")
-    assert (kinds["retrained_loss"], kinds["separation"]) == ("loss", "spectrum")
-    returned = dict(frame.filter(probe="jump_and_retrain").select("statistic", "value").iter_rows())
-    assert 0.5 < returned["separation"] < 1.5
-    assert returned["retrained_loss"] < returned["jumped_loss"]
 
 
 @pytest.mark.slow
@@ -149,16 +106,15 @@ def test_what_the_command_says_of_probes_without_a_table(tmp_path: Path) -> None
     save(family_model(dtype=torch.float32), tmp_path / "checkpoints")
     (tmp_path / "text.txt").write_text(some_lines(12))
     command = ("measure", tmp_path / "checkpoints", "--text", tmp_path / "text.txt", "--workers", "1", "--probe")
-    done = called(*command, "jump_and_retrain:sequences=2,length=16,steps=3")
+    done = called(*command, "degeneracy:sequences=2,length=16,chains=2,draws=4")
     assert done.code == 0, done.err
-    assert "separation.noise" in "".join(done.out.split())
-    assert "note: jump_and_retrain: flagged at 1 of 1 checkpoints" in done.err
-    assert "no estimate: the loss did not rise in 1 of 3 jumps; take a longer jump" in done.err
+    assert "degeneracyconvergence@r_hat" in "".join(done.out.split())
+    assert "note: degeneracy: flagged at 1 of 1 checkpoints" in done.err
+    assert "no estimate: chains left for a lower loss" in done.err
     out = tmp_path / "table.csv"
-    done = called(*command, "jump_and_retrain:sequences=2,length=16,steps=3,rate=1e12", "--out", out)
+    done = called(*command, "degeneracy:sequences=2,length=16,chains=2,draws=4", "--out", out)
     assert done.code == 0, done.err
-    assert done.out.startswith(f"2 rows in {out}\n")
-    assert "note: jump_and_retrain: flagged at 1 of 1 checkpoints; checkpoints step 10: no estimate:" in done.err
+    assert "note: degeneracy: flagged at 1 of 1 checkpoints; checkpoints step 10: no estimate:" in done.err
 
 
 @pytest.mark.slow

@@ -1,8 +1,7 @@
-"""Several checkpoints of one run in a file, and the steps that files state."""
+"""The steps that files state, and several models in one file."""
 
 import argparse
 import collections
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,63 +35,42 @@ def by_step() -> dict[int, Weights]:
     return dict(zip(STEPS, three(), strict=True))
 
 
-SERIES: dict[str, tuple[Callable[[], Any], str]] = {
-    "a list and its steps": (
-        lambda: {"model": at(9), "checkpoints": three(), "checkpoint_epochs": STEPS},
-        "steps from checkpoint_epochs; it also holds model: ",
-    ),
-    "steps as a tensor": (lambda: {"snapshots": three(), "steps": torch.tensor(STEPS)}, "steps from steps"),
-    "steps as an array": (
-        lambda: {"snapshots": three(), "saved_iters": np.array(STEPS), "lr_decay_steps": [1, 2, 3]},
-        "steps from saved_iters",
-    ),
-    "a counter in each": (
-        lambda: [{"step": torch.tensor(step), "model": at(step)} for step in STEPS],
-        "steps from step of each",
-    ),
-    "pairs": (lambda: {"checkpoints": list(by_step().items())}, "steps from the number paired"),
-    "a usual key and steps": (lambda: {"params": three(), "steps": STEPS}, "from steps"),
-    "a default dictionary": (lambda: {"saved": collections.defaultdict(dict, by_step())}, "steps from their keys"),
-    "whole numbers as keys": (by_step, "steps from their keys"),
-    "steps as keys": (
-        lambda: {"config": {"a": 1}} | {f"step_{k}": {"state_dict": w} for k, w in by_step().items()},
-        "steps from their keys",
-    ),
-    "below a key": (lambda: {"history": by_step()}, "steps from their keys"),
-    "no steps": (lambda: [at(0), at(1), at(2)], "numbered 0 to 2: no steps are saved"),
+SEVERAL: dict[str, tuple[Callable[[], Any], str, int]] = {
+    "a list and its steps": (lambda: {"checkpoints": three(), "checkpoint_epochs": STEPS}, "checkpoints.1", 1),
+    "a counter in each": (lambda: [{"step": torch.tensor(step), "model": at(step)} for step in STEPS], "1", 1),
+    "a default dictionary": (lambda: {"saved": collections.defaultdict(dict, by_step())}, "saved.5", 5),
+    "whole numbers as keys": (by_step, "5", 5),
+    "steps as keys": (lambda: {"a": 1} | {f"step_{k}": {"state_dict": w} for k, w in by_step().items()}, "step_5", 5),
 }
+"""What is saved, the key of the model of step 5, and the step that the key says."""
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-@pytest.mark.parametrize("what", SERIES)
-def test_a_series_inside_a_file(what: str, zipped: bool, tmp_path: Path) -> None:
-    make, words = SERIES[what]
-    steps = [0, 1, 2] if what == "no steps" else STEPS
+@pytest.mark.parametrize("what", SEVERAL)
+def test_several_steps_in_one_file_are_refused_with_the_keys(what: str, zipped: bool, tmp_path: Path) -> None:
+    make, key, step = SEVERAL[what]
     path = saved(tmp_path / "run.pt", make(), _use_new_zipfile_serialization=zipped)
-    for spec in (path, tmp_path):
-        found = series(spec)
-        assert found.steps == steps
-        assert found.notes[0].startswith("a series of 3 inside the file, ")
-        assert words in found.notes[0]
-        for checkpoint in found:
-            assert_holds(checkpoint, at(checkpoint.step))
-            again = series(checkpoint.location)[0]
-            assert (again, again.step) == (checkpoint, checkpoint.step)
-    assert series(path, steps=[steps[1]])[0] == found[1]
+    (whole,) = series(tmp_path)
+    with refused(
+        path, "holds 3 models", f"choose one with {path}:", "save each in a file of its own, such as step_100"
+    ):
+        whole.layers()
+    (chosen,) = series(f"{path}:{key}")
+    assert chosen.step == step
+    assert_holds(chosen, at(5))
 
 
-def test_which_lists_are_no_series(tmp_path: Path) -> None:
-    ensemble = saved(tmp_path / "a.pt", {"ensemble": [at(0), at(1)]})
+def test_a_model_next_to_those_of_other_steps_is_read(tmp_path: Path) -> None:
+    (checkpoint,) = series(saved(tmp_path / "run.pt", {"model": at(9), "checkpoints": three()}))
+    assert_holds(checkpoint, at(9))
+    assert checkpoint.notes[0].startswith("also holds checkpoints")
+
+
+def test_lists_of_models_are_refused_or_named(tmp_path: Path) -> None:
     two = saved(tmp_path / "b.pt", {"model": at(0), "models": [at(0), at(1)]})
-    assert len(series(two)) == len(series(ensemble)) == 1
     assert series(two)[0].notes[0].startswith("also holds models")
     with refused(saved(tmp_path / "d.pt", {"model": [at(0), at(1)]}), "2 models", ":model.0"):
         Checkpoint(tmp_path / "d.pt", 0).layers()
-    equal = saved(tmp_path / "c.pt", {"checkpoints": [at(0), at(1)], "steps": [3, 3]})
-    with refused(equal, "both have step 3"):
-        series(equal)
-    with refused(equal, "a series of 2 models", f"{equal}:checkpoints.0"):
-        Checkpoint(equal, 0).layers()
 
 
 # Steps inside a file
@@ -179,9 +157,9 @@ def test_what_cannot_be_read_states_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blocks", ["h", "layers", "blocks"])
 def test_blocks_are_no_series(blocks: str, tmp_path: Path) -> None:
-    block = {"w1": {"weight": np.ones((8, 4), np.float32)}}
-    content = {"wte": {"embedding": np.ones((9, 4), np.float32)}, blocks: {str(k): block for k in range(3)}}
-    (tmp_path / "params.pkl").write_bytes(pickle.dumps(content))
+    block = {"w1": {"weight": torch.ones(8, 4)}}
+    content = {"wte": {"embedding": torch.ones(9, 4)}, blocks: {str(k): block for k in range(3)}}
+    torch.save(content, tmp_path / "params.pkl")
     (checkpoint,) = series(tmp_path / "params.pkl")
     assert len(checkpoint.entries) == 4
 
