@@ -12,7 +12,6 @@ pytest.importorskip("torch")
 from toposcope.family import FamilyRun, TrainingOptions, prepare, train
 from toposcope_experiments.scaling_decision.design import (
     CONDITIONS,
-    CORPORA,
     FURTHER,
     WARMUP_STEPS,
     Condition,
@@ -20,11 +19,9 @@ from toposcope_experiments.scaling_decision.design import (
     Pair,
     cooling_from,
     corpus_of,
-    flops_of_step,
     quick_design,
     step_at,
 )
-from toposcope_experiments.scaling_decision.experiment import ENDS, LOOKS, run_experiment
 from toposcope_experiments.scaling_decision.training import PackTrainer, train_pack
 
 SMALL = Design((Condition(0.003, 4, "docs"), Condition(0.006, 4, "docs", 0.1, 2.0)), (Pair(4, 8, 1.2e9, 2),))
@@ -104,16 +101,3 @@ def test_a_killed_pack_ends_in_the_same_numbers(corpus: Path, tmp_path: Path) ->
     assert weights[0]
     for one, other in zip(*weights, strict=True):
         assert one.read_bytes() == other.read_bytes()
-
-
-@pytest.mark.slow
-def test_tables_do_not_depend_on_workers(tmp_path: Path) -> None:
-    for workers in (1, 2):
-        run_experiment(SMALL, tmp_path / str(workers), workers=workers)
-    for name in (ENDS, LOOKS):
-        assert (tmp_path / "1" / name).read_bytes() == (tmp_path / "2" / name).read_bytes()
-    ends = pl.read_csv(tmp_path / "1" / ENDS)
-    steps = ends["step"].to_numpy() * [flops_of_step(w, 4) for w in ends["width"]]
-    np.testing.assert_allclose(ends["compute"], steps)
-    assert set(CORPORA) == {"docs", "source"}
-    assert len(ends) == 4 * sum(len(pack.ends) for pack in SMALL.packs(SMALL.pairs[0]))
