@@ -40,10 +40,9 @@ def _table(name: str, caption: str, rows: pl.DataFrame) -> Table | None:
         (Column("and the", True, names_row=True), lambda row: OTHERS[row["target"]]),
         text_of("do they", "relation"),
         text_of("found", "found"),
-        *numbers("change points beyond the trend", whole={"of topology": "changes", "of the other": "target_changes"}),
-        *numbers("share of topology's", share={"there": "share", "by chance": "expected"}),
+        *numbers("change points", whole={"topology": "changes", "other": "target_changes"}),
+        *numbers("share aligned", share={"seen": "share", "by chance": "expected"}),
         *numbers("test", p_value={"p-value": "p", "adjusted": "p_adjusted"}, share={"power": "power"}),
-        *numbers("of", whole={"runs": "n_runs", "checkpoints": "n_checkpoints"}),
     )
     return table(name, caption, specs, rows.rename({"group": "part"}).to_dicts())
 
@@ -56,8 +55,8 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     whole, layers = (rows.filter(pl.col("group").is_in(GROUPS) == kept) for kept in (True, False))
     paces = data.tables["association"].filter(feature=str(NP_SPEED)).to_dicts()
     note = (
-        "Change points count the more the less a smooth trend explains them. Compared with blocks of checkpoints moved "
-        "in all runs alike, and with series of the same trend and noise; p is the larger, adjusted over the tests of "
+        "Change points: those that no smooth trend explains; all count, the more the less a trend explains them. "
+        "Compared with blocks of checkpoints moved in all runs alike, and with series of the same trend and noise; p is the larger, adjusted over the tests of "
         "the network, of attention and MLP, and of layers. Power: how often half of topology's change points, planted "
         "there, would be found. All: transitions.csv."
     )
