@@ -56,9 +56,9 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
     paces = data.tables["association"].filter(feature=str(NP_SPEED)).to_dicts()
     note = (
         "Change points: those that no smooth trend explains; all count, the more the less a trend explains them. "
-        "Compared with blocks of checkpoints moved in all runs alike, and with series of the same trend and noise; p is "
-        "the larger, adjusted over the tests of the network, of attention and MLP, and of layers. Power: how often half "
-        "of topology's change points, planted there, would be found. All: transitions.csv."
+        "Compared with blocks of checkpoints moved in all runs alike, and with series of the same trend and noise: p "
+        "is the larger, adjusted over the tests of the network, of attention and MLP, and of layers. Power: how often "
+        "half of topology's change points, planted there, would be found. All: transitions.csv."
     )
     return (
         linked(f"{answer(rows)}. A transition is a change point; it leads from up to a tenth of the run before."),
