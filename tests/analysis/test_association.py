@@ -26,6 +26,8 @@ def test_rho_p_and_covariates_are_scipys() -> None:
     (found,) = ask(x[None], y, covariates={"weight_norm": covariate})
     rho, p = spearmanr(x, y)
     assert [found["rho"], found["p"], found["n"]] == pytest.approx([rho, p, N])
+    for scale in (1.0, 1e-100, 1e100):
+        assert ask(scale * x[None], y)[0]["pearson"] == pytest.approx(np.corrcoef(x, y)[0, 1])
     assert found["rho_step"] == pytest.approx(spearmanr(STEPS, y)[0])
     assert found["rho_with_step"] == pytest.approx(spearmanr(STEPS, x)[0])
     assert found["rho_weight_norm"] == pytest.approx(spearmanr(covariate, y)[0])

@@ -296,3 +296,15 @@ def test_infinite_values_and_edges(diagram: Diagram) -> None:
 def test_a_bandwidth_far_below_the_pixels() -> None:
     image = persistence_image(Diagram(np.array([[2.5, 4.0]]), 1), [0, 1, 2, 3], [0, 1, 2], bandwidth=1e-310)
     assert_array_equal(image, [[0, 0, 0], [0, 0, 1.5]])
+
+
+@given(diagrams(), st.floats(0.1, 10))
+@thorough
+def test_bars_are_significant_from_so_many_times_the_median_on(diagram: Diagram, times: float) -> None:
+    lives = [high - low for low, high in bars(diagram)]
+    found = statistics(diagram, significant=times)
+    assert {**found, "n_significant": 0} == {**statistics(diagram), "n_significant": 0}
+    if lives and math.isfinite(max(lives)):
+        middle = times * median(lives)
+        apart = [life for life in lives if not math.isclose(life, middle, rel_tol=1e-9)]
+        assert len(apart) != len(lives) or found["n_significant"] == sum(life > middle for life in lives)

@@ -38,7 +38,7 @@ MIN_CHECKPOINTS = 5  # an association is measured on at least this many checkpoi
 COVARIATES = (STEP, RATE, PROGRESS, NORM)
 
 COLUMNS = (
-    *("rho", "p", "low", "high"),
+    *("rho", "p", "low", "high", "pearson"),
     *("block_low", "block_high", "block_length", "n_eff", "p_n_eff", "p_shift"),
     *(f"rho_{covariate}" for covariate in COVARIATES),
     *("n_scale", "rho_top_eigenvalue"),
@@ -124,6 +124,13 @@ def associate(task: AssociationTask, seed: int) -> AssociationResult:
     return AssociationResult(n, table, excess)
 
 
+def _centred(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values less their mean along the last axis, over their largest size: a square is then in range."""
+    largest = np.maximum(np.abs(values).max(axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+    scaled = values / largest
+    return np.asarray(scaled - scaled.mean(axis=-1, keepdims=True))
+
+
 def _by_mask(known: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.int64]]]:
     """Group features that are known at the same checkpoints."""
     if len(known) and known.all():
@@ -177,6 +184,7 @@ class _SharedCheckpoints:
         return {
             "rho": self.rho,
             "p": two_sided(self.rho, np.full(len(self.rho), len(self.y) - 2.0)),
+            "pearson": correlate(_centred(self.values), _centred(self.target)),
             "n_eff": self.n_eff,
             "p_n_eff": dependent_p(self.rho, self.n_eff),
             **self._intervals(),

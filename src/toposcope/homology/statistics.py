@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from toposcope.homology.arrays import MAX_NORMAL_EXPONENT
+from toposcope.homology.arrays import MAX_NORMAL_EXPONENT, as_positive
 from toposcope.homology.diagram import Diagram, as_diagram
 from toposcope.typing import Matrix, Vector
 
@@ -34,21 +34,27 @@ STATISTICS = {  # a new one raises the `VERSION` of each probe that has diagrams
 }
 
 
-def statistics(diagram: Diagram) -> dict[str, float]:
+def statistics(diagram: Diagram, *, significant: float = 1.0) -> dict[str, float]:
     """Return every scalar statistic of a diagram.
 
     Sums run over finite bars of positive length l_i; zero-length bars are counted in ``n_zero``. Of a diagram of
     landmarks that has the births of all points, ``count`` is their number, and all else, means and normalized entropy
     too, is of the landmarks' own bars.
 
+    Parameters
+    ----------
+    diagram : Diagram
+    significant : float
+        Bars longer than so many times the median length are counted in ``n_significant``.
+
     Returns
     -------
     dict
         ``count``, ``total`` (sum l), ``total_p2`` (sum l^2), ``mean``, ``max``, ``std`` (of the population),
         ``entropy`` (-sum p ln p with p = l / total, in nats), ``entropy_normalized`` (entropy / ln count; 0 when count
-        is below 2), ``n_significant`` (bars longer than the median), ``n_zero``, ``n_essential``, ``n_truncated`` and
-        ``cover_radius``. An empty diagram has 0 everywhere. What is beyond the range of float64 is infinite, and
-        nothing else, whatever the lengths.
+        is below 2), ``n_significant`` (bars longer than the median, or so many times it), ``n_zero``,
+        ``n_essential``, ``n_truncated`` and ``cover_radius``. An empty diagram has 0 everywhere. What is beyond the
+        range of float64 is infinite, and nothing else, whatever the lengths.
 
     Notes
     -----
@@ -57,6 +63,10 @@ def statistics(diagram: Diagram) -> dict[str, float]:
     time for k bars.
     """
     diagram = as_diagram(diagram, "diagram")
+    if as_positive(significant, "significant") != 1:
+        lengths = diagram.lifetimes[diagram.lifetimes > 0]
+        count = np.count_nonzero(lengths / significant > np.median(lengths)) if len(lengths) else 0
+        return statistics(diagram) | {"n_significant": float(count)}
     lifetimes = diagram.lifetimes
     order = np.argsort(lifetimes, kind="stable")[np.count_nonzero(lifetimes == 0) :]
     if not len(order):

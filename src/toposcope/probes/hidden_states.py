@@ -26,7 +26,7 @@ from toposcope.probes.point_clouds import (
     spectral_statistics,
 )
 from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded, lowered
-from toposcope.probes.rips import check_sampling, cloud_bytes, landmark_flag, with_noise
+from toposcope.probes.rips import check_sampling, cloud_bytes, landmark_flag, mean_with_noise
 from toposcope.typing import Indices, Matrix
 
 MIN_POINTS = 2  # one point has neither a distance nor a spread
@@ -271,7 +271,7 @@ class HiddenStatesProbe(Probe, frozen=True, tag="hidden_states"):
             for cloud, dimension in zip(clouds, dimensions, strict=True)
         ]
         shared = set.intersection(*(set(one) for one in statistics_of_draws))
-        statistics = spectral | with_noise(
+        statistics = spectral | mean_with_noise(
             [{name: one[name] for name in sorted(shared)} for one in statistics_of_draws]
         )
         size = self._size(n) if self.sample == "random" else n

@@ -4,6 +4,7 @@ See ``docs/methods/point-clouds.md``.
 """
 
 import hashlib
+import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -55,10 +56,12 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
         ``random``: `max_points` rows in every dimension, drawn uniformly without replacement for each cloud, as in the
         published study, with their cover radius.
     draws : int
-        Random samples. The first gives the statistics and diagrams; with several, each statistic also has
+        Random samples. Statistics are their means, diagrams those of the first; with several, each statistic also has
         ``<name>.noise``, the standard deviation over them (ddof 1), which is 0 if all rows are used.
     seed : int
         Of the draws.
+    significant : float
+        Bars longer than so many times the median are counted in ``n_significant``.
     """
 
     VERSION: ClassVar[int] = 3
@@ -74,9 +77,12 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
     sample: Literal["farthest", "random"] = "farthest"
     draws: int = 1
     seed: int = 42
+    significant: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not 0 < self.significant < np.inf:
+            raise ValueError(f"significant is {self.significant}; it must be finite and above 0")
         if self.threshold is not None and not self.threshold >= 0:
             raise ValueError(f"threshold is {self.threshold}; it must be at least 0")
         check_sampling(self.sample, self.draws, self.max_points, "rows")
@@ -122,7 +128,8 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
 
     def measure_batch(self, subjects: Sequence[ProbeInput]) -> list[list[Measurement | Failure]]:
         """Measure several checkpoints; where only H0 is wanted, small layers of one shape in one compiled call."""
-        if not (self.pooled or self.max_dimension or self.sample == "random" or self.threshold is not None):
+        plain = self.sample != "random" and self.threshold is None and self.significant == 1
+        if plain and not (self.pooled or self.max_dimension):
             known = by_stacks(subjects, _components_with_statistics)
             subjects = [replace(subject, batch=found) for subject, found in zip(subjects, known, strict=True)]
         return super().measure_batch(subjects)
@@ -142,11 +149,14 @@ class RipsProbe(Probe, frozen=True, tag="rips"):
             diagrams_of_draws = [self._diagrams(cloud)] * self.draws
             flag = landmark_flag(diagrams_of_draws[0])
         of_draws = [
-            {f"H{d.dimension}.{key}": value for d in draw for key, value in statistics(d).items()}
+            {f"H{d.dimension}.{key}": value for d in draw for key, value in self._statistics(d)}
             for draw in diagrams_of_draws
         ]
         diagrams = {f"H{d.dimension}": d for d in diagrams_of_draws[0]}
-        return Measurement(layer, role, with_noise(of_draws), diagrams, flag or _point_flag(of_draws[0]))
+        return Measurement(layer, role, mean_with_noise(of_draws), diagrams, flag or _point_flag(of_draws[0]))
+
+    def _statistics(self, diagram: Diagram) -> Iterable[tuple[str, float]]:
+        return statistics(diagram, significant=self.significant).items()
 
     def _diagrams(self, points: NDArray[Any]) -> list[Diagram]:
         cap = np.inf if self.threshold is None else self.threshold
@@ -258,6 +268,17 @@ def with_noise(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
     if len(draws) == 1:
         return first
     return first | {name + NOISE: _deviation([draw[name] for draw in draws]) for name in first}
+
+
+def mean_with_noise(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean statistics of draws and, of several, their deviations."""
+    # a mean of equal values may round
+    means = {name: _mean([draw[name] for draw in draws]) for name in draws[0]}
+    return with_noise(draws) | means
+
+
+def _mean(values: Sequence[float]) -> float:
+    return values[0] if len(set(values)) == 1 else math.fsum(value / len(values) for value in values)
 
 
 def _deviation(values: Sequence[float]) -> float:

@@ -69,7 +69,7 @@ SPECS: tuple[Spec, ...] = (
     text_of("needs", "needs"),
     *numbers("power", share={"at 0.45": "power"}, signed={"found 4 in 5": "detectable"}),
     *numbers(whole={"checkpoints": "n"}),
-    *numbers("1 as usually reported", signed={"rho": "rho"}, p_value={"p-value": "p"}),
+    *numbers("1 as usually reported", signed={"rho": "rho", "Pearson": "pearson"}, p_value={"p-value": "p"}),
     interval_of("95% interval", "low", "high", group="1 as usually reported"),
     interval_of("95% interval", "block_low", "block_high", group="2 dependence"),
     *numbers("2 dependence", whole={"block": "block_length"}, tenths={"n eff.": "n_eff"}),
