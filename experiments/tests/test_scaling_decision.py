@@ -20,8 +20,9 @@ from toposcope import neural_persistence, rips
 from toposcope.family import build
 from toposcope_experiments.scaling_decision import design as designs
 from toposcope_experiments.scaling_decision.charts import map_chart
+from toposcope_experiments.scaling_decision.decisions import decision_table
 from toposcope_experiments.scaling_decision.design import Condition, Design, Pair, model_size
-from toposcope_experiments.scaling_decision.features import TOPOLOGY, known_at, weight_features
+from toposcope_experiments.scaling_decision.features import FEATURES, TOPOLOGY, known_at, weight_features
 from toposcope_experiments.scaling_decision.prediction import (
     LAW,
     OF_CONTROLS,
@@ -185,6 +186,36 @@ def test_topology_is_of_the_matrices_and_free_of_scale() -> None:
         assert large.mean(name) == pytest.approx(one.mean(name), rel=1e-5)
     assert large.norm == pytest.approx(8 * one.norm, rel=1e-5)
     assert set(TOPOLOGY) == {"neural_persistence", "h0", "h1", "speed"}
+
+
+def test_margins_are_of_the_ends_of_both_ways() -> None:
+    """With losses that tell width, seed and compute, of a design whose middle width is in two pairs."""
+    design = Design(designs.CONDITIONS[:3], (Pair(4, 8, 2e9, 3), Pair(8, 16, 4e9, 3)))
+    packs = [pack for pair in design.pairs for pack in design.packs(pair)]
+    ends = pl.DataFrame([
+        {
+            "condition": condition.name, "pair": pack.pair.name, "width": pack.width, "seed": seed, "step": end,
+            "loss": 100 * pack.width + 10 * seed + end * designs.flops_of_step(pack.width, pack.batch) / 1e9,
+        }
+        for pack in packs for condition, seed in pack.members for end in pack.ends
+    ])  # fmt: skip
+    looks = pl.DataFrame([
+        {"condition": condition.name, "width": pack.width, "seed": seed, "step": look}
+        for pack in packs for condition, seed in pack.members for look in pack.looks
+    ])  # fmt: skip
+    known = looks.with_columns(*(pl.lit(1.0).alias(name) for name in FEATURES), published_rule=pl.lit(False))
+    found = decision_table(design, ends, known)
+    assert len(found) == 3 * 2 * 2 * 3 * 3
+    small = found["pair"].str.extract(r"(\d+)").cast(pl.Int64).to_numpy()
+    compute, more = np.exp(found["log_compute"].to_numpy()) / 1e9, found["more"].to_numpy()
+    expected = 100 * small + 5 - 10 * found["seed"].to_numpy() - compute
+    step = designs.flops_of_step(16, 2) / 1e9  # ends lie within half a step of the compute
+    np.testing.assert_allclose(found["margin"], expected, atol=step)
+    np.testing.assert_allclose(found["continued"] - 100 * small - 10 * found["seed"], compute * (1 + more), atol=step)
+    only = decision_table(design, ends.filter(pair="4 or 8"), known)
+    assert only.equals(found.filter(pair="4 or 8"))
+    lost = ends.with_columns(loss=pl.when(pl.int_range(len(ends)) == 0).then(float("nan")).otherwise("loss"))
+    assert decision_table(design, lost, known).n_unique("condition") == 2
 
 
 @pytest.mark.slow

@@ -31,8 +31,8 @@ def decision_table(design: Design, ends: pl.DataFrame, known: pl.DataFrame) -> p
         ``published_rule``. Conditions that diverged are left out.
     """
     losses: dict[tuple[object, ...], float] = {
-        (condition, width, seed, step): loss
-        for condition, width, seed, step, loss in ends.select("condition", "width", "seed", "step", "loss").iter_rows()
+        tuple(place): loss
+        for *place, loss in ends.select("condition", "pair", "width", "seed", "step", "loss").iter_rows()
     }
     trained = set(ends["pair"])
     rows = [
