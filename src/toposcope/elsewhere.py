@@ -26,7 +26,6 @@ INSTEAD: dict[str, str] = {
     "first_differences": "toposcope report A B draws the runs of both studies in the same charts",
     "overtrain": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
     "over_train": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
-    "clustering": "the clustering coefficient is no longer measured; controls has plain quantities of every layer",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
     "inference_tokens": "inference is no longer planned; plan the training alone",
     "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",
