@@ -82,7 +82,6 @@ def test_delaunay_leaves_no_duplicate_alone() -> None:
         np.zeros((4, 3)),
         np.array([[np.nan, 1.0]] * 5),
         np.zeros((5, 0)),
-        [[1, 2], [3, 4], [5, 7], [8, 1]],
         "points",
     ],
 )

@@ -40,10 +40,11 @@ def test_layers_are_those_of_the_checkpoint_that_transformers_saves(kind: str, t
     pytest.importorskip("transformers")
     model = made(kind)
     model.save_pretrained(tmp_path)
-    saved = Checkpoint(tmp_path, 0)
-    assert described(layout(model)) == described(saved.analysed())
+    # a live run reads plain matrices only
+    saved = [layer for layer in Checkpoint(tmp_path, 0).analysed() if layer.tensor]
+    assert described(layout(model)) == described(saved)
     parameters = watched(model)
-    for layer in saved.analysed():
+    for layer in saved:
         assert torch.equal(parameters[layer.name].detach(), torch.from_numpy(layer.read()))
 
 

@@ -1,5 +1,6 @@
 """Text to tokens: by the model's own ``tokenizer.json``, or by characters as in the family or in nanoGPT."""
 
+import io
 import json
 import math
 import os
@@ -11,11 +12,12 @@ from functools import cached_property
 from typing import Any, NamedTuple, Protocol
 
 from toposcope.checkpoints.formats.contents import fields_of
-from toposcope.checkpoints.formats.torch_file import open_file
 from toposcope.checkpoints.sources import StoredFile
+from toposcope.checkpoints.unpickling import load
 from toposcope.errors import ToposcopeError, message_of
 from toposcope.extras import require
 from toposcope.family.corpus import CHARACTERS
+from toposcope.models.origin import content_of
 
 BY_CHARACTERS = "characters"  # names the tokenizer by characters, in place of a file
 MAX_GROWTH = 1000  # characters that a tokenizer makes of one, before it cuts the text into tokens
@@ -74,7 +76,7 @@ class VocabularyTokenizer:
     @classmethod
     def of(cls, file: StoredFile) -> "VocabularyTokenizer":
         """Read the file."""
-        ids = (fields_of(open_file(file).content) or {}).get("stoi")
+        ids = (fields_of(load(io.BytesIO(content_of(file)), file.location, {})) or {}).get("stoi")
         if not isinstance(ids, Mapping) or not all(
             isinstance(token, str) and len(token) == 1 and type(id_) is int and id_ >= 0 for token, id_ in ids.items()
         ):
