@@ -23,7 +23,6 @@ INSTEAD: dict[str, str] = {
     "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
     "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
     "write_comparison": "toposcope report A B writes one page of all runs of both studies",
-    "first_differences": "toposcope report A B draws the runs of both studies in the same charts",
     "overtrain": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
     "over_train": "models smaller than the best are no longer planned; ask the law, scaling_law(points).law.loss(N, D)",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",

@@ -70,8 +70,6 @@ CLOUD_STATISTICS = {
     "two_nn": "Intrinsic dimension",
 }
 """Statistics of a cloud of hidden states that the report names in its text; topology first."""
-CLOUD_TOPOLOGY = ("H0.total", "H1.total", "H1.entropy")
-"""The topological ones among them that have a sentence each at the top of the report."""
 CHANGES = {
     str(NP_SPEED): "Speed of mean neural persistence",
     "similarity rtd.previous": "Divergence of hidden states from the checkpoint before (RTD)",

@@ -88,7 +88,6 @@ def look_table(pack: Pack, trained: Trained) -> pl.DataFrame:
         _row(pack, i, step)
         | {
             "loss": trained.trunk[place, i],
-            "training_loss": trained.training_loss[place, i],
             "gradient_norm": trained.gradient_norm[place, i],
         }
         for place, step in places

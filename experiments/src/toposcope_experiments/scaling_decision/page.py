@@ -27,7 +27,7 @@ from toposcope.extend import (
     text_of,
     whole,
 )
-from toposcope_experiments.scaling_decision.charts import boundary_table, cell_table, map_chart
+from toposcope_experiments.scaling_decision.charts import map_chart
 from toposcope_experiments.scaling_decision.design import Design
 from toposcope_experiments.scaling_decision.prediction import (
     ALWAYS_ON,
@@ -148,8 +148,8 @@ def _predictor_blocks(data: ScalingDecisionData, pictures: Sequence[Picture]) ->
             "Conditions are left out whole; p by flipping the signs of conditions, none adjusted. Controls: norm, "
             "stable rank, gradient norm, change of the weights. Topology: neural persistence, scale-free H0 and H1, "
             "speed in Wasserstein distance. ",
-            csv_link("predictors"), ", ", csv_link("decisions"), ", ", csv_link("cells"), ", ",
-            csv_link("boundaries"), ".", note=True,
+            csv_link("predictors"), ", ", csv_link("conditions"), ", ", csv_link("decisions"), ".",
+            note=True,
         ),
     )  # fmt: skip
 
@@ -184,19 +184,6 @@ def condition_table(data: ScalingDecisionData) -> pl.DataFrame:
     })  # fmt: skip
 
 
-def _condition_blocks(data: ScalingDecisionData, _: Sequence[Picture]) -> Iterable[Block | None]:
-    digits = partial(plain, digits=2)
-    specs: tuple[Spec, ...] = (
-        text_of("condition", "condition", names_row=True),
-        number_of("size and step", "size_and_step", digits, group="regret (mnat)"),
-        number_of("loss and controls", "controls", digits, group="regret (mnat)"),
-        number_of("with topology", "topology", digits, group="regret (mnat)"),
-        number_of("with another seed's", "other_seed", digits, group="regret (mnat)"),
-        number_of("topology saves", "saved", partial(signed, digits=1)),
-    )
-    return (table("conditions", "By condition", specs, data.tables["conditions"].to_dicts(), sortable=True),)
-
-
 Section = ReportSection[ScalingDecisionData]
 SECTIONS: tuple[Section, ...] = (
     Section(
@@ -205,9 +192,8 @@ SECTIONS: tuple[Section, ...] = (
         position=10,
         tables={
             "predictors": lambda data: data.outcome.table(),
+            "conditions": condition_table,
             "decisions": lambda data: data.frame,
-            "cells": lambda data: cell_table(data.outcome),
-            "boundaries": lambda data: boundary_table(data.outcome),
         },
         charts=(lambda data: [map_chart(data.outcome)],),
         blocks=_predictor_blocks,
@@ -215,16 +201,9 @@ SECTIONS: tuple[Section, ...] = (
         notes=notes,
     ),
     Section(
-        anchor="conditions",
-        title="By condition",
-        position=20,
-        tables={"conditions": condition_table},
-        blocks=_condition_blocks,
-    ),
-    Section(
         anchor="calibration",
         title="Calibration",
-        position=30,
+        position=20,
         tables={"calibration": calibration_table},
         blocks=_calibration_blocks,
     ),

@@ -135,8 +135,7 @@ class Trained:
     steps: list[int]
     trunk: Matrix  # shape (steps, runs), validation loss
     cooled: dict[int, list[float]]  # of each run, by the step of the end
-    training_loss: Matrix  # shape (steps, runs), mean over the last fifth of the steps so far
-    gradient_norm: Matrix  # the same
+    gradient_norm: Matrix  # shape (steps, runs), mean over the last fifth of the steps so far
 
 
 def train_pack(task: tuple[Pack, Path, Path]) -> Trained:
@@ -150,5 +149,4 @@ def train_pack(task: tuple[Pack, Path, Path]) -> Trained:
         for start, ends in pack.branches.items()
         for number, end in enumerate(ends)
     }
-    training_loss, gradient_norm = trainer.recent.numpy().transpose(2, 0, 1)
-    return Trained(list(trainer.steps), trainer.trunk_loss.numpy(), cooled, training_loss, gradient_norm)
+    return Trained(list(trainer.steps), trainer.trunk_loss.numpy(), cooled, trainer.recent[..., 1].numpy())
