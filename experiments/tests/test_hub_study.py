@@ -41,7 +41,7 @@ def of_the_paper() -> Declaration:
     assert pythia.path == "hf:EleutherAI/pythia-14m@step*"
     assert pythia.steps == STEPS
     moved = msgspec.structs.replace(pythia, path="hf:owner/name@step*", name=pythia.resolved_name())
-    probes = [probe for probe in paper.probes if probe["name"] != "gradient_rips"]
+    probes = [probe for probe in paper.probes or [] if probe["name"] != "gradient_rips"]
     return msgspec.structs.replace(paper, runs=[], series=[moved], probes=probes)
 
 
