@@ -207,7 +207,7 @@ def test_probes_and_their_options(series: Path) -> None:
         ("neural_persistence", '{"essential":"drop","p":3.0,"scale":"network"}'),
         (
             "rips",
-            '{"draws":1,"max_dimension":0,"max_points":null,"pooled":true,"sample":"farthest","seed":42,"threshold":2.0}',
+            '{"draws":1,"max_dimension":0,"max_points":null,"pooled":true,"sample":"farthest","seed":42,"significant":1.0,"threshold":2.0}',
         ),
     }
 

@@ -192,7 +192,7 @@ def test_a_changed_option_adds_rows_and_shows_no_old_ones(tmp_path: Path, monkey
     after = run_well(capped, directory)
     rips = after.filter(pl.col("probe") == "rips")
     assert rips["options"].unique().to_list() == [
-        '{"draws":1,"max_dimension":1,"max_points":null,"pooled":false,"sample":"farthest","seed":42,"threshold":0.001}'
+        '{"draws":1,"max_dimension":1,"max_points":null,"pooled":false,"sample":"farthest","seed":42,"significant":1.0,"threshold":0.001}'
     ]
     # Distances now compare other diagrams under options of the same name: they were measured again, not mixed.
     assert (
