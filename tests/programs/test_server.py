@@ -128,7 +128,7 @@ def test_an_attacker_gets_nothing_from_outside_and_executes_nothing(folder: Path
         assert isinstance(answer, str), arguments
         assert "\n" not in answer
         assert "log.csv" not in answer.replace("out/log.csv", "")
-    assert "execut" in json.dumps(diagnosis).lower() or "unsafe" in json.dumps(diagnosis).lower()
+    assert "torch.save did not write, which is not read" in json.dumps(diagnosis)
     assert isinstance(measured, str)
     assert isinstance(unknown, str)
     assert not touched.exists()

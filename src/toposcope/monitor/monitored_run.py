@@ -73,13 +73,13 @@ class MonitoredRun:
         self._batch, self._step = batch, step
         sizes = [layer.n_bytes for layer in layers]
         total = sum(parameter.numel() * parameter.element_size() for parameter in ranks.parameters.values())
-        self._worker = Worker(
-            self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
-        )
         dtype = str(next(iter(ranks.parameters.values())).dtype).removeprefix("torch.")
         if not marker(dtype).exists():
             echo("compiling what measures, once on this machine, in about 15 seconds")
         warm_up(probes, dtype)
+        self._worker = Worker(  # after what warms up: two threads that import one package see half of it
+            self._session.handle, self._session.idle, self._failed, max([*sizes, total // MODEL_SHARE])
+        )
         self._is_measured, self._is_changed, self._started = False, False, 0.0
         self._next_look, self._last_step = step + 1, run.last_step
         self._look_began = self._look_seconds = self._look_spent = 0.0
