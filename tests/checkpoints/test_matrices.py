@@ -441,3 +441,24 @@ def test_reference_checkpoints(file: str) -> None:
         assert np.linalg.norm(matrix) == pytest.approx(values["frobenius_norm"], rel=1e-6)
         (h0, *_) = ts.rips(matrix, max_dimension=0)
         assert h0.lifetimes.sum() == pytest.approx(values["H0.total"], rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "is_convolution"),
+    [
+        ({"net.0.weight": (32, 16, 3), "net.0.bias": (32,)}, True),
+        ({"net.0.weight": (8, 4, 3, 3)}, True),
+        ({"net.0.kernel": (3, 3, 4, 8), "net.0.bias": (8,)}, True),
+        ({"blocks.dense.kernel": (6, 64, 256), "blocks.dense.bias": (6, 256)}, False),  # stacked layers
+        ({"blocks.dense.weight": (6, 64, 16), "blocks.dense.bias": (6, 64)}, False),
+        ({"blocks.proj.weight": (4, 8, 64, 64)}, False),
+        ({"bilinear.weight": (7, 32, 48), "bilinear.bias": (7,)}, False),
+        ({"net.0.weight": (32, 16, 3)}, False),  # nothing tells it from three matrices
+    ],
+)
+def test_convolutions_without_their_name_need_evidence(
+    shapes: dict[str, tuple[int, ...]], is_convolution: bool, tmp_path: Path
+) -> None:
+    save_file({name: torch.randn(shape) for name, shape in shapes.items()}, tmp_path / "model.safetensors")
+    found = [layer.role for layer in Checkpoint(tmp_path / "model.safetensors", 0).layers()]
+    assert found.count("conv") == is_convolution

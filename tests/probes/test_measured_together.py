@@ -22,7 +22,7 @@ from toposcope.homology.rips import components_batch
 from toposcope.kernels.magnitudes import BFLOAT16
 from toposcope.probes import Failure, Measurement, Probe, ProbeInput, make_probes, stacks
 from toposcope.probes.feature import NETWORK
-from toposcope.probes.rips import RipsProbe, draw_rows
+from toposcope.probes.rips import RipsProbe
 from toposcope.progress import silent
 from toposcope.study import run_study, survey, tasks
 from toposcope.study.declaration import Declaration, DeclaredSeries
@@ -249,15 +249,10 @@ def test_tasks_of_a_group_that_kills_its_process_run_one_by_one() -> None:
     assert [task.run for task, result in found if isinstance(result, TaskFailure)] == ["run-11"]
 
 
-def test_several_draws_are_told_by_their_mean() -> None:
+def test_significant_bars_and_draws_of_whole_clouds() -> None:
     rows = np.random.default_rng(4).standard_normal((30, 4))
-    probe = RipsProbe(max_points=8, sample="random", draws=5, significant=1.5)
-    of_draws = [statistics(rips(rows[i])[1], significant=1.5) for i in draw_rows(rows, 8, probe.seed, 5)]
-    found = probe.measure_rows(rows, "w", "other").statistics
-    for name in ("total", "n_significant", "entropy"):
-        values = [each[name] for each in of_draws]
-        assert found[f"H1.{name}"] == pytest.approx(np.mean(values))
-        assert found[f"H1.{name}.noise"] == pytest.approx(np.std(values, ddof=1))
+    found = RipsProbe(significant=1.5).measure_rows(rows, "w", "other").statistics
+    assert found["H1.n_significant"] == statistics(rips(rows)[1], significant=1.5)["n_significant"]
     whole = RipsProbe(sample="random", max_points=99, draws=3).measure_rows(rows, "w", "other").statistics
     alone = RipsProbe().measure_rows(rows, "w", "other").statistics
     assert {name: whole[name] for name in alone} == alone

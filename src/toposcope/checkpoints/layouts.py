@@ -153,12 +153,16 @@ def _of_heads(entry: Entry, role: str, width: int | None) -> Matrix | None:
 
 
 def _convolves(entry: Entry, role: str, vectors: Mapping[str, tuple[int, ...]]) -> bool:
-    """Return whether a tensor is a convolution's, by its name, its four or five axes, or three and a bias."""
-    if leaf_of(entry.name) not in {"weight", "kernel"} or not 3 <= len(entry.shape) <= 5:
+    """Return whether a tensor is a convolution's, by its name or by few taps and what no stack of layers has."""
+    leaf, shape, bias = leaf_of(entry.name), entry.shape, _bias_of(entry, vectors)
+    if leaf not in {"weight", "kernel"} or not 3 <= len(shape) <= 5:
         return False
-    return role == "conv" or (
-        min(entry.shape) <= MAX_CONVOLVED and (len(entry.shape) > 3 or bool(_bias_of(entry, vectors)))
-    )
+    if role == "conv":
+        return True
+    if len(shape) == 3:  # with its inputs before its outputs nothing tells taps from layers
+        return leaf == "weight" and bias == shape[:1] and shape[2] <= MAX_CONVOLVED
+    taps, outputs = (shape[:-2], shape[-1:]) if leaf == "kernel" else (shape[2:], shape[:2])
+    return max(taps) <= MAX_CONVOLVED and (not bias or bias[0] in outputs)
 
 
 def _bias_of(entry: Entry, vectors: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ Arrays of decisions have the shape (conditions, seeds, groups, points); a group 
 compute.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -69,7 +69,7 @@ class Decisions:
         return np.stack([self[name] for name in names], axis=-1)
 
 
-class Predictors(Mapping[str, list[Predicted]]):
+class Predictors:
     """By name, what each predictor says; of twins and noise, each draw. Made when first asked for."""
 
     def __init__(self, decisions: Decisions) -> None:
@@ -101,14 +101,6 @@ class Predictors(Mapping[str, list[Predicted]]):
         if name not in self._made:
             self._made[name] = self._makers[name]()
         return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        """Name the predictors."""
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        """Count the predictors."""
-        return len(self._makers)
 
     @cached_property
     def _known(self) -> Decided:
