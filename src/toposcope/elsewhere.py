@@ -23,7 +23,6 @@ INSTEAD: dict[str, str] = {
     "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
     "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
-    "inference_tokens": "inference is no longer planned; plan the training alone",
     "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",
     "plot": "plot_series(frame) draws what measure returns; a forecast, a diagram and a landscape have plot()",
     "jsonl": "the monitor's study holds every event: `toposcope export DIRECTORY` writes them as tables",

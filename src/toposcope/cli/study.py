@@ -75,7 +75,8 @@ def plan(places: tuple[str, ...], opening: options.Opening, as_json: bool) -> No
         return
     columns = ("run", "checkpoints", "parameters analysed", "GB to read", "GB of memory", "hours on one core")
     cells = [(r.run, r.n_checkpoints, short(r.n_parameters), r.n_bytes / 1e9, r.memory / 1e9, r.hours) for r in rows]
-    print_table(columns, [[*row[:3], *(f"{n:.3g}" for n in row[3:])] for row in cells], "What it takes to measure")
+    if cells:
+        print_table(columns, [[*row[:3], *(f"{n:.3g}" for n in row[3:])] for row in cells], "What it takes to measure")
     print_notes(notes)
 
 

@@ -11,6 +11,7 @@ import polars as pl
 from toposcope.engine import Engine, TaskFailure
 from toposcope.extend import MaterialType, Page, Progress, ToposcopeError, print_table, silent, write_page
 
+MAX_SHOWN = 200  # characters of both values of an option that differs
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -43,8 +44,9 @@ def refuse_other_design(path: Path, declared: Mapping[str, Any], may_differ: Seq
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ToposcopeError(f"{path}: cannot be read ({error}); choose another folder with --out") from error
     for name in other:
-        here, there = declared[name], before[name]
-        raise ToposcopeError(f"{path}: {name} is {there!r} there and {here!r} here; choose another folder with --out")
+        is_long = len(f"{before[name]}{declared[name]}") > MAX_SHOWN
+        what = f"{name} differ" if is_long else f"{name} is {before[name]!r} there and {declared[name]!r} here"
+        raise ToposcopeError(f"{path}: {what}; choose another folder with --out")
 
 
 def write_and_print(
