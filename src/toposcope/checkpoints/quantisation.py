@@ -1,4 +1,4 @@
-"""Quantised weights: floats of 8 bits are read with their scales; what is packed otherwise is refused by its scheme."""
+"""Quantised weights: floats of 8 bits are read with their scales; what is packed otherwise is refused."""
 
 import math
 import re
@@ -34,23 +34,9 @@ _PART_WORDS = {
 }
 """Words in the names of what lies next to a packed weight."""
 _NO_WEIGHT = re.compile("mask|index|indices|ids|position", re.IGNORECASE)
-_SCHEMES: tuple[tuple[str, tuple[str, ...], str, int], ...] = (
-    ("weight", ("SCB",), "bitsandbytes int8", 8),
-    ("weight", ("absmax",), "bitsandbytes in 4 bits", 4),
-    ("W_q", ("scale", "zero", "meta"), "HQQ", 0),
-    ("compressed", ("bitmask",), "compressed-tensors, sparse", 0),
-    ("blocks", ("scales",), "MXFP4", 4),
-    ("weight", ("weight_scale_2",), "NVFP4", 4),
-    ("weight_packed", ("weight_global_scale",), "NVFP4", 4),
-    ("weight_packed", ("weight_scale", "scale_packed"), "compressed-tensors", 0),
-    ("qweight", ("g_idx",), "GPTQ", 0),
-    ("qweight", ("qzeros",), "GPTQ or AWQ", 0),
-    ("Qidxs", ("SU", "SV", "Wscale"), "QuIP#", 0),
-    ("indices", ("centroids",), "VPTQ", 0),
-    ("_data", ("_scale",), "quanto", 0),
-)
-"""Last word of a packed weight's name, what lies next to it (one of these), the scheme, its bits if these are fixed."""
-_OF_ANY_DTYPE = ("bitsandbytes in 4 bits", "HQQ", "compressed-tensors, sparse")
+_FLOAT_CODES = ("{}.absmax", "{}_scale", "{}_scale_inv", "{stem}bitmask", "{stem}zero", "{stem}meta.zero")
+"""What lies next to codes that are stored as floats of 16 bits or more, by the whole name and by its last word."""
+_STATED_AS = ("quant_algo", "quant_method", "mode")
 _STATED_UNDER = ("quantization_config", "quantization", "compression_config")
 
 
@@ -84,9 +70,9 @@ def unquantised(entries: Sequence[Entry], configuration: Callable[[str], Mapping
             refused[name] = words or "fp8 without the scale that belongs to it"
     for entry in entries:
         if entry.name not in read and (scheme := stored.scheme(entry)):
-            refused[entry.name] = f"packed {scheme[0]}"
+            refused[entry.name] = f"packed {scheme}"
             if not entry.is_float:  # packed weights have 8 bits at most
-                sizes[entry.name] = int(entry.n_bytes * 8 / (scheme[1] or 8))
+                sizes[entry.name] = int(entry.n_bytes * 8 / stored.bits())
     parts = _parts(entries, how | {name: f"weights {reason}" for name, reason in refused.items()})
     return Quantised(
         [made.get(entry.name, entry) for entry in entries if entry.name not in parts],
@@ -130,43 +116,28 @@ class _Stored:
         for name in self._by_name:
             self._modules.setdefault(_module(name), set()).update(_words(name))
 
-    def scheme(self, entry: Entry) -> tuple[str, float] | None:
-        """Return how a tensor is packed, and the bits of a weight (0 if unknown); None if it is no packed weight."""
-        name, words = entry.name, _words(entry.name)
-        is_code = entry.dtype in (*CODES, "int64")
-        for last, others, scheme, bits in _SCHEMES:
+    def scheme(self, entry: Entry) -> str:
+        """Return how a tensor is packed, by the word of the configuration if it has one; empty if it is no code."""
+        name, words = entry.name, _words(entry.name.replace("._data", ""))
+        module, _, last = name.rpartition(".")
+        word = next((value for value in map(self.config.get, _STATED_AS) if isinstance(value, str)), "")[:40]
+        is_named = word.isprintable() and word.lower() not in {"", "fp8", "affine"}
+        scheme = f"by {word}" if is_named else f"in an unknown scheme ({entry.dtype})"
+        if entry.is_float and last in ("weight", "W_q", "compressed"):
             stem = name.removesuffix(last)
-            if (is_code or scheme in _OF_ANY_DTYPE) and stem != name and stem[-1:] in ("", ".", ":", "_"):
-                stem = stem.removesuffix("_data.")
-                places = (place for n in others for place in (stem + n, f"{name}.{n}", f"{name}_{n}"))
-                if any(place in self._by_name or place in self._modules for place in places):
-                    return self._named(f"by {scheme}", bits)
-        if entry.is_float and name.endswith("weight") and {f"{name}_scale", f"{name}_scale_inv"} & self._by_name.keys():
-            return self._named("in an unknown scheme (plain numbers with a scale)")
-        if not is_code or words & _PART_WORDS or (len(entry.shape) < 2 and not name.endswith("weight")):
-            return None
-        module, last = _module(name), name.rpartition(".")[2]
-        is_like_code = entry.dtype in CODES and not named_buffer(name, len(entry.shape)) and not _NO_WEIGHT.search(last)
+            return scheme if any(of.format(name, stem=stem) in self._by_name for of in _FLOAT_CODES) else ""
+        is_matrix = len(entry.shape) > 1 or last == "weight"
+        if entry.dtype not in (*CODES, "int64") or words & _PART_WORDS or not is_matrix:
+            return ""
+        is_buffer = named_buffer(name, len(entry.shape)) or _NO_WEIGHT.search(last)
         is_near_parts = bool(module) and bool(self._modules[module] & _PART_WORDS)
-        if not words & _WEIGHT_WORDS and not (is_like_code and (is_near_parts or self.config)):
-            return None
-        scale = self._scale(entry)
-        if scale is not None and entry.dtype in ("uint8", "int8", "float4_e2m1fn_x2"):
-            # A byte holds two numbers, a scale is of 32.
-            if scale.dtype in EXPONENTS and len(scale.shape) > 1 and 16 * scale.shape[-1] == entry.shape[-1]:
-                return self._named("by MXFP4", 4)
-            if entry.dtype == "int8" and scale.is_float:
-                return self._named("as int8 with scales", 8)
-        return self._named(f"in an unknown scheme ({entry.dtype})")
+        is_code = not is_buffer and (is_near_parts or (bool(self.config) and entry.dtype != "int64"))
+        return scheme if is_code or (words & _WEIGHT_WORDS and entry.dtype != "int64") else ""
 
-    def _named(self, scheme: str, bits: float = 0) -> tuple[str, float]:
-        """Return a scheme by the word of the configuration, if it has one that can be meant, and the bits."""
-        stated = (self.config.get(key) for key in ("quant_algo", "quant_method", "mode"))
-        word = next((value for value in stated if isinstance(value, str) and value.isprintable()), "")[:40]
-        if word.lower() not in {"", "fp8", "affine"}:
-            scheme = f"by {word}"
+    def bits(self) -> float:
+        """Return the bits of a packed weight, 8 where the configuration does not say."""
         counts = _stated_values(self.config, ("bits", "w_bit", "wbits", "nbits", "num_bits"))
-        return scheme, bits or next((n for n in counts if type(n) in (int, float) and 0 < n <= 64), 0)
+        return next((n for n in counts if type(n) in (int, float) and 0 < n <= 64), 8)
 
     def _scale(self, entry: Entry) -> Entry | None:
         """Return the scale that lies next to a weight, by its name."""
