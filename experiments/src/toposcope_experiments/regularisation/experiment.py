@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 
 from toposcope.engine import Workers, processors, report
-from toposcope.extend import Indices, Matrix, Progress, Steps, Vector, adjusted, correlate_across_runs, silent
+from toposcope.extend import Indices, Matrix, Progress, Steps, Vector, adjusted, silent
+from toposcope_experiments.regularisation.across_runs import correlate_across_runs
 from toposcope_experiments.regularisation.design import CONDITIONS, STEPS_PER_EPOCH, Condition, Design, DigitRun
 from toposcope_experiments.regularisation.features import FEATURES, KINDS
 from toposcope_experiments.regularisation.training import TEST_ACCURACY, train
