@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from named_features import by_feature
 
+from toposcope.analysis.patience import out_of_patience
 from toposcope.analysis.trajectory import Trajectory
 from toposcope.forecasting.forecaster import Forecast, LoggedRun, RefusedError
 from toposcope.forecasting.forecasters.baseline_laws import StepPowerLaw
@@ -29,7 +30,6 @@ from toposcope_experiments.early_stopping.stopping_rules import (
     PRICES,
     at_fraction,
     below_price,
-    out_of_patience,
 )
 from toposcope_experiments.early_stopping.tried_rules import BETTER, NOT_SHOWN, WORSE
 

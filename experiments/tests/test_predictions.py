@@ -24,6 +24,7 @@ from toposcope_experiments.published_study.predictions import (
     predictions,
     tda_only,
 )
+from toposcope_experiments.published_study.sections.predictions import by_size
 
 STEPS = np.arange(0, 5001, 100)
 NP_MEAN = feature_named("neural_persistence np_mean")
@@ -228,3 +229,22 @@ def test_errors_of_the_released_sizes(published_errors: dict[str, dict[str, np.n
     )
     assert (without < blend).all()
     assert (blend < law).all()
+
+
+def test_sizes_are_counted_by_the_mean_error_of_their_runs() -> None:
+    runs = pl.DataFrame({"run": ["a", "b", "c", "d"], "n_parameters": [10, 10, 20, None]})
+    errors = {
+        "paper_combined": [1.0, 3.0, 1.0, 0.0],
+        "paper_loss_only": [2.0, 2.5, 2.0, 9.0],
+        "paper_combined_without_topology": [0.0, 3.0, 0.5, 9.0],
+    }
+    rows = [
+        {"run": run, "protocol": "exact", "fraction": 0.2, "forecaster": name, "error": error}
+        for name, of_runs in errors.items()
+        for run, error in zip("abcd", of_runs, strict=True)
+    ]
+    assert by_size(pl.DataFrame(rows), runs) == (
+        "Size by size, the blend with topology errs less than the loss only in 2 of 2 at 20%, "
+        "and less than the same blend without topology in 0 of 2 at 20%."
+    )
+    assert by_size(pl.DataFrame(rows), runs.filter(n_parameters=10)) == ""

@@ -7,8 +7,9 @@ import polars as pl
 import pytest
 from made_up_digits import STEPS, made_up
 
+from toposcope.analysis.patience import out_of_patience
 from toposcope.analysis.verdict import UNDETERMINED
-from toposcope_experiments.early_stopping.stopping_rules import NEURAL_PERSISTENCE, out_of_patience
+from toposcope_experiments.early_stopping.stopping_rules import NEURAL_PERSISTENCE
 from toposcope_experiments.regularisation.comparison import (
     AGAINST,
     AS_PUBLISHED,

@@ -51,7 +51,7 @@ __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted"
 # an analysis of a study
 __all__ += ["Trajectory", "trajectories", "Study", "DeclaredSeries", "cloud_feature", "feature_named", "scale_free"]
 __all__ += ["change_points", "ChangePoint", "ColouredNoise", "mid_ranks", "two_sided", "rank_correlation"]
-__all__ += ["sign_flip", "correlate_across_runs", "adjusted", "PSEUDO_LAYERS", "STATES"]
+__all__ += ["sign_flip", "out_of_patience", "adjusted", "PSEUDO_LAYERS", "STATES"]
 __all__ += ["verdict_sentence", "BEYOND", "UNDETERMINED", "TREND", "NONE", "LEVEL"]
 __all__ += ["TEXT_LOSS", "WEIGHT_NORM", "GRADIENT_NORM_MEAN", "GRADIENT_NORM_STD", "DEFAULT_PROBES"]
 # a study's declaration
@@ -83,7 +83,8 @@ if TYPE_CHECKING:
     from toposcope.analysis.change_points import ChangePoint, change_points
     from toposcope.analysis.groups import scale_free
     from toposcope.analysis.logged import GRADIENT_NORM_MEAN, GRADIENT_NORM_STD
-    from toposcope.analysis.permutations import correlate_across_runs, sign_flip
+    from toposcope.analysis.patience import out_of_patience
+    from toposcope.analysis.permutations import sign_flip
     from toposcope.analysis.ranks import mid_ranks, two_sided
     from toposcope.analysis.scaling import rank_correlation
     from toposcope.analysis.smooth_trend import ColouredNoise

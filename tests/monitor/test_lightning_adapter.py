@@ -103,6 +103,10 @@ def test_a_run(package: Any, tmp_path: Path) -> None:
     assert monitor.calls.count("close") == 1
 
 
+def test_it_stops_when_the_monitor_says_so(package: Any, tmp_path: Path) -> None:
+    assert fit(package, tmp_path, RecordingMonitor(stops_at=3)).global_step == 3
+
+
 def test_a_run_is_the_same_with_it(lightning: Any, tmp_path: Path) -> None:
     with_it = fit(lightning, tmp_path / "a", RecordingMonitor())
     without = fit(lightning, tmp_path / "b", None)

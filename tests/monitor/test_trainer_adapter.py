@@ -71,6 +71,11 @@ def test_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_it_stops_when_the_monitor_says_so(tmp_path: Path) -> None:
+    assert train(tmp_path, RecordingMonitor(stops_at=3)).state.global_step == 3
+
+
+@pytest.mark.slow
 def test_the_logs_of_the_trainer_do_not_change(tmp_path: Path) -> None:
     with_it = train(tmp_path / "a", RecordingMonitor())
     without = train(tmp_path / "b", None)

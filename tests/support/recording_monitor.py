@@ -7,8 +7,8 @@ from typing import Any
 class RecordingMonitor:
     """Counts the optimizer's steps as the monitor does, and keeps the rest."""
 
-    def __init__(self, fails_in: str = "") -> None:
-        self.step = 0
+    def __init__(self, fails_in: str = "", stops_at: int | None = None) -> None:
+        self.step, self._stops_at = 0, stops_at
         self.calls: list[str] = []
         self.model: Any = None
         self.last_step: int | None = None
@@ -18,6 +18,10 @@ class RecordingMonitor:
         self.saved_paths: list[Path] = []
         self.saved_steps: list[int] = []
         self._fails_in = fails_in
+
+    @property
+    def should_stop(self) -> bool:
+        return self._stops_at is not None and self.step >= self._stops_at
 
     def _called(self, name: str) -> None:
         self.calls.append(name)

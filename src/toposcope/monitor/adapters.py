@@ -71,7 +71,7 @@ def trainer_callback(monitor: Any) -> Any:
     from transformers import TrainerCallback
 
     class MonitorCallback(TrainerCallback):  # type: ignore[misc]
-        """Passes the model and the logs to the monitor; changes nothing in the Trainer."""
+        """Passes the model and the logs to the monitor; changes nothing in the Trainer but, by `patience`, its end."""
 
         @guarded
         def on_train_begin(
@@ -83,8 +83,9 @@ def trainer_callback(monitor: Any) -> Any:
 
         @guarded
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            """Use the step of the Trainer."""
+            """Use the step of the Trainer, and stop it if the monitor is to."""
             monitor.step = state.global_step
+            control.should_training_stop |= monitor.should_stop
 
         @guarded
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
@@ -198,6 +199,7 @@ class _Hooks:
         if self._n_optimizers == 1:
             # this also counts updates that mixed precision skips
             self._monitor.step = trainer.global_step
+        trainer.should_stop |= self._monitor.should_stop
         step = self._monitor.step
         if step == self._last_step:
             return

@@ -23,6 +23,7 @@ from toposcope.monitor.recording import RunInfo, study_name
 from toposcope.monitor.sinks.opening import open_sinks
 from toposcope.monitor.sinks.terminal import echo
 from toposcope.monitor.sinks.webhook import check_address
+from toposcope.monitor.stopping import WATCHED, Stopping
 from toposcope.probes import Probes
 from toposcope.study.declaration import check_series_name
 from toposcope.study.tasks import one_line
@@ -80,6 +81,10 @@ class Monitor:
         Tokens per optimizer step, so that the log can count tokens.
     webhook : str, optional
         URL to which alerts are posted.
+    patience : int, optional
+        Set `should_stop` once mean neural persistence has not grown for so many measurements (Rieck et al. 2019); the
+        callbacks for frameworks then stop the training. Runs on several ranks are not stopped. In our experiments this
+        saves less than stopping each run at a fixed fraction of its steps, which is printed with it.
     quiet : bool
         Print alerts, notes and failures only.
     clock : callable
@@ -129,6 +134,7 @@ class Monitor:
         last_step: int | None = None,
         tokens_per_step: int = 0,
         webhook: str | None = None,
+        patience: int | None = None,
         quiet: bool = False,
         clock: Clock = time.perf_counter,
     ) -> None:
@@ -138,7 +144,9 @@ class Monitor:
         # The loop may change the working directory later.
         self.directory, self.step = Path(directory).absolute(), 0
         self._every, self._due, self._share = every, schedule(every), budget
-        self._probes, self._batch = measuring_probes(probes), batch
+        self._probes, self._batch, self._stopping = measuring_probes(probes), batch, Stopping(patience)
+        if patience is not None and all(probe["name"] != WATCHED for probe in self._probes):
+            raise ToposcopeError(f"patience: it watches {WATCHED}, which is not among the probes; add it")
         self._layers = None if layers is None else names_of("layers", layers)
         if batch is None and activations is not None:
             raise ToposcopeError("activations: there is nothing to measure them on; give a small batch, as batch=...")
@@ -158,6 +166,11 @@ class Monitor:
             check_address(webhook)
         if model is not None:
             self.watch(model)
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether `patience` is over, so that the loop may end; known a moment after the measurement that tells it."""
+        return self._stopping.is_due
 
     def watch(self, model: "nn.Module", last_step: int | None = None) -> None:
         """Set the model, before `attach`, if it was not known when the monitor was created.
@@ -212,6 +225,9 @@ class Monitor:
             ranks = RankGroup(model, lambda: parameter_ids(reference()), self._layers)
             if parameter_ids(optimizer).isdisjoint(map(id, ranks.parameters.values())):
                 echo("attach: the optimizer holds none of the model's parameters, so no update is measured")
+            if self._stopping.patience is not None and ranks.has_others:
+                echo("patience: ignored, since one of several ranks alone would stop")
+                self._stopping = Stopping(None)
             if ranks.is_leader:
                 _report_unmeasured(model)
             self._run = self._start(model, ranks) if ranks.is_leader else Follower(ranks, self._clock)
@@ -238,6 +254,7 @@ class Monitor:
             clock=self._clock,
             open_sinks=partial(open_sinks, self.directory, webhook=self._webhook, quiet=self._quiet),
             batch=self._fixed_batch(model, ranks),
+            stopping=self._stopping,
         )
 
     def _fixed_batch(self, model: "nn.Module", ranks: RankGroup) -> FixedBatch | None:

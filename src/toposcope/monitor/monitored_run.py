@@ -20,6 +20,7 @@ from toposcope.monitor.saved_checkpoints import DOCTOR
 from toposcope.monitor.session import STORING, Session, Worker
 from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.terminal import echo
+from toposcope.monitor.stopping import Stopping
 from toposcope.probes import Probes, declarations, make_probes
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.training import TrainingProbe
@@ -60,6 +61,7 @@ class MonitoredRun:
         clock: Clock,
         open_sinks: Callable[[Callable[[float], None]], RunSinks],
         batch: FixedBatch | None,
+        stopping: Stopping,
     ) -> None:
         self.ranks, self._layers = ranks, ranks.layers
         devices = {parameter.device.type for parameter in ranks.parameters.values()}
@@ -69,7 +71,7 @@ class MonitoredRun:
         self._budget = Budget(share, [TRAINING, *self._names, DOCTOR, *([ACTIVATIONS] if batch else [])], self.meter)
         self._planner = Planner(made, {n: (x.shape[0], x.shape[1]) for n, x in self._layers.items()}, self._budget)
         layers, others = list(self._layers.values()), [ActivationsProbe()] if batch else []
-        self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), others)
+        self._session = Session(run, made, layers, step, self._budget, open_sinks(self.meter.add), stopping, others)
         self._batch, self._step = batch, step
         sizes = [layer.n_bytes for layer in layers]
         total = sum(parameter.numel() * parameter.element_size() for parameter in ranks.parameters.values())

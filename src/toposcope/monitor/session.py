@@ -27,6 +27,7 @@ from toposcope.monitor.saved_checkpoints import SavedCheckpoints
 from toposcope.monitor.shards import Copy
 from toposcope.monitor.sinks.opening import RunSinks
 from toposcope.monitor.sinks.terminal import echo
+from toposcope.monitor.stopping import Stopping
 from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.activations import ActivationsProbe
 from toposcope.probes.feature import NETWORK
@@ -53,14 +54,17 @@ class Session:
         step: int,
         budget: Budget,
         sinks: RunSinks,
+        stopping: Stopping,
         other_probes: Sequence[Probe] = (),
     ) -> None:
         self._run, self._probes, self._layers, self._first = run, probes, layers, step
-        self._budget, self._sinks = budget, sinks
+        self._budget, self._sinks, self._stopping = budget, sinks, stopping
         self._alerts, self._forecast = Alerts(run.last_step), RunningForecast(run)
         self._training, self._other_probes = TrainingProbe(), other_probes
         # Of several networks no value is one of "the network".
         one_network = [] if networks([layer.entry for layer in layers]) else [layer.name for layer in layers]
+        if stopping.patience is not None and not one_network:
+            echo("patience: ignored, since the model is several networks, which have no mean neural persistence")
         self._measurer = Measurer(probes, one_network, budget.charge, budget.meter.clock)
         self._roles = {layer.name: layer.role for layer in layers}
         self.checkpoints = SavedCheckpoints(budget)
@@ -136,7 +140,9 @@ class Session:
             if is_missing and done.is_extra and self._writes.recording.cut_at is not None:
                 echo(f"the diagrams before step {done.step} are not stored: the next distances are to this step")
         with self._counting_cpu_time():
-            self._dispatch(Measured(done.step, rows, skipped))
+            self._dispatch(measured := Measured(done.step, rows, skipped))
+            if said := self._stopping.measured(measured):
+                self._store_and_dispatch([Note(done.step, (), said)])
             self._store_and_dispatch(self._alerts.ranks(done.step, training.ranks()))
         self._next_write = 0.0
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 import numpy as np
 import polars as pl
 
-from toposcope.extend import LEVEL, Vector, adjusted, sign_flip
+from toposcope.extend import LEVEL, Vector, adjusted, out_of_patience, sign_flip
 from toposcope_experiments.early_stopping.stopping_rules import (
     FRACTION,
     GAIN,
@@ -14,7 +14,6 @@ from toposcope_experiments.early_stopping.stopping_rules import (
     Setting,
     at_fraction,
     below_price,
-    out_of_patience,
 )
 
 TOLERANCE = 1e-9  # costs that differ by less differ by rounding

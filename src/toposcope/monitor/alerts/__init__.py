@@ -114,7 +114,7 @@ class Alerts:
                 return self.measured(event)
             case Forecasted():
                 return self._forecasts.add(event)
-            case Note():
+            case Note() if event.layers:
                 self._begin_anew(event.layers)
         return []
 

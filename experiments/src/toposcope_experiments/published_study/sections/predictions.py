@@ -14,6 +14,7 @@ from toposcope.extend import (
     StudyData,
     counted,
     csv_link,
+    joined,
     needs_checkpoints,
     needs_loss,
     number_of,
@@ -64,7 +65,26 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
         f"that. Each forecast: ",
         csv_link("predictions"), ".",
     )  # fmt: skip
-    return (note, found)
+    counts = by_size(frame, data.runs)
+    return (note, found, paragraph(counts) if counts else None)
+
+
+def by_size(frame: pl.DataFrame, runs: pl.DataFrame) -> str:
+    """Return at how many sizes the published blend errs less than each of its rivals; nothing with fewer than two."""
+    names = {"paper_loss_only": "the loss only", f"paper_{BLEND_OF_LOSSES}": "the same blend without topology"}
+    sized = frame.join(runs.select("run", "n_parameters").drop_nulls(), on="run").filter(protocol="exact")
+    means = sized.group_by("n_parameters", "fraction", "forecaster").agg(pl.col("error").mean())
+    blend = means.filter(forecaster="paper_combined")
+    parts = []
+    for rival, name in names.items():
+        both = blend.join(means.filter(forecaster=rival), on=["n_parameters", "fraction"])
+        counts = [
+            f"{int((of['error'] < of['error_right']).sum())} of {len(of)} at {100 * fraction:.0f}%"
+            for (fraction,), of in both.sort("fraction").group_by("fraction", maintain_order=True)
+            if len(of) > 1
+        ]
+        parts += [f"less than {name} in {joined(counts)}"] if counts else []
+    return f"Size by size, the blend with topology errs {', and '.join(parts)}." if parts else ""
 
 
 def _error_at(fraction: float) -> Spec:
