@@ -103,7 +103,7 @@ def trained(turns: bool) -> Trained:
     after = np.arange(len(steps)) >= 20
     log["train_accuracy"][4:] = 1
     log["validation_accuracy"][after, 0] = 1
-    return Trained("mlp", runs, steps, log, embeddings)
+    return Trained("mlp", runs, steps, log, {"embedding": embeddings})
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 """Which features are signs of generalisation: runs that generalise against runs that do not, at equal step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from toposcope.extend import LEVEL, UNDETERMINED, Indices, Matrix, adjusted
+from toposcope.probes import Kind
 from toposcope_experiments.grokking.design import CONTROLS, TREATED
 from toposcope_experiments.grokking.experiment import MeasuredRuns
 from toposcope_experiments.grokking.features import FEATURES, KINDS
@@ -58,20 +59,20 @@ class Comparison:
     left_out: dict[str, tuple[int, int]]
 
 
-def compare(measured: MeasuredRuns) -> Comparison:
-    """Compare the runs of an architecture that generalise with the controls, by `RULE`."""
+def compare(measured: MeasuredRuns, kinds: Mapping[str, Kind] = KINDS) -> Comparison:
+    """Compare the runs of an architecture that generalise with the controls, by `RULE`, in features of some kinds."""
     with_true_labels = measured.places(TREATED.name)
     treated = with_true_labels[np.isfinite(measured.generalised[with_true_labels])]
     controls, left_out = _controls(measured)
     reason = _reason(len(treated), len(with_true_labels), controls)
     if reason:
         rows = [
-            {**dict.fromkeys(VERDICTS), **_name(measured, feature), "verdict": UNDETERMINED, "reason": reason}
-            for feature in FEATURES
+            {**dict.fromkeys(VERDICTS), **_name(measured, feature, kind), "verdict": UNDETERMINED, "reason": reason}
+            for feature, kind in kinds.items()
         ]
         return Comparison(pl.DataFrame(schema=DIFFERENCES), pl.DataFrame(rows, schema=VERDICTS), left_out)
     at = int(np.flatnonzero(measured.steps == measured.generalised[treated].max())[0])
-    values = np.array([measured.features[feature] for feature in FEATURES])
+    values = np.array([measured.features[feature] for feature in kinds])
     changes = values - values[:, :1]
     tests = {name: _Test(changes[:, at, treated], changes[:, at, places]) for name, places in controls.items()}
     p = np.max([test.p for test in tests.values()], axis=0)
@@ -79,19 +80,19 @@ def compare(measured: MeasuredRuns) -> Comparison:
     separate = _separate_from(changes[:, : at + 1], treated, controls)
     least = max(test.min_p for test in tests.values())
     differences, verdicts = [], []
-    for i, feature in enumerate(FEATURES):
-        common = {**_name(measured, feature), "step": int(measured.steps[at]), "n_runs": len(treated)}
+    for i, (feature, kind) in enumerate(kinds.items()):
+        common = {**_name(measured, feature, kind), "step": int(measured.steps[at]), "n_runs": len(treated)}
         differences += [{**common, "control": name, **test.columns(i)} for name, test in tests.items()]
         means = {"start": values[i, 0, treated].mean(), "value": values[i, at, treated].mean()}
         numbers = {"p": p[i], "min_p": least, "p_adjusted": p_adjusted[i]}
         from_step = None if separate[i] is None else int(measured.steps[separate[i]])
-        judged = _verdict(i, tests, p_adjusted[i], least)
+        judged = _verdict(i, tests, p_adjusted[i], least * len(kinds))
         verdicts.append({**common, **means, **numbers, "separate_from": from_step, **judged})
     return Comparison(pl.DataFrame(differences, schema=DIFFERENCES), pl.DataFrame(verdicts, schema=VERDICTS), left_out)
 
 
-def _name(measured: MeasuredRuns, feature: str) -> dict[str, object]:
-    return {"architecture": measured.architecture, "feature": feature, "kind": KINDS[feature]}
+def _name(measured: MeasuredRuns, feature: str, kind: Kind) -> dict[str, object]:
+    return {"architecture": measured.architecture, "feature": feature, "kind": kind}
 
 
 def _controls(measured: MeasuredRuns) -> tuple[dict[str, Indices], dict[str, tuple[int, int]]]:
@@ -131,7 +132,7 @@ class _Test(GroupDifference):
         return float(self.second_mean[i] / self.first_mean[i])
 
 
-def _verdict(i: int, tests: dict[str, _Test], p_adjusted: float, least: float) -> dict[str, object]:
+def _verdict(i: int, tests: dict[str, _Test], p_adjusted: float, least_adjusted: float) -> dict[str, object]:
     """Judge a feature by `RULE`."""
     shares = {name: test.share(i) for name, test in tests.items()}
     change = next(iter(tests.values())).first_mean[i]
@@ -142,7 +143,7 @@ def _verdict(i: int, tests: dict[str, _Test], p_adjusted: float, least: float) -
         return {**row, "verdict": ELSEWHERE}
     if p_adjusted < LEVEL:
         return {**row, "verdict": SIGN}
-    if least * len(FEATURES) >= LEVEL:
+    if least_adjusted >= LEVEL:
         return {**row, "verdict": UNDETERMINED, "reason": f"no p of so few runs is below {LEVEL:g} after adjustment"}
     return {**row, "verdict": NOT_SHOWN}
 

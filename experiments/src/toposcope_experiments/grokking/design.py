@@ -1,5 +1,6 @@
 """The runs of the experiment: networks that learn to add modulo p, under four conditions, several seeds each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -7,6 +8,12 @@ from torch import Tensor
 
 from toposcope.extend import ToposcopeError, derive_seed
 
+TASKS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "addition": torch.add,
+    "subtraction": torch.sub,
+    "multiplication": torch.mul,
+}
+"""What is computed modulo p, by name."""
 MIN_MODULUS = 13  # with fewer residues, five Fourier modes are all there are
 MIN_SEEDS = 2
 
@@ -69,9 +76,9 @@ class Design:
         """Steps at which runs are measured; the first is that of the initial weights."""
         return list(range(0, self.steps + 1, self.every))
 
-    def runs(self, architecture: Architecture) -> "list[GrokkingRun]":
-        """Return the runs of an architecture, condition by condition."""
-        return [GrokkingRun(architecture, each, number) for each in CONDITIONS for number in range(self.seeds)]
+    def runs(self, architecture: Architecture, task: str = "addition") -> "list[GrokkingRun]":
+        """Return the runs of an architecture on a task, condition by condition."""
+        return [GrokkingRun(architecture, each, number, task) for each in CONDITIONS for number in range(self.seeds)]
 
 
 @dataclass(frozen=True)
@@ -81,11 +88,13 @@ class GrokkingRun:
     architecture: Architecture
     condition: Condition
     number: int  # of the seed, from 0
+    task: str = "addition"
 
     @property
     def name(self) -> str:
         """Name of the run, from which its seeds are derived."""
-        return f"{self.architecture.name} {self.condition.name} {self.number}"
+        task = "" if self.task == "addition" else f"{self.task} "
+        return f"{self.architecture.name} {task}{self.condition.name} {self.number}"
 
     @property
     def weight_decay(self) -> float:
@@ -101,7 +110,7 @@ class GrokkingRun:
         first, second = pairs(modulus)
         if self.condition.random_labels:
             return torch.randint(modulus, first.shape, generator=self.generator("labels"))
-        return (first + second) % modulus
+        return TASKS[self.task](first, second) % modulus
 
     def trained_pairs(self, modulus: int) -> Tensor:
         """Return which pairs are trained on, drawn uniformly."""

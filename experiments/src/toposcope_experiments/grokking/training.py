@@ -1,5 +1,6 @@
 """Training all runs of an architecture as one."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -29,13 +30,25 @@ class Trained:
     steps: NDArray[np.int64]  # shape (t,)
     # shape (t, runs); the losses in nats and the accuracies, over the pairs that are trained on and over all others
     log: dict[str, NDArray[np.float64]]
-    embeddings: NDArray[np.float32]  # shape (t, runs, modulus, width)
+    weights: dict[str, NDArray[np.float32]]  # shape (t, runs, rows, columns); those that are kept
+
+    @property
+    def embeddings(self) -> NDArray[np.float32]:
+        """The embeddings, shape (t, runs, modulus, width)."""
+        return self.weights["embedding"]
 
 
-def train(design: Design, architecture: Architecture, folder: Path, progress: Progress = silent) -> Trained:
-    """Train all runs of an architecture, or go on from the state in the folder."""
+def train(
+    design: Design,
+    architecture: Architecture,
+    folder: Path,
+    progress: Progress = silent,
+    task: str = "addition",
+    keep: Sequence[str] = ("embedding",),
+) -> Trained:
+    """Train all runs of an architecture on a task, or go on from the state in the folder; keep these weights."""
     with one_thread():
-        trainer = _Trainer(design, architecture, folder)
+        trainer = _Trainer(design, architecture, folder, task, keep)
         trainer.train(progress)
         return trainer.trained()
 
@@ -43,10 +56,13 @@ def train(design: Design, architecture: Architecture, folder: Path, progress: Pr
 class _Trainer(Trainer):
     """Weights, optimizer, pairs and measurements of the runs of an architecture."""
 
-    def __init__(self, design: Design, architecture: Architecture, folder: Path) -> None:
-        self.runs = design.runs(architecture)
+    def __init__(
+        self, design: Design, architecture: Architecture, folder: Path, task: str, keep: Sequence[str]
+    ) -> None:
+        self.runs = design.runs(architecture, task)
+        name = architecture.name if task == "addition" else f"{architecture.name}-{task}"
         declared = {"design": asdict(design), "runs": [asdict(run) for run in self.runs]}
-        super().__init__(architecture.name, folder, design.measured_steps, msgspec.json.encode(declared).decode())
+        super().__init__(name, folder, design.measured_steps, msgspec.json.encode(declared).decode())
         self.weights = initial_weights(self.runs, design.modulus)
         for weight in self.weights.values():
             weight.requires_grad_()
@@ -56,15 +72,15 @@ class _Trainer(Trainer):
         self.forward = forward_of(architecture)
         n = len(self.steps)
         self.log = torch.full((n, len(self.runs), len(LOGGED)), torch.nan)
-        self.embeddings = torch.zeros((n, *self.weights["embedding"].shape))
+        self.kept = {name: torch.zeros((n, *self.weights[name].shape)) for name in keep}
 
     def changing(self) -> dict[str, Tensor]:
         """Return the state of the optimizer, weights included."""
         return self.optimizer.tensors()
 
     def measured(self) -> dict[str, Tensor]:
-        """Return losses, accuracies and embeddings."""
-        return {"log": self.log, "embeddings": self.embeddings}
+        """Return losses, accuracies and the weights that are kept."""
+        return {"log": self.log, **{f"kept.{name}": values for name, values in self.kept.items()}}
 
     def update(self, step: int) -> None:
         """Make one update on all pairs that are trained on."""
@@ -72,14 +88,16 @@ class _Trainer(Trainer):
         self.optimizer.step(step)
 
     def measure(self, place: int) -> None:
-        """Keep losses, accuracies and embeddings."""
+        """Keep losses, accuracies and weights."""
         self.log[place] = self.pairs.scores(self.forward, self.weights)
-        self.embeddings[place] = self.weights["embedding"].detach()
+        for name, values in self.kept.items():
+            values[place] = self.weights[name].detach()
 
     def trained(self) -> Trained:
         """Return what is kept."""
         log = {name: self.log[..., i].double().numpy() for i, name in enumerate(LOGGED)}
-        return Trained(self.name, self.runs, np.array(self.steps), log, self.embeddings.numpy())
+        kept = {name: values.numpy() for name, values in self.kept.items()}
+        return Trained(self.name, self.runs, np.array(self.steps), log, kept)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Whether loops of weight matrices fall when a network generalises."""
