@@ -2,8 +2,7 @@
 
     python benchmarks/dowker.py [--quick]
 
-Both use one thread and give the same bars, to the last bit. GUDHI is given every edge and triangle of the complex.
-"""
+One thread each, and the same bars to the last bit. GUDHI is given every edge and triangle of the complex."""
 
 import os
 import tempfile

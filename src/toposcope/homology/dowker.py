@@ -55,13 +55,6 @@ def dowker(W: ArrayLike | Any, *, name: str = "W") -> list[Diagram]:
     -----
     Most time goes into loops that close: of random weights about 1e-12 (mn)^2 s, and 20 mn + (mn)^(4/3) / 2 bytes. See
     `toposcope.kernels.relations`. Source: Dowker 1952; Chowdhury & Memoli 2018.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> cycle = np.eye(3) + np.roll(np.eye(3), 1, axis=1) / 2
-    >>> [h1.pairs.tolist() for h1 in dowker(cycle)]
-    [[[0.0, 0.5], [0.0, 0.5]], [[0.5, 1.0]]]
     """
     warn_without_gradient(W)
     matrix = as_float_matrix(W, name)
