@@ -2,14 +2,14 @@
 
     python benchmarks/dowker.py [--quick]
 
-One thread each, and the same bars to the last bit. GUDHI is given every edge and triangle of the complex."""
+One thread each, and the same bars to the last bit. GUDHI is given every edge and triangle of the complex.
+"""
 
 import os
 import tempfile
 from itertools import combinations
 from pathlib import Path
 
-# Before NumPy loads its BLAS; a contestant's own processes inherit it.
 os.environ |= dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 import gudhi
