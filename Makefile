@@ -26,7 +26,7 @@ SLOW = $(shell grep -rlE 'mark\.slow|from probe_conformance' tests $(OTHERS:%=%/
 PROPERTIES = $(shell grep -rlE '@given' tests $(OTHERS:%=%/tests) --include='test_*.py')
 
 # What docs/speed.md shows, and what the pages of methods cite.
-SPEED := neural_persistence point_clouds intrinsic_dimension loops gradients curvature whole_model models hidden_states checkpoints \
+SPEED := neural_persistence point_clouds intrinsic_dimension loops dowker gradients curvature whole_model models hidden_states checkpoints \
 	whole_commands study population population_measuring training memory monitor activations gpu
 CALIBRATION := multi_power forecast forecast_odd_runs running_forecasts scaling_laws downstream downstream_losses decision \
 	decision_few_points false_alarms doctor verdicts

@@ -14,6 +14,7 @@ __all__ = [
     "correlations",
     "decide",
     "doctor",
+    "dowker",
     "forecast",
     "homology",
     "landscape",
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from toposcope.errors import ToposcopeError
     from toposcope.forecasting import decide, forecast
     from toposcope.forecasting.cooldown_reading import cooldown
-    from toposcope.homology import neural_persistence, rips
+    from toposcope.homology import dowker, neural_persistence, rips
     from toposcope.integrity import doctor
     from toposcope.logs import read_log
     from toposcope.monitor.monitor import Monitor

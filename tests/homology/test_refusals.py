@@ -81,6 +81,8 @@ VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "critical_points": (homology.critical_points, {"values": POINTS}),
     "deep_graph_persistence": (homology.deep_graph_persistence, {"matrices": [POINTS]}),
     "delaunay_edges": (homology.delaunay_edges, {"points": POINTS[:, :2]}),
+    "dowker": (homology.dowker, {"W": POINTS}),
+    "dowker_null": (homology.dowker_null, {"W": POINTS, "draws": 5}),
     "extreme_eigenpairs": (homology.extreme_eigenpairs, {**PRODUCT, "n_largest": 1}),
     "farthest_points": (farthest_points, {"points": POINTS, "count": 2}),
     "h1_births": (homology.h1_births, {"points": POINTS}),

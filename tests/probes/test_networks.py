@@ -16,11 +16,21 @@ from scipy.spatial.distance import cdist
 from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
-from toposcope.homology import Diagram, bottleneck, loop_births, neural_persistence, rips, statistics, wasserstein
+from toposcope.homology import (
+    Diagram,
+    bottleneck,
+    dowker,
+    loop_births,
+    neural_persistence,
+    rips,
+    statistics,
+    wasserstein,
+)
 from toposcope.homology.matrix_controls import clustering_coefficient
 from toposcope.probes import Measurement, Probe, ProbeInput
 from toposcope.probes.clustering import ClusteringProbe
 from toposcope.probes.distances import DistancesProbe
+from toposcope.probes.dowker import DowkerProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.gradient_rips import GradientRipsProbe
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
@@ -327,4 +337,19 @@ def test_clustering() -> None:
     rows = {name: clustering_coefficient(W) for name, W in weights.items()}
     assert {name: m.statistics["coefficient"] for name, m in found.items() if name != NETWORK} == rows
     assert found[NETWORK].statistics == {"coefficient": pytest.approx(math.fsum(rows.values()) / 4, rel=1e-14)}
+    assert {name: m.flag for name, m in found.items() if m.flag} == {"d": "degenerate"}
+
+
+def test_loops_of_weights() -> None:
+    weights = matrices(0) | {"d": np.zeros((4, 5))}
+    found = measure(DowkerProbe(draws=5), weights)
+    rows = [m.statistics for name, m in found.items() if name != NETWORK]
+    for name, W in weights.items():
+        _, loops = dowker(W)
+        assert_array_equal(found[name].diagrams["H1"].pairs, loops.pairs)
+        assert found[name].statistics["count"] == len(loops.pairs)
+    network = found[NETWORK].statistics
+    assert network["longest"] == max(row["longest"] for row in rows)
+    assert network["total"] == pytest.approx(math.fsum(row["total"] for row in rows))
+    assert network["total.z"] == pytest.approx(math.fsum(row["total.z"] for row in rows) / len(rows) ** 0.5)
     assert {name: m.flag for name, m in found.items() if m.flag} == {"d": "degenerate"}

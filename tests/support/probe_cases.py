@@ -90,6 +90,7 @@ TOGETHER: dict[tuple[str, str], dict[str, Any]] = {
 
 SMALL: dict[str, dict[str, Any]] = {
     "degeneracy": {"chains": 2, "draws": 4, "leapfrog": 1},
+    "dowker": {"draws": 5},
 }
 """Options that stand in for the defaults, to save time."""
 

@@ -186,10 +186,10 @@ def degree_of(probe: Probe, statistic: str) -> int:
         return 0
     if statistic.startswith(("distance@", "eigenvalue_")):
         return 1 if statistic.startswith("distance@") else -2
-    # Neural persistence is scale-free, and so is what is said of its diagrams, or of shapes alone.
+    # Neural persistence is scale-free, and so is what is said of its diagrams, of loops of weights, or of shapes alone.
     if name.startswith("projection_"):
         return 1
-    return 0 if diagram == "NP" or probe.ONCE else DEGREES.get(name, 0)
+    return 0 if diagram == "NP" or probe.name() == "dowker" or probe.ONCE else DEGREES.get(name, 0)
 
 
 def test_twice_the_weights(probe: Probe) -> None:
@@ -278,7 +278,7 @@ def test_zeros_are_flagged_where_they_leave_a_ratio_undefined(kind: type[Probe])
     weights = generic(seed=0)
     weights[NAMES[1]] = torch.zeros(SHAPES[NAMES[1]])
     found = measure(kind(), weights)
-    if kind.name() in ("neural_persistence", "controls", "clustering", "gradient_rips", "placebo_twin", "deep_graph"):
+    if kind.name() in "neural_persistence controls clustering gradient_rips placebo_twin deep_graph dowker".split():
         assert [layer for layer, measurement in found.items() if measurement.flag] == [NAMES[1]]
         assert found[NAMES[1]].flag == "degenerate"
 
@@ -404,6 +404,7 @@ LEAST = {
     "curvature": {"top": 1, "sequences": 1, "length": 2, "draws": 2, "steps": 2},
     "degeneracy": {"sequences": 1, "length": 3, "seed": 0, "chains": 2, "draws": 4, "leapfrog": 1},
     "landscape": {"resolution": 5, "draws": 1, "sequences": 1, "length": 2, "batches": 1},
+    "dowker": {"draws": 5},
     "embeddings": {"max_dimension": 0, "max_points": 1},
     "placebo_twin": {"max_dimension": 0, "max_points": 1},
     "rips": {"max_dimension": 0, "max_points": 1, "draws": 1},

@@ -23,6 +23,7 @@ from toposcope.homology.distances import (
     matching,
     wasserstein,
 )
+from toposcope.homology.dowker import DowkerNull, dowker, dowker_null
 from toposcope.homology.eigenpairs import Eigenpairs, extreme_eigenpairs
 from toposcope.homology.loop_births import h1_births
 from toposcope.homology.loops import Loop, longest_loops
@@ -59,6 +60,7 @@ __all__ = [
     "Diagram",
     "DiagramDistances",
     "DimensionEstimate",
+    "DowkerNull",
     "Eigenpairs",
     "Loop",
     "Moments",
@@ -79,6 +81,8 @@ __all__ = [
     "deep_graph_persistence",
     "delaunay_edges",
     "diagram_distances",
+    "dowker",
+    "dowker_null",
     "extreme_eigenpairs",
     "farthest_points",
     "h1_births",
