@@ -32,6 +32,14 @@ class Attention(nn.Module):
         projected: Tensor = self.proj(mixed[..., :width].transpose(1, 2).reshape(batch, time, hidden))
         return projected
 
+    def shares(self, x: Tensor) -> Tensor:
+        """Return the attention of each token to each, shape (batch, heads, time, time)."""
+        batch, time, hidden = x.shape
+        width = hidden // self.heads
+        query, key, _ = self.qkv(x).view(batch, time, 3, self.heads, width).permute(2, 0, 3, 1, 4)
+        later = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
+        return (query @ key.transpose(-2, -1) * width**-0.5).masked_fill(later, -torch.inf).softmax(-1)
+
 
 class MLP(nn.Module):
     """Two linear maps with a GELU between them, four times as wide inside."""

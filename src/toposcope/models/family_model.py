@@ -48,6 +48,11 @@ class FamilyModel:
         logits: Tensor = self.module(tokens)
         return logits
 
+    def attentions(self, tokens: Tensor) -> list[Tensor]:
+        """Return the attention of each block."""
+        states = self.module.residual_stream(tokens)
+        return [block.attn.shares(block.ln1(x)) for block, x in zip(self.module.layers, states, strict=False)]
+
 
 def is_of_family(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint has the tensor names of the family."""
