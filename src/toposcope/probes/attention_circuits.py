@@ -75,8 +75,8 @@ def shared_means(rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
 
 def by_head(heads: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the means over heads of what all of them have, and what each has."""
-    names = {f"{name}{BY_HEAD}{h:02d}": value for h, head in enumerate(heads) for name, value in head.items()}
-    return {name: float(value) for name, value in shared_means(heads).items()} | names
+    each = {f"{name}{BY_HEAD}{h:02d}": value for h, head in enumerate(heads) for name, value in head.items()}
+    return {name: float(value) for name, value in (shared_means(heads) | each).items()}
 
 
 def _measured(layer: Layer, known: Mapping[str, CircuitLayer | ToposcopeError]) -> Measurement:

@@ -12,7 +12,7 @@ from toposcope.models import attention_maps, windows
 from toposcope.probes.attention_circuits import BY_HEAD, by_head, shared_means
 from toposcope.probes.feature import NETWORK, Kind
 from toposcope.probes.hidden_states import count_blocks, hidden
-from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, guarded, lowered
+from toposcope.probes.probe import HIDDEN, Failure, Measurement, Probe, ProbeInput, Shape, Value, lowered
 
 
 class AttentionMapsProbe(Probe, frozen=True, tag="attention_maps"):
@@ -67,7 +67,8 @@ class AttentionMapsProbe(Probe, frozen=True, tag="attention_maps"):
             if layer in subject.wanted:
                 yield Measurement(layer, HIDDEN, row, flag=less)
         if NETWORK in subject.wanted:
-            yield guarded(NETWORK, lambda: Measurement(NETWORK, NETWORK, self.combine([*rows.values()]), flag=less))
+            whole = {name: float(value) for name, value in self.combine([*rows.values()]).items()}
+            yield Measurement(NETWORK, NETWORK, whole, flag=less)
 
     def combine(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, Any]:
         """Take means over blocks, heads apart."""

@@ -26,7 +26,8 @@ def run_experiment(
     design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent
 ) -> dict[str, pl.DataFrame]:
     """Train all runs, or go on where it was interrupted, and write the tables."""
-    tasks = [Task(design, c, seed, folder / "runs") for seed in range(design.seeds) for c in (IN_CONTEXT, GLOBAL)]
+    counts = {IN_CONTEXT: design.seeds, GLOBAL: design.seeds // 2}
+    tasks = [Task(design, name, seed, folder / "runs") for name, n in counts.items() for seed in range(n)]
     with Workers(min(workers or processors(), len(tasks))) as engine:
         heads = pl.concat(run_all(engine, train_and_measure, tasks, lambda task: task.name, progress))
     tables = {"heads": heads, "gains": gain_table(heads), "leads": lead_table(heads), "ends": end_table(heads)}
@@ -78,6 +79,6 @@ def conclusion(gains: pl.DataFrame) -> str:
     """Answer the question in one sentence."""
     _, error, gain, _, p, _, verdict = gains.row(0)
     return (
-        f"Topology of attention maps given entropy, distance, first token, diagonal and peak: {verdict}. Of a mean error "
-        f"of {error:.3f} in prefix matching it takes off {gain:.4f} (p {p:.3f})."
+        f"Topology of attention maps given entropy, distance, first token, diagonal and peak: {verdict}. Of a mean "
+        f"error of {error:.3f} in prefix matching it takes off {gain:.4f} (p {p:.3f})."
     )
