@@ -183,7 +183,7 @@ DEGREES = {
 
 
 def degree_of(probe: Probe, statistic: str) -> int:
-    diagram, _, name = statistic.removesuffix(".noise").rpartition(".")
+    diagram, _, name = statistic.removesuffix(".noise").partition("@head.")[0].rpartition(".")
     if diagram and (getattr(probe, "normalize", False) or getattr(probe, "metric", "") == "cosine"):
         return 0
     if statistic.startswith(("distance@", "eigenvalue_")):
@@ -191,7 +191,7 @@ def degree_of(probe: Probe, statistic: str) -> int:
     # Neural persistence is scale-free, and so is what is said of its diagrams, or of shapes alone.
     if name.startswith("projection_"):
         return 1
-    return 0 if diagram == "NP" or probe.SCALE_FREE else DEGREES.get(name.partition("@")[0], 0)
+    return 0 if diagram == "NP" or probe.SCALE_FREE else DEGREES.get(name, 0)
 
 
 def test_twice_the_weights(probe: Probe) -> None:
@@ -307,7 +307,7 @@ def assert_fails_alone(probe: Probe, results: list[Measurement | Failure], bad: 
     for result in results:
         if probe.ACROSS_LAYERS and result.layer in (NAMES[1], NETWORK):
             continue  # It is chained with a part of the layer: see tests/probes/test_deep_graph_probe.py.
-        if shared or result.layer in (bad, NETWORK, POOLED, hidden(0), "embedding.input"):
+        if shared or result.layer in (bad, NETWORK, POOLED, hidden(0), hidden(1), "embedding.input"):
             assert isinstance(result, Failure)
             assert_one_line(result.message, *([bad] if named == bad else []), *(words if result.layer == bad else ()))
         else:

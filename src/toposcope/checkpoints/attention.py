@@ -226,7 +226,7 @@ class _Attention:
                 return rows[:heads], rows[heads : heads + keys], rows[heads + keys :]
             groups = rows.reshape(keys, -1, width)
             return groups[:, :-2].reshape(heads, width), groups[:, -2], groups[:, -1]
-        found = []
+        found: list[Indices] = []
         for role, count in (("attn.q", heads), ("attn.k", keys), ("attn.v", keys)):
             n = self.by_role[role].shape[self.by_role[role].transposed]
             if n % count or (found and role == "attn.k" and n // count != found[0].shape[1]):

@@ -46,8 +46,7 @@ def circuit_points(circuit: Circuit) -> Matrix:
     turned as above, and of a pair those of its two columns of `left` times the norm of its rows of `right` / sqrt(2).
     """
     kept = np.setdiff1d(np.arange(len(circuit.right)), circuit.pairs)
-    factor = np.linalg.qr(circuit.right[kept].T, mode="r")
-    points = circuit.left[:, kept] @ factor.T
+    points: Matrix = circuit.left[:, kept] @ _triangle(circuit.right[kept].T).T
     if not circuit.is_rotary:
         return points
     norms = np.linalg.norm(circuit.right[circuit.pairs], axis=(1, 2)) / math.sqrt(2)
@@ -57,9 +56,12 @@ def circuit_points(circuit: Circuit) -> Matrix:
 
 def singular_values(circuit: Circuit) -> Vector:
     """Return those of left @ right that may differ from 0, from the triangles of both factors, without the product."""
-    left, right = (np.linalg.qr(factor, mode="r") for factor in (circuit.left, circuit.right.T))
-    sigma: Vector = np.linalg.svd(left @ right.T, compute_uv=False)
-    return sigma
+    sigma = np.linalg.svd(_triangle(circuit.left) @ _triangle(circuit.right.T).T, compute_uv=False)
+    return np.asarray(sigma, np.float64)
+
+
+def _triangle(factor: Matrix) -> Matrix:
+    return np.asarray(np.linalg.qr(factor, mode="r"))
 
 
 def pair_products(circuit: Circuit) -> Vector:

@@ -50,8 +50,7 @@ class FamilyModel:
 
     def attentions(self, tokens: Tensor) -> list[Tensor]:
         """Return the attention of each block."""
-        states = self.module.residual_stream(tokens)
-        return [block.attn.shares(block.ln1(x)) for block, x in zip(self.module.layers, states, strict=False)]
+        return self.module.attentions(tokens)
 
 
 def is_of_family(checkpoint: Checkpoint) -> bool:

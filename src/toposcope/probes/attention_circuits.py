@@ -37,7 +37,8 @@ class AttentionCircuitsProbe(Probe, frozen=True, tag="attention_circuits"):
 
     def degree(self, statistic: str) -> int:
         """Return the power of the norm, that of a head included."""
-        return super().degree(statistic.partition(BY_HEAD)[0])
+        name = statistic.partition(BY_HEAD)[0]
+        return 1 if name in {"spectral_norm", "pair_norm"} else super().degree(name)
 
     def covers(self, layers: Sequence[str]) -> list[str]:
         """Return the layers with queries or outputs of attention, and the network."""

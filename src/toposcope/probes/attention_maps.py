@@ -1,5 +1,6 @@
 """Attention maps of a fixed text as graphs (see ``docs/methods/attention.md``)."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -43,8 +44,8 @@ class AttentionMapsProbe(Probe, frozen=True, tag="attention_maps"):
     def expected_seconds(self, shapes: Mapping[str, Shape]) -> float:
         """Return the expected time of maps of heads of 64 dimensions, and of reading the text."""
         width, n = min((min(shape) for shape in shapes.values()), default=0), sum(a * b for a, b in shapes.values())
-        maps = self.texts * count_blocks(shapes) * max(1, width // 64)
-        return maps * 1e-3 * (self.length / 64) ** 2.5 + 3e-11 * self.texts * self.length * n
+        maps, size = self.texts * count_blocks(shapes) * max(1, width // 64), float(self.length)
+        return 1e-3 * maps * math.pow(size / 64, 2.5) + 3e-11 * self.texts * size * n
 
     def measure(self, subject: ProbeInput) -> Iterator[Measurement | Failure]:
         """Measure the wanted blocks of a checkpoint."""

@@ -26,7 +26,7 @@ def run_experiment(
     design: Design, folder: Path, *, workers: int | None = None, progress: Progress = silent
 ) -> dict[str, pl.DataFrame]:
     """Train all runs, or go on where it was interrupted, and write the tables."""
-    counts = {IN_CONTEXT: design.seeds, GLOBAL: design.seeds // 2}
+    counts = {IN_CONTEXT: design.seeds, GLOBAL: max(1, design.seeds // 3)}
     tasks = [Task(design, name, seed, folder / "runs") for name, n in counts.items() for seed in range(n)]
     with Workers(min(workers or processors(), len(tasks))) as engine:
         heads = pl.concat(run_all(engine, train_and_measure, tasks, lambda task: task.name, progress))
@@ -38,7 +38,7 @@ def run_experiment(
 
 def gain_table(heads: pl.DataFrame) -> pl.DataFrame:
     """Return what topology adds to the controls, and to less than all of them."""
-    cases = {PRIMARY: (TOPOLOGY, CONTROLS)}
+    cases: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {PRIMARY: (TOPOLOGY, CONTROLS)}
     cases |= {f"{name} given all controls": ((name,), CONTROLS) for name in TOPOLOGY}
     cases |= {"H0 and H1 given layer and step": (TOPOLOGY, ())}
     cases |= {f"{name} given H0 and H1": ((name,), TOPOLOGY) for name in CONTROLS}
