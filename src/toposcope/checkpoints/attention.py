@@ -46,6 +46,8 @@ interleaved  | rms         |         | helium ernie4_5 glm glm4
 values lie in one matrix: all of each below each other, or those of each group of heads that share a key."""
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 _KEYS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
+_SHARES = ("partial_rotary_factor", "rotary_pct")
+_PARTIAL = ("gpt_neox", "gptj", "phi", "stablelm", "persimmon", "nemotron", "glm", "glm4")  # by default turn a part
 _NORMS = ("ln_1", "ln1", "input_layernorm", "self_attn_layer_norm", "ln_attn", "norm_1", "norm1", "attention_norm")
 _QK_NORM = re.compile(r"(?:^|[._])(?:q|k|qk|query|key)_?(?:layer)?_?(?:norm|ln)")
 _TABLE = re.compile(r"(?:^|\.)(?:wpe|W_pos|pos_emb|position_embeddings?)(?:\.|$)")
@@ -60,7 +62,7 @@ class AttentionFacts(NamedTuple):
     width: int = 0  # of a head
     norm: str = ""
     positions: str = ""
-    turned: int = -1  # dimensions of a head that rotary positions turn; -1 for all
+    turned: float = 1.0  # dimensions of a head that rotary positions turn: their number, or up to 1 their share
     fused: str = ""
     refusal: str = ""  # why queries and keys are no product of two matrices
 
@@ -75,28 +77,37 @@ class CircuitLayer:
 
 def facts_of(configuration: Mapping[str, Any]) -> AttentionFacts:
     """Return what a configuration of transformers says."""
-    content = {**configuration, **(configuration.get("text_config") or {})}
-    inner = {**content, **(content.get("attn_config") or {}), **(content.get("rope_parameters") or {})}
-    family = str(content.get("model_type", ""))
+    content = {**configuration, **_object(configuration, "text_config")}
+    inner = {**content, **_object(content, "attn_config"), **_object(content, "rope_parameters")}
+    family = str(content.get("model_type"))
     rows = [[cell.strip() for cell in row.split("|")] for row in FAMILIES.strip().splitlines()]
     positions, norm, fused = next((row[:3] for row in rows if family in row[3].split()), ("", "unknown", ""))
     heads = _count(content, _HEADS)
-    shares_one = content.get("multi_query") and not content.get("new_decoder_architecture")
-    keys = 1 if shares_one else _count(content, _KEYS) if "new_decoder_architecture" not in content else 0
-    width = _count(content, ("head_dim",))
-    if content.get("new_decoder_architecture"):
-        keys = _count(content, _KEYS)
-    if content.get("alibi"):
-        positions = STATIC
-    if content.get("do_layer_norm_before") is False:
-        norm = "none"
-    turned = -1
-    for name in ("partial_rotary_factor", "rotary_pct"):
-        if isinstance(share := inner.get(name), int | float) and heads:
-            turned = int(share * (width or _count(content, ("hidden_size", "n_embd")) // heads))
-    turned = _count(content, ("rotary_dim",)) or turned
-    clips = f"{family} clips queries and keys (clip_qkv)" if inner.get("clip_qkv") else ""
-    return AttentionFacts(heads, keys or heads, width, norm, positions, turned, fused, clips)
+    # Falcon's first models state more keys than they have.
+    keys = _count(content, _KEYS) if content.get("new_decoder_architecture", True) else 0
+    if content.get("multi_query") and not content.get("new_decoder_architecture"):
+        keys = 1
+    stated = [inner[name] for name in _SHARES if isinstance(inner.get(name), int | float)]
+    turned = _count(content, ("rotary_dim",))
+    if family in _PARTIAL and not (stated or turned):
+        positions = ""
+    return AttentionFacts(
+        heads,
+        keys or heads,
+        _count(content, ("head_dim",)),
+        "none" if content.get("do_layer_norm_before") is False else norm,
+        STATIC if content.get("alibi") else positions,
+        turned or (float(stated[0]) if stated else 1.0),
+        fused,
+        "queries and keys are clipped (clip_qkv), so scores are of no product of weights"
+        if inner.get("clip_qkv")
+        else "",
+    )
+
+
+def _object(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}
 
 
 def _count(content: Mapping[str, Any], names: Sequence[str]) -> int:
@@ -139,7 +150,7 @@ class Norm(NamedTuple):
     """The norm before attention, whose gain and shift are folded into what reads it."""
 
     gain: Matrix | float = 1.0
-    shift: Matrix | None = None
+    shift: Vector | None = None
     centres: bool = False  # subtracts the mean, so that the mean of a row of weights changes nothing
     flag: str = ""
 
@@ -186,11 +197,12 @@ class _Attention:
         (queries, keys, _), norm = self._rows(), self._norm()
 
         def read() -> list[Circuit]:
-            (left, of_query), (right, of_key) = self._inputs("attn.q", norm), self._inputs("attn.k", norm)
-            if of_query is not None or of_key is not None:
-                left, right = _with_column(left, of_query), _with_column(right, of_key)
+            left, right = (
+                self._inputs(role, rows, norm, self._has_bias(norm, "attn.q", "attn.k"))
+                for role, rows in (("attn.q", queries), ("attn.k", keys))
+            )
             pairs, shared = rotary_pairs(positions, queries.shape[1], self.facts.turned), self.heads // len(keys)
-            return [Circuit(left[rows].T, right[keys[h // shared]], pairs) for h, rows in enumerate(queries)]
+            return [Circuit(query.T, right[h // shared], pairs) for h, query in enumerate(left)]
 
         return CircuitLayer(read, norm.flag)
 
@@ -202,12 +214,12 @@ class _Attention:
             raise ToposcopeError(f"{n} inputs are not {self.heads} heads of {width}; is config.json its own?")
 
         def read() -> list[Circuit]:
-            right, column = self._inputs("attn.v", norm)
-            right = right if column is None else _with_column(right, column)
-            heads, shared = np.split(_finite(out, out.matrix()), self.heads, axis=1), self.heads // len(values)
-            return [
-                Circuit(left, right[values[h // shared]], rotary_pairs(STATIC, 0, 0)) for h, left in enumerate(heads)
-            ]
+            right, shared = (
+                self._inputs("attn.v", values, norm, self._has_bias(norm, "attn.v")),
+                self.heads // len(values),
+            )
+            heads = np.split(_finite(out, out.matrix()), self.heads, axis=1)
+            return [Circuit(left, right[h // shared], rotary_pairs(STATIC, 0, 0)) for h, left in enumerate(heads)]
 
         return CircuitLayer(read, norm.flag)
 
@@ -236,15 +248,28 @@ class _Attention:
             raise ToposcopeError(f"heads of {found[0].shape[1]}, not of {self.facts.width} as its configuration says")
         return found[0], found[1], found[2]
 
-    def _inputs(self, role: str, norm: Norm) -> tuple[Matrix, Vector | None]:
-        """Return what maps the normalised stream to all heads, and what it adds, if anything."""
-        layer = self.by_role.get(role) or self.by_role["attn.qkv"]
-        W = _finite(layer, layer.matrix())
-        bias = next((self._vector(name) for name in _biases_of(layer.name) if name in self.vectors), None)
+    def _layer(self, role: str) -> Layer:
+        return self.by_role.get(role) or self.by_role["attn.qkv"]
+
+    def _has_bias(self, norm: Norm, *roles: str) -> bool:
+        return norm.shift is not None or any(self._bias(role) for role in roles)
+
+    def _bias(self, role: str) -> str:
+        return next((name for name in _biases_of(self._layer(role).name) if name in self.vectors), "")
+
+    def _inputs(self, role: str, rows: Indices, norm: Norm, has_bias: bool) -> Matrix:
+        """Return what maps the normalised stream to each head, with a last column for biases if there are any."""
+        layer, bias = self._layer(role), self._bias(role)
+        W = _finite(layer, layer.matrix()[rows.ravel()])
+        folded = np.zeros((len(W), W.shape[1] + has_bias))
+        np.multiply(W, norm.gain, out=folded[:, : W.shape[1]])
+        if norm.centres:
+            folded[:, : W.shape[1]] -= folded[:, : W.shape[1]].mean(axis=1, keepdims=True)
+        if bias:
+            folded[:, -1] += self._vector(bias)[rows.ravel()]
         if norm.shift is not None:
-            bias = W @ norm.shift + (0.0 if bias is None else bias)
-        W = W * norm.gain
-        return W - W.mean(axis=1, keepdims=True) if norm.centres else W, bias
+            folded[:, -1] += W @ norm.shift
+        return folded.reshape(*rows.shape, -1)
 
     def _norm(self) -> Norm:
         names = [f"{name}.{leaf}" for name in _NORMS for leaf in ("weight", "w", "scale")]
@@ -273,9 +298,9 @@ class _Attention:
         return name.startswith(f"{self._block}.")
 
 
-def rotary_pairs(positions: str, width: int, turned: int) -> Indices:
+def rotary_pairs(positions: str, width: int, turned: float) -> Indices:
     """Return the pairs of dimensions of a head that rotary positions turn together, shape (p, 2)."""
-    n = 0 if positions == STATIC else width if turned < 0 else min(turned, width)
+    n = 0 if positions == STATIC else min(width, int(turned if turned > 1 else turned * width))
     places = np.arange(n - n % 2)
     return places.reshape(-1, 2) if positions == INTERLEAVED else places.reshape(2, -1).T
 
@@ -283,10 +308,6 @@ def rotary_pairs(positions: str, width: int, turned: int) -> Indices:
 def _biases_of(weight: str) -> list[str]:
     """Return the names that the bias next to a weight may have."""
     return [new for old, to in _BIASES if (new := re.sub(old, to, weight)) != weight]
-
-
-def _with_column(W: Matrix, column: Vector | None) -> Matrix:
-    return np.column_stack([W, np.zeros(len(W)) if column is None else column])
 
 
 def _finite(layer: Layer, values: Any) -> Matrix:

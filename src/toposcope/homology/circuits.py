@@ -54,10 +54,9 @@ def circuit_points(circuit: Circuit) -> Matrix:
     return np.hstack([points, turned.reshape(len(points), -1)])
 
 
-def singular_values(circuit: Circuit) -> Vector:
-    """Return those of left @ right that may differ from 0, from the triangles of both factors, without the product."""
-    sigma = np.linalg.svd(_triangle(circuit.left) @ _triangle(circuit.right.T).T, compute_uv=False)
-    return np.asarray(sigma, np.float64)
+def singular_values(points: Matrix) -> Vector:
+    """Return the singular values of left @ right that may differ from 0: those of its `circuit_points`."""
+    return np.asarray(np.linalg.svd(_triangle(points), compute_uv=False), np.float64)
 
 
 def _triangle(factor: Matrix) -> Matrix:
@@ -98,13 +97,11 @@ def circuit_statistics(circuit: Circuit, name: str) -> dict[str, float]:
     (components,) = rips(points, max_dimension=0)
     total = {"H0.total": float(components.lifetimes.sum())}
     if circuit.is_rotary:
-        products, others = pair_products(circuit), np.setdiff1d(np.arange(len(circuit.right)), circuit.pairs)
-        static = Circuit(circuit.left[:, others], circuit.right[others], circuit.pairs[:0])
-        norm = math.hypot(np.linalg.norm(products) / math.sqrt(2), np.linalg.norm(singular_values(static)))
-        found = {"circuit_norm": norm, "pair_norm": float(products.max())}
+        products = pair_products(circuit)
         squares = (products / (products.max() or 1.0)) ** 2
+        found = {"circuit_norm": float(np.linalg.norm(points)), "pair_norm": float(products.max())}
         return total | found | ({"pair_rank": float(squares.sum() ** 2 / (squares @ squares))} if squares.any() else {})
-    persistence, sigma = neural_persistence(circuit.left @ circuit.right, name=name), singular_values(circuit)
+    persistence, sigma = neural_persistence(circuit.left @ circuit.right, name=name), singular_values(points)
     found = {
         "np_mean": persistence.mean,
         "circuit_norm": float(np.linalg.norm(sigma)),
