@@ -5,7 +5,7 @@ from pathlib import Path
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
     "toposcope-experiments": "early-warnings grokking intervene regularisation scaling-decision stopping import "
-    "backtest multi_power Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
+    "backtest Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
     "local_learning_coefficient similarity linear_cka procrustes rtd "
     "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
     "transformer_format",
@@ -21,7 +21,8 @@ INSTEAD: dict[str, str] = {
     "--show": "toposcope show DIR serves the page of a study while it grows",
     "cooled": "leave it out: merged weights are no longer measured with a study; toposcope cooldown averages them",
     "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
-    "diffusion_potential": "classical_scaling(distances) draws a path in a plane; the package phate does it by diffusion",
+    "diffusion_potential": "classical_scaling(distances) draws a path in a plane",
+    "multi_power": "it forecast final losses half as well as the default; toposcope forecast LOG --all lists the others",
     "clustering": "networkx.algorithms.bipartite.robins_alexander_clustering is the same of an unweighted graph",
     "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
