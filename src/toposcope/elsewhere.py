@@ -22,7 +22,7 @@ INSTEAD: dict[str, str] = {
     "cooled": "leave it out: merged weights are no longer measured with a study; toposcope cooldown averages them",
     "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
     "diffusion_potential": "classical_scaling(distances) draws a path in a plane",
-    "multi_power": "it forecast final losses half as well as the default; toposcope forecast LOG --all lists the others",
+    "multi_power": "it forecast half as well as the default; toposcope forecast LOG --all lists the others",
     "clustering": "networkx.algorithms.bipartite.robins_alexander_clustering is the same of an unweighted graph",
     "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",

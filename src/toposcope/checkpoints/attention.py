@@ -23,8 +23,7 @@ from toposcope.typing import Indices, Matrix, Vector
 OUT = "attn.out"
 CIRCUITS = {"attn.q": "QK", "attn.qkv": "QK", OUT: "OV"}
 """By role of the layer that stands for them: of queries, and of outputs."""
-STATIC, HALVES, INTERLEAVED = "static", "halves", "interleaved"
-STACKED, GROUPED = "stacked", "grouped"
+STATIC, INTERLEAVED, STACKED = "static", "interleaved", "stacked"
 # positions  | norm        | fused   | model_type
 FAMILIES = """
 static       | layer       | stacked | gpt2 mpt
@@ -99,9 +98,7 @@ def facts_of(configuration: Mapping[str, Any]) -> AttentionFacts:
         STATIC if content.get("alibi") else positions,
         turned or (float(stated[0]) if stated else 1.0),
         fused,
-        "queries and keys are clipped (clip_qkv), so scores are of no product of weights"
-        if inner.get("clip_qkv")
-        else "",
+        "clip_qkv in config.json: clipped queries and keys have no product of weights" * bool(inner.get("clip_qkv")),
     )
 
 
@@ -128,19 +125,19 @@ def attention_circuits(checkpoint: Checkpoint, facts: AttentionFacts) -> dict[st
     return found
 
 
-def module_of(layer: Layer) -> list[str]:
+def module_parts(layer: Layer) -> list[str]:
     """Return the parts of a layer's name without its own."""
-    return parts_of(layer)[:-1]
+    return name_parts(layer)[:-1]
 
 
-def block_of(layer: Layer) -> list[str]:
+def block_parts(layer: Layer) -> list[str]:
     """Return the parts of a layer's name up to the first number."""
-    parts = parts_of(layer)
+    parts = name_parts(layer)
     at = next((k for k, part in enumerate(parts) if part.isdecimal()), len(parts))
     return parts[: at + 1]
 
 
-def parts_of(layer: Layer) -> list[str]:
+def name_parts(layer: Layer) -> list[str]:
     """Return the parts of a layer's name, without a last one that says only that it is a weight."""
     parts = layer.name.replace("/", ".").split(".")
     return parts[:-1] if parts[-1] in {"weight", "kernel"} else parts
@@ -168,7 +165,7 @@ class _Attention:
     def around(
         cls, layer: Layer, layers: Sequence[Layer], vectors: Mapping[str, Entry], facts: AttentionFacts
     ) -> "_Attention":
-        for scope in (module_of, block_of):
+        for scope in (module_parts, block_parts):
             near = [other for other in layers if scope(other) == scope(layer)]
             by_role = {other.role: other for other in near}
             is_whole = by_role.keys() in ({OUT, "attn.qkv"}, {OUT, "attn.q", "attn.k", "attn.v"})
@@ -186,9 +183,7 @@ class _Attention:
     def scores(self) -> CircuitLayer:
         """Return the QK circuits; refuse what is no product of two matrices, or whose pairs are unknown."""
         if normed := next((name for name in self.vectors if self._is_near(name) and _QK_NORM.search(name)), ""):
-            raise ToposcopeError(
-                f"queries and keys are normalised ({normed}), so no basis leaves their product as it is"
-            )
+            raise ToposcopeError(f"queries and keys are normalised ({normed}), so no basis leaves their product alone")
         if self.facts.refusal:
             raise ToposcopeError(self.facts.refusal)
         positions = self.facts.positions or (STATIC if any(map(_TABLE.search, self.vectors)) else "")
@@ -214,11 +209,8 @@ class _Attention:
             raise ToposcopeError(f"{n} inputs are not {self.heads} heads of {width}; is config.json its own?")
 
         def read() -> list[Circuit]:
-            right, shared = (
-                self._inputs("attn.v", values, norm, self._has_bias(norm, "attn.v")),
-                self.heads // len(values),
-            )
-            heads = np.split(_finite(out, out.matrix()), self.heads, axis=1)
+            right = self._inputs("attn.v", values, norm, self._has_bias(norm, "attn.v"))
+            shared, heads = self.heads // len(values), np.split(_finite(out, out.matrix()), self.heads, axis=1)
             return [Circuit(left, right[h // shared], rotary_pairs(STATIC, 0, 0)) for h, left in enumerate(heads)]
 
         return CircuitLayer(read, norm.flag)
@@ -275,13 +267,11 @@ class _Attention:
         names = [f"{name}.{leaf}" for name in _NORMS for leaf in ("weight", "w", "scale")]
         near = {name[len(self._block) + 1 :]: name for name in self.vectors if self._is_near(name)}
         place, norm = next((near[name] for name in names if name in near), ""), self.facts.norm
-        if norm == "plain layer":
-            return Norm(centres=True)
-        if norm == "none" or not place:
-            return Norm(flag="no norm to fold")
+        if norm in {"plain layer", "none"}:
+            return Norm(centres=norm == "plain layer", flag="no norm to fold" if norm == "none" else "")
         bias = re.sub(r"\w+$", "b" if place.endswith(".w") else "bias", place)
         norm = norm or ("layer" if bias in self.vectors else "")
-        if norm in {"", "unknown"}:
+        if not place or norm in {"", "unknown"}:
             return Norm(flag="norm unknown, not folded")
         gain = self._vector(place) + (1.0 if norm.startswith("1 +") else 0.0)
         return Norm(gain, self._vector(bias) if bias in self.vectors else None, norm.endswith("layer"))
@@ -292,7 +282,7 @@ class _Attention:
 
     @property
     def _block(self) -> str:
-        return ".".join(block_of(self.by_role[OUT]))
+        return ".".join(block_parts(self.by_role[OUT]))
 
     def _is_near(self, name: str) -> bool:
         return name.startswith(f"{self._block}.")

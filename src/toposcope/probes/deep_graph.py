@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
-from toposcope.checkpoints.attention import block_of, module_of, parts_of
+from toposcope.checkpoints.attention import block_parts, module_parts, name_parts
 from toposcope.checkpoints.roles import role_of
 from toposcope.homology import deep_graph_persistence, weight_variance
 from toposcope.probes.feature import Kind
@@ -80,10 +80,10 @@ def predecessors(layers: Sequence[Layer]) -> dict[str, Layer]:
 
 def _in_block(layer: Layer, layers: Sequence[Layer]) -> Layer | None:
     """Return the one layer that a layer reads in its own module, else in its block; None if it cannot be told."""
-    for scope in (module_of, block_of):
+    for scope in (module_parts, block_parts):
         near = [other for other in layers if scope(other) == scope(layer)]
         reads = [
-            o for o in near if o.role in READS[layer.role] and "gate" not in parts_of(o)[-1]
+            o for o in near if o.role in READS[layer.role] and "gate" not in name_parts(o)[-1]
         ]  # of a gate and its factor, the factor
         if len(reads) == 1 and sum(other.role == layer.role for other in near) == 1:
             return reads[0]
@@ -93,7 +93,7 @@ def _in_block(layer: Layer, layers: Sequence[Layer]) -> Layer | None:
 def _fits(before: Layer, layer: Layer) -> bool:
     outputs, inputs = before.shape[before.transposed], layer.shape[not layer.transposed]
     if before.role == "attn.qkv":
-        return parts_of(before)[-1] in STACKED and outputs == 3 * inputs
+        return name_parts(before)[-1] in STACKED and outputs == 3 * inputs
     return outputs == inputs
 
 
