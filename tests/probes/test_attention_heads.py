@@ -91,7 +91,7 @@ def test_no_basis_of_condition_100_moves_a_number_in_any_layout(layout: str, see
         for h in range(g * HEADS // n_keys, (g + 1) * HEADS // n_keys):
             moved[0][h], moved[3][:, h] = np.linalg.inv(A).T @ q[h], o[:, h] @ np.linalg.inv(C)
     first, second = (
-        circuits(stored(layout, *parts, last.reshape(D, -1)), FACTS[layout]) for *parts, last in ((q, k, v, o), moved)
+        circuits(stored(layout, a, b, c, d.reshape(D, -1)), FACTS[layout]) for a, b, c, d in ((q, k, v, o), moved)
     )
     for kind, heads in first.items():
         assert len(heads) == HEADS
