@@ -10,7 +10,7 @@ from toposcope.extend import LEVEL, Matrix, Vector, derive_seed, sign_flip
 from toposcope_experiments.induction.training import CONTROLS, IN_CONTEXT, TOPOLOGY
 
 RIDGE, N_TWINS = 1e-3, 20
-MORE, NOT_FOUND, OF_THE_STEP = "topology says more", "not found", "of the step and layer alone"
+MORE, NOT_FOUND, OF_THE_STEP = "says more", "not found", "of the step and layer alone"
 RISEN = 0.5  # share of the way from its first value to its last at which a quantity is said to have moved
 
 
