@@ -38,7 +38,7 @@ def with_and_without_states(n_runs: int) -> list[StudyData]:
 
 def test_the_sections_are_found_by_their_entry_points() -> None:
     assert list(SECTIONS) == [
-        *("similarity", "degeneracy", "betti-bounds"),
+        *("similarity", "degeneracy", "diffusion-potential", "betti-bounds"),
         *("outlier-runs", "representation-phases", "predictions", "published"),
     ]
 

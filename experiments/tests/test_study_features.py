@@ -30,7 +30,7 @@ STEPS = np.array([0, 10, 20, 40, 80, 100])
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Three small runs, measured."""
     folder = tmp_path_factory.mktemp("features")
-    return Study.load(small_family(folder, "neural_persistence", "rips", "controls"))
+    return Study.load(small_family(folder, "neural_persistence", "rips", "controls", "clustering"))
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_blocks_are_whole(blocks: list[FeatureBlocks]) -> None:
         wanted = {"neural_persistence np_normalized level", "rips H0.total rate", "rips H0.total scale-free level"}
         wanted |= {"rips H0 image 1", "rips H0 landscape 4", "neural_persistence NP image 2"}
         assert wanted <= set(block.names[p:])
-        assert not [name for name in block.names[p:] if name.startswith(("controls", "log"))]
+        assert not [name for name in block.names[p:] if name.startswith(("controls", "clustering", "log"))]
 
 
 def test_levels_are_those_of_the_last_checkpoint_seen(study: Study, blocks: list[FeatureBlocks]) -> None:

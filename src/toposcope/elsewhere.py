@@ -8,7 +8,7 @@ PACKAGES = {
     "backtest Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
     "local_learning_coefficient similarity linear_cka procrustes rtd "
     "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
-    "transformer_format",
+    "transformer_format diffusion_potential DiffusionPotential metric_scaling",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {
@@ -21,9 +21,7 @@ INSTEAD: dict[str, str] = {
     "--show": "toposcope show DIR serves the page of a study while it grows",
     "cooled": "leave it out: merged weights are no longer measured with a study; toposcope cooldown averages them",
     "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
-    "diffusion_potential": "classical_scaling(distances) draws a path in a plane",
     "multi_power": "it forecast half as well as the default; toposcope forecast LOG --all lists the others",
-    "clustering": "networkx.algorithms.bipartite.robins_alexander_clustering is the same of an unweighted graph",
     "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
     "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",

@@ -269,7 +269,7 @@ def test_tokens() -> None:
 def test_what_is_no_topology() -> None:
     controls = [
         *("controls alpha", "log grad_norm_mean", "gradient_rips gradient_norm"),
-        *("random_matrices:draws=3 gaussian.np_mean", "language_modelling perplexity"),
+        *("random_matrices:draws=3 gaussian.np_mean", "clustering coefficient", "language_modelling perplexity"),
         *("hidden_states n_points", "hidden_states:points=texts two_nn", "published eigenvalue_ratio_1_10"),
         *("hidden_states pca_variance", "published pca_variance_explained", "embeddings rankme"),
     ]

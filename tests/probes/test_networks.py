@@ -17,7 +17,9 @@ from toposcope.checkpoints import Layer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.errors import ToposcopeError
 from toposcope.homology import Diagram, bottleneck, loop_births, neural_persistence, rips, statistics, wasserstein
+from toposcope.homology.matrix_controls import clustering_coefficient
 from toposcope.probes import Measurement, Probe, ProbeInput
+from toposcope.probes.clustering import ClusteringProbe
 from toposcope.probes.distances import DistancesProbe
 from toposcope.probes.feature import NETWORK
 from toposcope.probes.gradient_rips import GradientRipsProbe
@@ -317,3 +319,12 @@ def test_distances_to_the_same_diagrams_are_zero() -> None:
     diagrams = {layer: m.diagrams for layer, m in measure(RipsProbe(), matrices(0)).items()}
     found = measure(DistancesProbe(), matrices(0), diagrams=diagrams, previous_diagrams=diagrams)
     assert {value for m in found.values() for value in m.statistics.values()} == {0.0}
+
+
+def test_clustering() -> None:
+    weights = matrices(0) | {"d": np.zeros((4, 5))}
+    found = measure(ClusteringProbe(), weights)
+    rows = {name: clustering_coefficient(W) for name, W in weights.items()}
+    assert {name: m.statistics["coefficient"] for name, m in found.items() if name != NETWORK} == rows
+    assert found[NETWORK].statistics == {"coefficient": pytest.approx(math.fsum(rows.values()) / 4, rel=1e-14)}
+    assert {name: m.flag for name, m in found.items() if m.flag} == {"d": "degenerate"}

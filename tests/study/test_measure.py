@@ -134,7 +134,7 @@ def test_nothing_of_a_module_is_saved(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_module_gives_the_rows_of_its_checkpoint(tmp_path: Path) -> None:
     model = build("tiny-3k", seed=1)
     save_model(model, str(tmp_path / "step_0.safetensors"))
-    probes = [{"name": name} for name in ("rips", "controls", "distances", "random_matrices")]
+    probes = [{"name": name} for name in ("rips", "controls", "distances", "clustering", "random_matrices")]
     ours, stored = ts.measure(model, probes=probes), ts.measure(tmp_path / "step_0.safetensors", probes=probes)
     assert ours.drop("run").equals(stored.drop("run"))
 

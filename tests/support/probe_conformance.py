@@ -281,7 +281,7 @@ def test_zeros_are_flagged_where_they_leave_a_ratio_undefined(kind: type[Probe])
     weights = generic(seed=0)
     weights[NAMES[1]] = torch.zeros(SHAPES[NAMES[1]])
     found = measure(kind(), weights)
-    if kind.name() in ("neural_persistence", "controls", "gradient_rips", "placebo_twin", "deep_graph"):
+    if kind.name() in ("neural_persistence", "controls", "clustering", "gradient_rips", "placebo_twin", "deep_graph"):
         assert [layer for layer, measurement in found.items() if measurement.flag] == [NAMES[1]]
         assert found[NAMES[1]].flag == "degenerate"
 

@@ -1,4 +1,4 @@
-"""What persistence of matrices is compared with: random ones, the variance of weights."""
+"""What persistence of matrices is compared with: random ones, a plain graph measure, the variance of weights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, get_args
@@ -10,7 +10,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.homology.arrays import as_count, as_float_matrix
 from toposcope.typing import Matrix
 
-BLOCK_ENTRIES = 1 << 20  # of a matrix in float64, at a time
+BLOCK_ENTRIES = 1 << 20  # of a matrix in float64, at a time, for its clustering coefficient
 
 Ensemble = Literal["gaussian", "uniform", "orthogonal", "sparse", "heavy_tailed"]
 
@@ -49,6 +49,33 @@ def _orthogonal(rng: np.random.Generator, m: int, n: int) -> Matrix:
     return Q if m >= n else np.ascontiguousarray(Q.T)
 
 
+def clustering_coefficient(W: ArrayLike | Any, *, name: str = "W") -> float:
+    """Return the weighted clustering coefficient of the complete bipartite graph with edge weights |W| / max|W|.
+
+    A path of three edges, i - j - k - l, closes to a cycle of four with the edge (i, l). With the weight of a path the
+    product of its edges', the coefficient is the mean of a_il over all such paths, weighted by the path:
+    """
+    matrix = as_float_matrix(W, name)
+    tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
+    largest = float(max(-matrix.min(), matrix.max()))
+    if min(matrix.shape) < 2 or largest == 0:
+        return 0.0
+    columns = _all_but_largest(_blocks(tall, largest), tall.shape[1])
+    product = np.zeros((tall.shape[1], tall.shape[1]))
+    turning, paths = 0.0, 0.0
+    for A in _blocks(tall, largest):
+        product += A.T @ A
+        squares = A * A
+        # Closed walks i - j - i - l that turn round, of columns j and l apart: no cycles, but in the product too.
+        turning += float((squares * _others(squares, *_largest_and_rest(squares, 1))).sum())
+        paths += float((A * _others(A, *_largest_and_rest(A, 1)) * _others(A, *columns)).sum())
+    np.fill_diagonal(product, 0.0)
+    product *= product
+    cycles = float(product.sum()) - turning
+    # Rounding may leave either a little outside.
+    return min(1.0, max(0.0, cycles / paths)) if paths > 0 else 0.0
+
+
 def weight_variance(matrices: Sequence[ArrayLike | Any], *, names: Sequence[str] | None = None) -> float:
     """Return the variance (population) of ``|w| / max|w|`` over all weights of some matrices; 0 if all are zero.
 
@@ -70,3 +97,30 @@ def _blocks(tall: Any, largest: float) -> Iterator[Matrix]:
     step = max(1, BLOCK_ENTRIES // tall.shape[1])
     for start in range(0, len(tall), step):
         yield np.abs(tall[start : start + step].astype(np.float64)) / largest
+
+
+def _others(A: Matrix, largest: Matrix, rest: Matrix) -> Matrix:
+    """Return, for each entry, the sum of the others of its row or column.
+
+    Taken from the whole sum, an entry that outweighs the others would leave rounding only. Here it leaves `rest`, the
+    sum of all but the largest, and a smaller one cannot outweigh the largest that comes in its place.
+    """
+    others: Matrix = np.where(largest == A, rest, rest - A + largest)
+    return others
+
+
+def _largest_and_rest(A: Matrix, axis: int) -> tuple[Matrix, Matrix]:
+    """Return the largest entry of each row or column, and the sum of the others."""
+    last = np.partition(A, -1, axis=axis)
+    first, rest = np.split(last, [-1], axis=axis)
+    return rest, first.sum(axis=axis, keepdims=True)
+
+
+def _all_but_largest(blocks: Iterator[Matrix], n: int) -> tuple[Matrix, Matrix]:
+    """Return the same of each column, from blocks of rows."""
+    largest, rest = np.zeros((1, n)), np.zeros((1, n))
+    for A in blocks:
+        high, low = _largest_and_rest(A, 0)
+        rest += low + np.minimum(largest, high)
+        largest = np.maximum(largest, high)
+    return largest, rest

@@ -25,8 +25,10 @@ from toposcope.typing import Vector
 from toposcope.wording import examples
 
 MIN_UNUSUAL_Z = 3.0  # standard deviations above which an ensemble of random matrices does not explain a layer
-BASIS = " Queries, keys and values are measured in a basis of each head that the model does not depend on; another"
-BASIS += " moves H0 by 0.4 to 69%, neural persistence by 12 to 68%. The probe attention_circuits gives the same in all."
+BASIS = (
+    " Queries, keys and values are measured in a basis of each head that the model does not depend on: another moves"
+)
+BASIS += " H0 by 0.4 to 69%, neural persistence by 12 to 68%. The probe attention_circuits gives the same in all."
 MAX_COLUMNS, MAX_ROWS = 60, 100  # checkpoints and layers of a heat map; of more, as many evenly spread ones are drawn
 
 

@@ -1,0 +1,1 @@
+"""Paths of checkpoints in the plane: diffusion potentials, metric scaling, and the section."""
