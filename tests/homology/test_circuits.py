@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from property_examples import examples
 from scipy.spatial.distance import pdist, squareform
 
-from toposcope.homology import attention_map_statistics, neural_persistence, rips
+from toposcope.homology import attention_map_statistics, dowker, neural_persistence, rips
 from toposcope.homology.circuits import Circuit, circuit_points, circuit_statistics, pair_products, singular_values
 
 Array = NDArray[np.float64]
@@ -25,8 +25,10 @@ def basis(rng: np.random.Generator, n: int, condition: float) -> Array:
 
 
 def assert_equal_statistics(circuit: Circuit, other: Circuit) -> None:
-    found = circuit_statistics(other, "M")
-    assert found == pytest.approx(circuit_statistics(circuit, "M"), rel=1e-10, abs=0)
+    found, right = (circuit_statistics(each, "M", loops=True) for each in (other, circuit))
+    loops = {name: found.pop(name) for name in list(found) if name.startswith("loops.")}
+    assert loops == pytest.approx({name: right.pop(name) for name in loops}, rel=0, abs=1e-10)
+    assert found == pytest.approx(right, rel=1e-10, abs=0)
 
 
 @examples(40)
@@ -62,7 +64,11 @@ def test_nor_does_one_that_commutes_with_rotary_positions(
 def test_the_numbers_are_those_of_the_product() -> None:
     rng = np.random.default_rng(0)
     circuit = Circuit(rng.normal(size=(40, 6)), rng.normal(size=(6, 31)), NO_PAIRS)
-    M, found = circuit.left @ circuit.right, circuit_statistics(circuit, "M")
+    M, found = circuit.left @ circuit.right, circuit_statistics(circuit, "M", loops=True)
+    lengths = dowker(M)[1].lifetimes
+    assert found["loops.count"] == len(lengths) > 0
+    assert (found["loops.total"], found["loops.longest"]) == (lengths.sum(), lengths.max())
+    assert circuit_statistics(circuit, "M") == {n: v for n, v in found.items() if not n.startswith("loops.")}
     assert pdist(circuit_points(circuit)) == pytest.approx(pdist(M), rel=1e-12)
     assert found["H0.total"] == pytest.approx(rips(M, max_dimension=0)[0].lifetimes.sum(), rel=1e-12)
     assert found["np_mean"] == neural_persistence(M).mean

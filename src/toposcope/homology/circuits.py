@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toposcope.homology.dowker import dowker, loop_values
 from toposcope.homology.neural_persistence import neural_persistence
 from toposcope.homology.rips import rips
 from toposcope.typing import Indices, Matrix, Vector
@@ -70,7 +71,7 @@ def pair_products(circuit: Circuit) -> Vector:
     return products
 
 
-def circuit_statistics(circuit: Circuit, name: str) -> dict[str, float]:
+def circuit_statistics(circuit: Circuit, name: str, *, loops: bool = False) -> dict[str, float]:
     """Return the statistics of one head that are the same in every basis.
 
     Parameters
@@ -78,14 +79,16 @@ def circuit_statistics(circuit: Circuit, name: str) -> dict[str, float]:
     circuit : Circuit
     name : str
         How messages call its matrix.
+    loops : bool
+        Whether to count the loops of its matrix too, if positions are not rotary: 0.4 s for a width of 768.
 
     Returns
     -------
     dict
         ``circuit_norm``, the Frobenius norm, and ``H0.total``, the total length of H0 of the rows. Without rotary
         positions ``np_mean``, the neural persistence, ``spectral_norm`` and ``stable_rank``, which a matrix of zeros
-        lacks; with them ``pair_norm``, the largest of `pair_products`, and ``pair_rank``, the participation ratio of
-        their squares.
+        lacks, and ``loops.count``, ``loops.total`` and ``loops.longest`` of `dowker`; with them ``pair_norm``, the
+        largest of `pair_products`, and ``pair_rank``, the participation ratio of their squares.
 
     Raises
     ------
@@ -101,7 +104,10 @@ def circuit_statistics(circuit: Circuit, name: str) -> dict[str, float]:
         squares = (products / (products.max() or 1.0)) ** 2
         found = {"circuit_norm": float(np.linalg.norm(points)), "pair_norm": float(products.max())}
         return total | found | ({"pair_rank": float(squares.sum() ** 2 / (squares @ squares))} if squares.any() else {})
-    persistence, sigma = neural_persistence(circuit.left @ circuit.right, name=name), singular_values(points)
+    product = circuit.left @ circuit.right
+    persistence, sigma = neural_persistence(product, name=name), singular_values(points)
+    if loops:
+        total |= {f"loops.{key}": value for key, value in loop_values(dowker(product, name=name)[1]).items()}
     found = {
         "np_mean": persistence.mean,
         "circuit_norm": float(np.linalg.norm(sigma)),
