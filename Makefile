@@ -28,7 +28,7 @@ PROPERTIES = $(shell grep -rlE '@given' tests $(OTHERS:%=%/tests) --include='tes
 # What docs/speed.md shows, and what the pages of methods cite.
 SPEED := neural_persistence point_clouds intrinsic_dimension loops dowker gradients curvature whole_model models hidden_states checkpoints \
 	whole_commands study population population_measuring training memory monitor activations gpu
-CALIBRATION := multi_power forecast forecast_odd_runs running_forecasts scaling_laws downstream downstream_losses decision \
+CALIBRATION := forecast forecast_odd_runs running_forecasts scaling_laws downstream downstream_losses decision \
 	decision_few_points false_alarms doctor verdicts
 
 # Compiled Python is kept: tests start many processes, each of which would compile every module again.

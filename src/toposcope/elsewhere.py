@@ -5,7 +5,7 @@ from pathlib import Path
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
     "toposcope-experiments": "early-warnings grokking intervene regularisation scaling-decision stopping import "
-    "backtest multi_power Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
+    "backtest Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
     "local_learning_coefficient similarity linear_cka procrustes rtd "
     "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
     "transformer_format diffusion_potential DiffusionPotential metric_scaling",
@@ -21,6 +21,7 @@ INSTEAD: dict[str, str] = {
     "--show": "toposcope show DIR serves the page of a study while it grows",
     "cooled": "leave it out: merged weights are no longer measured with a study; toposcope cooldown averages them",
     "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
+    "multi_power": "it forecast half as well as the default; toposcope forecast LOG --all lists the others",
     "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
     "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",

@@ -18,9 +18,12 @@ from numpy.testing import assert_array_equal
 from torch import Tensor
 
 from toposcope.checkpoints import Layer
+from toposcope.checkpoints.attention import CIRCUITS, CircuitLayer
 from toposcope.checkpoints.formats.entry import in_memory
 from toposcope.checkpoints.roles import role_of
 from toposcope.homology import Diagram
+from toposcope.homology.arrays import as_float_matrix
+from toposcope.homology.circuits import Circuit
 from toposcope.models import Tokenizer
 from toposcope.models.summed_loss import Block, SummedLoss
 from toposcope.models.tokenizers import CharacterTokenizer
@@ -158,6 +161,16 @@ def layers_of(weights: Weights, *, transposed: bool = False) -> dict[str, Layer]
     return {name: as_layer(name, w, transposed=transposed) for name, w in stored.items()}
 
 
+def circuits_of(layers: Mapping[str, Layer]) -> dict[str, CircuitLayer]:
+    """One head in each layer of attention, of which both factors are the layer's matrix."""
+
+    def read(layer: Layer) -> list[Circuit]:
+        W = as_float_matrix(layer.matrix(), f"layer {layer.name}").astype(np.float64)
+        return [Circuit(W, W.T, np.empty((0, 2), np.int64))]
+
+    return {name: CircuitLayer(partial(read, each)) for name, each in layers.items() if each.role in CIRCUITS}
+
+
 def diagrams_of(probe: Probe, weights: Weights) -> dict[str, Mapping[str, Diagram]]:
     """What the study hands a probe that reads another's diagrams."""
     found = findings(probe, weights)
@@ -189,11 +202,13 @@ class StandIn:
 
     def __init__(self, probe: Probe, weights: Weights) -> None:
         self.rows = weights[EMBEDDINGS[0]]
-        self.lines = getattr(probe, "cut", "") == "lines"
+        self.cut = getattr(probe, "cut", "")
         self.location, self.device = "memory", torch.device("cpu")
         self.vocabulary, self.width, self.n_states, self.itemsize = 128, self.rows.shape[1], 2, 8
         # Windows of a token each, and lines of two equal ones: each row is as often there as any other.
-        self.context = {"windows": 1, "lines": 2}.get(getattr(probe, "cut", ""), 512)
+        self.context = {"windows": 1, "lines": 2}.get(self.cut, 512)
+        if probe.name() == "attention_maps":
+            self.context = min(8, 2 * len(self.rows))
 
     def model(self) -> "StandIn":
         return self
@@ -203,14 +218,20 @@ class StandIn:
 
     def text(self) -> str:
         letters = [chr(FIRST_LETTER + row) for row in range(len(self.rows))]
-        if self.context > 2:
+        if self.context > 2 or not self.cut:
             return "".join(letters) * 2
-        return "\n".join(100 * letter for letter in letters) if self.lines else "".join(letters)
+        return "\n".join(100 * letter for letter in letters) if self.cut == "lines" else "".join(letters)
 
     def states(self, tokens: Tensor, wanted: typing.Sequence[int]) -> list[Tensor]:
         last = self.rows[(tokens - FIRST_LETTER).clamp(min=0)]
         first = torch.cat([last[..., :-1], torch.zeros_like(last[..., -1:])], dim=-1)
         return [(first, last)[k] for k in wanted]
+
+    def attentions(self, tokens: Tensor) -> list[Tensor]:
+        rows = self.rows[tokens - FIRST_LETTER].double()
+        rows = rows / rows.abs().max().clamp(min=1e-300)
+        later = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).triu(1)
+        return [(rows @ rows.mT).masked_fill(later, -torch.inf).softmax(dim=-1)[:, None]]
 
     def logits(self, tokens: Tensor) -> Tensor:
         broken = self.rows.double().sum() * 0
@@ -256,6 +277,7 @@ def subject_of(
     inputs: dict[str, Callable[[], Any]] = {
         "gradients": lambda: lambda n, *_: ([{name: 2**k * w for name, w in weights.items()} for k in range(n)], ""),
         "model": lambda: StandIn(probe, weights),
+        "attention": lambda: circuits_of(layers_of(weights, transposed=transposed)),
         "text_loss": lambda: lambda sequences, length, dtype=None: loss_of(weights, sequences),
         "embeddings": lambda: [layers_of(weights, transposed=transposed)[name] for name in EMBEDDINGS],
     }

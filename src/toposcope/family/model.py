@@ -32,6 +32,15 @@ class Attention(nn.Module):
         projected: Tensor = self.proj(mixed[..., :width].transpose(1, 2).reshape(batch, time, hidden))
         return projected
 
+    def shares(self, x: Tensor) -> Tensor:
+        """Return the attention of each token to each, shape (batch, heads, time, time)."""
+        batch, time, hidden = x.shape
+        width = hidden // self.heads
+        query, key, _ = self.qkv(x).view(batch, time, 3, self.heads, width).permute(2, 0, 3, 1, 4)
+        later = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
+        shares: Tensor = (query @ key.mT * width**-0.5).masked_fill(later, -torch.inf).softmax(-1)
+        return shares
+
 
 class MLP(nn.Module):
     """Two linear maps with a GELU between them, four times as wide inside."""
@@ -106,6 +115,12 @@ class GPT(nn.Module):
             yield x
             x = block(x, None if masks is None else masks[1 + 2 * i : 3 + 2 * i])
         yield self.ln_f(x)
+
+    def attentions(self, tokens: Tensor) -> list[Tensor]:
+        """Return the attention of each block, of each token to each, shape (batch, heads, time, time)."""
+        blocks = [block for block in self.layers if isinstance(block, Block)]
+        states = self.residual_stream(tokens)
+        return [block.attn.shares(block.ln1(x)) for block, x in zip(blocks, states, strict=False)]
 
     def loss(self, sequences: Tensor, targets: Tensor | None = None, masks: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy in nats of predicting each token from those before it.

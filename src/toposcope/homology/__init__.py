@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from toposcope.errors import check_arguments_of, unknown_name
+from toposcope.homology.attention_maps import attention_map_statistics
 from toposcope.homology.basins import (
     CriticalPoints,
     Profile,
@@ -72,6 +73,7 @@ __all__ = [
     "SpectralMeasures",
     "Sublevel",
     "TwoNN",
+    "attention_map_statistics",
     "average_persistence",
     "betti_curve",
     "bottleneck",

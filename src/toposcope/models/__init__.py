@@ -2,7 +2,7 @@
 
 from toposcope.models.loading import Reader, load_model, load_tokenizer
 from toposcope.models.origin import Origin
-from toposcope.models.running import LanguageModel, Losses, StateBlock, hidden_states, token_losses
+from toposcope.models.running import LanguageModel, Losses, StateBlock, attention_maps, hidden_states, token_losses
 from toposcope.models.texts import Text, TokenSequence, lines, windows
 from toposcope.models.tokenizers import Tokenizer
 
@@ -15,6 +15,7 @@ __all__ = [
     "Text",
     "TokenSequence",
     "Tokenizer",
+    "attention_maps",
     "hidden_states",
     "lines",
     "load_model",

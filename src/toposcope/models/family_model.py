@@ -48,6 +48,10 @@ class FamilyModel:
         logits: Tensor = self.module(tokens)
         return logits
 
+    def attentions(self, tokens: Tensor) -> list[Tensor]:
+        """Return the attention of each block."""
+        return self.module.attentions(tokens)
+
 
 def is_of_family(checkpoint: Checkpoint) -> bool:
     """Return whether a checkpoint has the tensor names of the family."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toposcope.checkpoints import Checkpoint
+from toposcope.checkpoints.attention import STACKED, STATIC, AttentionFacts, facts_of
 from toposcope.checkpoints.formats.torch_file import saved_fields
 from toposcope.checkpoints.sources import Access, StoredFile, is_remote, roots
 from toposcope.checkpoints.sources.local import LocalSource
@@ -50,6 +51,16 @@ def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
             "toposcope.landscape(model, loss)"
         )
     return config
+
+
+def attention_facts(checkpoint: Checkpoint, origin: Origin) -> AttentionFacts:
+    """Return what is known of the attention of a checkpoint's model; only what its tensors show without a file."""
+    if config := origin.find(checkpoint, CONFIG):
+        return facts_of(read_object(config))
+    if not (is_of_family(checkpoint) or is_nanogpt(checkpoint)):
+        return AttentionFacts()
+    size = size_of(checkpoint, origin) if is_of_family(checkpoint) else nanogpt_size(checkpoint)
+    return AttentionFacts(size.heads, size.heads, norm="layer", positions=STATIC, fused=STACKED)
 
 
 def load_model(checkpoint: Checkpoint, origin: Origin) -> LanguageModel:

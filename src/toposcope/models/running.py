@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Fixed, never the free memory, so that every machine gives the same bytes.
 BATCH_BYTES, GPU_BATCH_BYTES = 1 << 26, 1 << 30  # of activations: about a CPU's cache, or enough to keep a GPU busy
+MIN_HEAD = 8  # dimensions of a head, of which there are no more than the width holds
 READING_TENSORS = 24  # tensors of the size of a hidden state within a block: qkv, scores, the MLP's fourfold width
 OUT_OF_MEMORY_MESSAGES = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
 Result = TypeVar("Result")
@@ -44,6 +45,10 @@ class LanguageModel(Protocol):
 
     def logits(self, tokens: Tensor) -> Tensor:
         """Return next-token logits, shape (batch, time, vocabulary)."""
+        ...
+
+    def attentions(self, tokens: Tensor) -> Sequence[Tensor]:
+        """Return the attention of each block, shape (batch, heads, time, time)."""
         ...
 
 
@@ -79,6 +84,20 @@ def hidden_states(
 
     for places, (states, measured), batch in _in_batches(model, sequences, per_token, read):
         yield StateBlock(places, states, measured, batch)
+
+
+def attention_maps(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Iterator[list[NDArray[np.float64]]]:
+    """Read sequences and yield the attention of each block, (batch, heads, time, time), the longest sequences first."""
+    check_sequences(model, sequences)
+    longest = max(len(sequence.ids) for sequence in sequences)
+    per_token = model.itemsize * model.width * (READING_TENSORS + model.n_states * longest // MIN_HEAD)
+
+    def read(places: list[int]) -> list[NDArray[np.float64]]:
+        tokens, _ = stack([sequences[i] for i in places], model.device)
+        return [shares.double().cpu().numpy() for shares in model.attentions(tokens)]
+
+    for _, maps, _ in _in_batches(model, sequences, per_token, read):
+        yield maps
 
 
 def token_losses(model: LanguageModel, sequences: Sequence[TokenSequence]) -> Losses:

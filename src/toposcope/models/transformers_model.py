@@ -63,6 +63,15 @@ class TransformersModel:
             logits: Tensor = self.module(input_ids=tokens, use_cache=False).logits
         return logits
 
+    def attentions(self, tokens: Tensor) -> Sequence[Tensor]:
+        """Return the attention of each block, by the code of transformers that computes it whole."""
+        with _silence():
+            self.module.set_attn_implementation("eager")
+            found = self.module(input_ids=tokens, output_attentions=True, use_cache=False).attentions
+        if not found or any(shares is None or shares.ndim != 4 for shares in found):
+            raise ToposcopeError(f"{self.location}: not every block of this model has attention that can be looked at")
+        return [*found]
+
 
 def transformers_model(checkpoint: Checkpoint, content: dict[str, Any], device: torch.device) -> TransformersModel:
     """Make a model from a checkpoint and its configuration, in the dtype of most of its weights."""

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toposcope.checkpoints import Layer
+from toposcope.checkpoints.attention import block_parts, module_parts, name_parts
 from toposcope.checkpoints.roles import role_of
 from toposcope.homology import deep_graph_persistence, weight_variance
 from toposcope.probes.feature import Kind
@@ -79,35 +80,20 @@ def predecessors(layers: Sequence[Layer]) -> dict[str, Layer]:
 
 def _in_block(layer: Layer, layers: Sequence[Layer]) -> Layer | None:
     """Return the one layer that a layer reads in its own module, else in its block; None if it cannot be told."""
-    for scope in (_module, _block):
+    for scope in (module_parts, block_parts):
         near = [other for other in layers if scope(other) == scope(layer)]
         reads = [
-            o for o in near if o.role in READS[layer.role] and "gate" not in _parts(o)[-1]
+            o for o in near if o.role in READS[layer.role] and "gate" not in name_parts(o)[-1]
         ]  # of a gate and its factor, the factor
         if len(reads) == 1 and sum(other.role == layer.role for other in near) == 1:
             return reads[0]
     return None
 
 
-def _parts(layer: Layer) -> list[str]:
-    parts = layer.name.replace("/", ".").split(".")
-    return parts[:-1] if parts[-1] in {"weight", "kernel"} else parts
-
-
-def _module(layer: Layer) -> list[str]:
-    return _parts(layer)[:-1]
-
-
-def _block(layer: Layer) -> list[str]:
-    parts = _parts(layer)
-    at = next((k for k, part in enumerate(parts) if part.isdecimal()), len(parts))
-    return parts[: at + 1]
-
-
 def _fits(before: Layer, layer: Layer) -> bool:
     outputs, inputs = before.shape[before.transposed], layer.shape[not layer.transposed]
     if before.role == "attn.qkv":
-        return _parts(before)[-1] in STACKED and outputs == 3 * inputs
+        return name_parts(before)[-1] in STACKED and outputs == 3 * inputs
     return outputs == inputs
 
 

@@ -7,11 +7,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NoReturn
 
 from toposcope.checkpoints import Checkpoint
+from toposcope.checkpoints.attention import attention_circuits
 from toposcope.checkpoints.formats.dtypes import as_tensor
 from toposcope.checkpoints.in_memory import CheckpointInMemory
 from toposcope.errors import ToposcopeError
 from toposcope.models import Reader
-from toposcope.models.loading import model_key
+from toposcope.models.loading import attention_facts, model_key
 from toposcope.models.texts import passage
 from toposcope.probes.needs import Input, RunContext
 from toposcope.probes.probe import lowered
@@ -140,6 +141,11 @@ def _common_end(name: str, other: str) -> int:
 
 
 INPUTS = (
+    Input(
+        "attention",
+        lambda checkpoint, run: attention_circuits(checkpoint, attention_facts(checkpoint, run.origin)),
+        lambda checkpoint, run: f"{attention_facts(checkpoint, run.origin)} {checkpoint.roles}",
+    ),
     # The rules by which layers are recognised, besides the built-in ones, decide which matrices are the embeddings.
     Input("embeddings", lambda checkpoint, run: checkpoint.embeddings(), lambda checkpoint, run: str(checkpoint.roles)),
     Input("gradients", _gradients, _gradients_key, reads_text=True, of_training=True),
