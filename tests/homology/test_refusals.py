@@ -131,6 +131,7 @@ def test_the_same_calls_are_valid_without_a_mistake(name: str) -> None:
 
 def test_every_public_function_is_among_them() -> None:
     takes_no_number = {
+        "attention_map_statistics",
         "average_persistence",
         "bottleneck",
         "critical_points_of_triangles",

@@ -112,7 +112,7 @@ def test_the_probe_of_the_guide_is_a_control(tmp_path: Path, monkeypatch: pytest
         ),
         (
             "KIND = 'norm'; REQUIRES = frozenset({'weather'})",
-            "nothing provides 'weather', which its REQUIRES names; choose from diagrams, earlier, embeddings, first, ",
+            "nothing provides 'weather', which its REQUIRES names; choose from attention, diagrams, earlier, ",
         ),
     ],
 )
@@ -142,4 +142,5 @@ def test_the_input_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert needs()["activations"].key(found[1], run) == '{"a": 1.5}'
     with pytest.raises(ToposcopeError, match=r"no activations_0.json next to it; save one"):
         needs()["activations"].provide(found[0], run)
-    assert list(needs()) == ["embeddings", "gradients", "model", "text_loss", "training", "activations"]
+    own = ["attention", "embeddings", "gradients", "model", "text_loss", "training"]
+    assert list(needs()) == [*own, "activations"]

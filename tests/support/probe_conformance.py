@@ -191,7 +191,8 @@ def degree_of(probe: Probe, statistic: str) -> int:
     # Neural persistence is scale-free, and so is what is said of its diagrams, of loops of weights, or of shapes alone.
     if name.startswith("projection_"):
         return 1
-    return 0 if diagram == "NP" or probe.SCALE_FREE else DEGREES.get(name, 0)
+    is_free = diagram in ("NP", "loops") or probe.name() in ("dowker", "attention_maps") or probe.ONCE
+    return 0 if is_free else DEGREES.get(name, 0)
 
 
 def test_twice_the_weights(probe: Probe) -> None:
