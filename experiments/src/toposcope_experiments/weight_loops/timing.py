@@ -10,15 +10,15 @@ from toposcope_experiments.grokking.design import TREATED
 from toposcope_experiments.grokking.experiment import MeasuredRuns
 from toposcope_experiments.weight_loops.features import kinds_of
 
-LAST = 3  # measurements at the end, whose mean is where a feature ends
+LAST, SMOOTHED = 3, 5  # measurements whose mean is where a feature ends, and of a running median
 MIN_CHANGE = 3.0  # deviations of the difference between two measurements; a smaller change has no time
 MIN_RUNS, MIN_SHARE = 6, 0.75  # runs that a verdict needs, and of them those in which the feature changes at all
 EARLIER, TOGETHER, LATER, UNCHANGED = "earlier", "together", "later", "does not change"
 RULE = (
-    f"A feature's time is the step from which on it stays beyond the middle between its value when the run has "
-    f"memorised its pairs and the mean of its last {LAST}; the time of generalisation is that of the accuracy on other "
-    f"pairs. A change of less than {MIN_CHANGE:g} standard deviations of the difference between two measurements has "
-    f"no time. '{TOGETHER}': in {MIN_SHARE:.0%} of the runs the two are at most one measurement apart. "
+    f"A feature's time is the first step at which its running median of {SMOOTHED} measurements has gone half of the "
+    f"way from the initial weights to the mean of its last {LAST}; the time of generalisation is that of the accuracy "
+    f"on other pairs. A change of less than {MIN_CHANGE:g} standard deviations of the difference between two measurements "
+    f"has no time. '{TOGETHER}': in {MIN_SHARE:.0%} of the runs the two are at most one measurement apart. "
     f"'{EARLIER}', '{LATER}': the mean lag differs from 0 by flipping signs, at level {LEVEL:g}, Holm over features. "
     f"'{UNCHANGED}': it has a time in less than {MIN_SHARE:.0%} of the runs."
 )
@@ -53,27 +53,24 @@ def _lags(measured: MeasuredRuns, feature: str) -> Vector:
     found = []
     for i in measured.places(TREATED.name):
         if np.isfinite(measured.generalised[i]):
-            begun = np.nanmin([measured.memorised[i], measured.generalised[i]])
-            start = int(np.searchsorted(measured.steps, begun))
-            times = [
-                half_time(measured.steps[start:], values[start:, i])
-                for values in (measured.features[feature], measured.log["validation_accuracy"])
-            ]
-            found.append(times[0] - times[1])
+            series = measured.features[feature], measured.log["validation_accuracy"]
+            own, generalised = (half_time(measured.steps, values[:, i]) for values in series)
+            found.append(own - generalised)
     return np.array(found)
 
 
 def half_time(steps: Vector, values: Vector) -> float:
-    """Return the step from which on values stay beyond the middle of their change; NaN if they hardly change."""
+    """Return the first step at which values have gone half of their way; NaN if they hardly change."""
+    from scipy.ndimage import median_filter  # slow to import
+
     if len(values) < 2 * LAST or not np.isfinite(values).all():
         return np.nan
     change = float(values[-LAST:].mean() - values[0])
     noise = 1.4826 * float(np.median(np.abs(np.diff(values) - np.median(np.diff(values)))))
     if not abs(change) > MIN_CHANGE * noise:
         return np.nan
-    short = (values - values[0]) / change < 0.5
-    place = int(np.flatnonzero(short)[-1]) + 1
-    return float(steps[place]) if place < len(steps) else np.nan
+    gone = (median_filter(values, SMOOTHED, mode="nearest") - values[0]) / change >= 0.5
+    return float(steps[gone.argmax()]) if gone.any() else np.nan
 
 
 def _verdict(lags: Vector, timed: Vector, p_adjusted: float, every: int) -> str:
