@@ -8,6 +8,7 @@ import polars as pl
 
 from toposcope.charts import Chart
 from toposcope.extend import (
+    UNDETERMINED,
     Block,
     Page,
     Picture,
@@ -31,9 +32,16 @@ from toposcope_experiments.grokking.experiment import MeasuredRuns, feature_tabl
 from toposcope_experiments.small_networks.course_chart import course_panel, course_rows
 from toposcope_experiments.small_networks.page_tables import P_VALUES, reasons
 from toposcope_experiments.weight_loops.features import DRAWS, LOOPS, MATRICES, kinds_of
-from toposcope_experiments.weight_loops.timing import RULE, timing_table
+from toposcope_experiments.weight_loops.timing import EARLIER, LATER, RULE, TOGETHER, UNCHANGED, timing_table
 
 ACCURACY = "validation_accuracy"
+SAID = {
+    EARLIER: "changes before the network generalises",
+    TOGETHER: "changes with generalisation",
+    LATER: "changes after the network has generalised",
+    UNCHANGED: "does not change in most runs",
+    UNDETERMINED: "changes, and when cannot be told",
+}
 
 
 class WeightLoopsData:
@@ -62,9 +70,11 @@ def lead(data: WeightLoopsData) -> list[str]:
         total = len(verdicts.filter(kind=kind))
         sentences.append(f"Of {kind} {count} of {total} features are signs.")
     for row in timing.filter(pl.col("feature").str.ends_with(LOOPS)).to_dicts():
+        matrix = row["feature"].partition(":")[0]
+        when = f"; a median of {whole(abs(row['lag']))} steps" if row["verdict"] in (EARLIER, LATER) else ""
         sentences.append(
-            f"In the {row['architecture']}, the {row['feature']} changes: {row['verdict']}"
-            f" ({row['n_timed']} of {row['n_runs']} runs, median lag {whole(row['lag'])} steps)."
+            f"In the {row['architecture']} the {LOOPS} of the {matrix} {SAID[row['verdict']]} "
+            f"({row['n_timed']} of {row['n_runs']} runs have a time{when})."
         )
     return sentences
 
