@@ -18,7 +18,7 @@ RULE = (
     f"A feature's time is the first step at which its running median of {SMOOTHED} measurements has gone half of the "
     f"way from the initial weights to the mean of its last {LAST}; the time of generalisation is that of the accuracy "
     f"on other pairs. A change of less than {MIN_CHANGE:g} standard deviations of the difference between two "
-    f"measurements has no time. '{TOGETHER}': in {MIN_SHARE:.0%} of the runs the two are at most one measurement apart. "
+    f"measurements has no time. '{TOGETHER}': in {MIN_SHARE:.0%} of the runs they are at most one measurement apart. "
     f"'{EARLIER}', '{LATER}': the mean lag differs from 0 by flipping signs, at level {LEVEL:g}, Holm over features. "
     f"'{UNCHANGED}': it has a time in less than {MIN_SHARE:.0%} of the runs."
 )
