@@ -35,7 +35,7 @@ TERMS = """
 def test_a_command_and_its_options_exist(written: str) -> None:
     command: click.Command = toposcope
     _, *words = shlex.split(written)
-    context = click.Context(toposcope)
+    context = click.Context(toposcope, **toposcope.context_settings)  # a command keeps the names of its first help
     while isinstance(command, click.Group):
         name = words.pop(0)
         found = command.get_command(context, name)
