@@ -1,7 +1,9 @@
 """JSON of any shape, and tables without what a table should have: each is read, or refused in one true line."""
 
 import json
+import math
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,29 @@ def test_runs_of_lists_and_of_parts(tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite() -> None:
     log = read("[4.1, NaN, Infinity, 3.9, 3.8, 3.7]")
     assert (log.steps.tolist(), log.loss.tolist()) == ([1, 4, 5, 6], [4.1, 3.9, 3.8, 3.7])
+
+
+ODD_COLUMNS = st.sampled_from(("step", "epoch", "loss", "lr", "val_loss", "tokens"))
+ODD_NUMBERS = st.sampled_from((math.inf, -math.inf, math.nan, 1e308, -1.0, 0.0))
+
+
+@pytest.mark.filterwarnings("error")
+@given(
+    st.sampled_from(("step", "epoch", "loss", "lr", "val_loss", "tokens")), ODD_NUMBERS, st.integers(0, N), st.data()
+)
+@examples(60)
+def test_no_number_anywhere_warns(column: str, odd: float, first: int, data: st.DataObject) -> None:
+    """Some rows of a column are infinite, unknown or absurd: the table is read or refused, without a warning."""
+    last = data.draw(st.integers(first, N))
+    rows = []
+    for i in range(N):
+        row = {"step": 10.0 * (i + 1), "epoch": i // 9, "loss": TRAINING[i], "lr": 1e-3 / (1 + i), "tokens": 1e4 * i}
+        row |= {"val_loss": TRAINING[i] + 0.1} | ({column: odd} if first <= i < last else {})
+        rows.append(",".join(map(str, row.values())))
+    with tempfile.TemporaryDirectory() as folder, suppress(ToposcopeError):
+        path = Path(folder) / "log.csv"
+        path.write_text("\n".join([",".join(row), *rows]))
+        read_logs(path)
 
 
 # a number cut on a line of its own is a number

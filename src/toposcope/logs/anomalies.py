@@ -72,6 +72,7 @@ def _lost(steps: Steps, losses: Vector, name: str, *, falls: bool) -> Divergence
     return Divergence(int(steps[before + 1]), reason)
 
 
+@np.errstate(over="ignore", invalid="ignore")
 def last_place(values: Vector) -> float:
     """Return the last decimal place that values are written with, at most that of single precision."""
     for place in range(MAX_PLACES):

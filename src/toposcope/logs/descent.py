@@ -29,6 +29,7 @@ def why_need_not_fall(columns: Sequence[str], target: Target, losses: Vector) ->
     return signed(losses[np.isfinite(losses)])
 
 
+@np.errstate(over="ignore")
 def signed(losses: Vector) -> str:
     """Return how the rows at or below 0 show that a loss is no positive quantity, a clause; empty if they do not.
 

@@ -96,7 +96,7 @@ def _are_ends(raw: RawLog) -> bool:
         plan = named.get("last_step")
         is_constant = bool((steps == steps[0]).all()) and steps[0] > 1
         is_last = plan is not None and bool((steps == raw.numbers[plan[0]].values).all())
-        if is_constant or is_last or (np.diff(steps) < 0).mean() > MAX_DESCENDING_SHARE:
+        if is_constant or is_last or (steps[1:] < steps[:-1]).mean() > MAX_DESCENDING_SHARE:
             return True
     return not named.get("step") and not named.get("epoch")
 

@@ -173,6 +173,7 @@ def text_of(name: str) -> str:
     return " ".join(word for word in words_of(name) if word not in known | units)
 
 
+@np.errstate(invalid="ignore")  # a step may be beyond all whole numbers
 def _why_validation(raw: RawLog, names: list[str], training: Candidate, validation: Candidate, planned: float) -> str:
     """Return why the validation loss stands for the run; empty if the training loss does."""
     column = _step_column(raw, names, training.numbers)
