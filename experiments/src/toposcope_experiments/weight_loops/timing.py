@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from toposcope.extend import LEVEL, UNDETERMINED, Vector, adjusted, sign_flip
+from toposcope.extend import LEVEL, UNDETERMINED, Steps, Vector, adjusted, sign_flip
 from toposcope_experiments.grokking.design import TREATED
 from toposcope_experiments.grokking.experiment import MeasuredRuns
 from toposcope_experiments.weight_loops.features import kinds_of
@@ -59,7 +59,7 @@ def _lags(measured: MeasuredRuns, feature: str) -> Vector:
     return np.array(found)
 
 
-def half_time(steps: Vector, values: Vector) -> float:
+def half_time(steps: Steps, values: Vector) -> float:
     """Return the first step at which values have gone half of their way; NaN if they hardly change."""
     from scipy.ndimage import median_filter  # slow to import
 
