@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-import toposcope as ts
+from toposcope import dowker, neural_persistence, rips
 from toposcope.extend import TOPOLOGY, derive_seed
 from toposcope.homology import dowker_null
 from toposcope.probes import Kind
@@ -38,12 +38,12 @@ def matrix_features(W: NDArray[np.floating], name: str) -> dict[str, float]:
     W = np.asarray(W, dtype=np.float64)
     if not np.isfinite(W).all() or not W.any():
         return dict.fromkeys(OF_MATRIX, np.nan)
-    scores = dowker_null(W, draws=DRAWS, seed=derive_seed(0, "weight loops", name)).scores(ts.dowker(W)[1])
+    scores = dowker_null(W, draws=DRAWS, seed=derive_seed(0, "weight loops", name)).scores(dowker(W)[1])
     singular = np.linalg.svd(W, compute_uv=False)
     return {
         **{feature: scores.get(name, np.nan) for name, feature in LOOP_FEATURES.items()},
-        H0: float(ts.rips(W, max_dimension=0)[0].lifetimes.sum() / pdist(W).mean()),
-        "neural persistence": float(ts.neural_persistence(W).normalized),
+        H0: float(rips(W, max_dimension=0)[0].lifetimes.sum() / pdist(W).mean()),
+        "neural persistence": float(neural_persistence(W).normalized),
         STABLE_RANK: float((singular**2).sum() / singular[0] ** 2),
         NORM: float(np.linalg.norm(W)),
     }
