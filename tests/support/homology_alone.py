@@ -26,6 +26,7 @@ def results() -> dict[str, object]:
         return A @ v
 
     return {
+        "attention_map_statistics": homology.attention_map_statistics(np.full((4, 4), 0.25)),
         "average_persistence": homology.average_persistence(tree),
         "betti_curve": homology.betti_curve(h1, [0.5, 1.0]),
         "bottleneck": homology.bottleneck(h1, later),
@@ -35,6 +36,8 @@ def results() -> dict[str, object]:
         "deep_graph_persistence": homology.deep_graph_persistence([W.T, W]),
         "delaunay_edges": homology.delaunay_edges(points),
         "diagram_distances": homology.diagram_distances(h1, later),
+        "dowker": homology.dowker(W),
+        "dowker_null": homology.dowker_null(W, draws=5),
         "extreme_eigenpairs": homology.extreme_eigenpairs(product, 8, 2, rng=rng),
         "farthest_points": homology.farthest_points(points, 5),
         "h1_births": homology.h1_births(points),
