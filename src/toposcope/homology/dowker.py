@@ -4,6 +4,7 @@ Definitions, the proof and when to trust it: ``docs/methods/weight-loops.md``.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,13 +184,11 @@ def dowker_null(W: ArrayLike | Any, *, draws: int = 20, seed: int = SEED, name: 
     those of W have, so that it has ties as a matrix of 16-bit floats has them. Where zeros of W are in places of their
     own, or its magnitudes on a grid, as in pruned or quantised weights, no draw is like it.
     """
-    from threadpoolctl import threadpool_limits
-
     draws, seed = as_count(draws, "draws", MIN_DRAWS), as_count(seed, "seed", 0)
     matrix, _ = as_scaled_matrix(W, name)
     matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     values, misfits = [], []
-    with threadpool_limits(1):  # rounding depends on the number of threads
+    with _one_thread():
         singular = np.linalg.svd(matrix, compute_uv=False)[::-1].astype(np.float64)
         rows, columns = (np.sort(np.linalg.norm(matrix, axis=axis)) for axis in (1, 0))
         for draw in range(draws):
@@ -197,6 +196,15 @@ def dowker_null(W: ArrayLike | Any, *, draws: int = 20, seed: int = SEED, name: 
             values.append(loop_values(dowker(_rounded(X, significant_bits(matrix)), name=name)[1]))
             misfits.append(misfit)
     return DowkerNull({key: np.array([value[key] for value in values]) for key in SCORED}, max(misfits))
+
+
+def _one_thread() -> AbstractContextManager[Any]:
+    """Keep linear algebra to one thread, on whose number rounding depends; this room alone may be without the means."""
+    try:
+        from threadpoolctl import threadpool_limits
+    except ModuleNotFoundError:
+        return nullcontext()
+    return threadpool_limits(1)
 
 
 def _matched(singular: Vector, rows: Vector, columns: Vector, seed: int) -> tuple[Matrix, float]:
