@@ -204,7 +204,8 @@ def _one_thread() -> AbstractContextManager[Any]:
         from threadpoolctl import threadpool_limits
     except ModuleNotFoundError:
         return nullcontext()
-    return threadpool_limits(1)
+    limits: AbstractContextManager[Any] = threadpool_limits(1)
+    return limits
 
 
 def _matched(singular: Vector, rows: Vector, columns: Vector, seed: int) -> tuple[Matrix, float]:
