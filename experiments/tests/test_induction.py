@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
+from toposcope.errors import ToposcopeError
+from toposcope.extend import UNDETERMINED
 from toposcope.family import ModelSize
 from toposcope_experiments.induction.experiment import run_experiment
 from toposcope_experiments.induction.prediction import MORE, NOT_FOUND, gain_of_topology, leads
@@ -73,6 +76,11 @@ def test_the_verdict_on_planted_truths(depends_on: str, verdict: str) -> None:
     assert [gain_of_topology(planted(depends_on, seed)).verdict for seed in range(3)].count(verdict) >= 2
 
 
+def test_two_runs_cannot_tell() -> None:
+    frame = planted("H1.total", 0).filter(pl.col("run").is_in(["run 0", "run 1"]))
+    assert gain_of_topology(frame).verdict == UNDETERMINED
+
+
 def test_what_moves_first_leads() -> None:
     steps = np.arange(0, 100, 10)
     quantities = {"prefix_matching": steps >= 60, "H0.total": steps < 40}
@@ -89,3 +97,5 @@ def test_it_goes_on_where_it_was_whatever_the_workers(tmp_path: Path) -> None:
     for other in (run_experiment(design, tmp_path / "a", workers=1), run_experiment(design, tmp_path / "b", workers=2)):
         assert other["heads"].equals(first["heads"])
         assert other["gains"].equals(first["gains"])
+    with pytest.raises(ToposcopeError, match="steps is 4 there and 6 here; choose another folder with --out"):
+        run_experiment(msgspec.structs.replace(design, steps=6), tmp_path / "a", workers=1)

@@ -62,6 +62,8 @@ def test_the_half_time_is_where_a_planted_change_is(sign: float, seed: int) -> N
     assert abs(half_time(STEPS, 5 * sign * step_at(place, 0.02, rng)) - place) <= 20
     assert np.isnan(half_time(STEPS, rng.standard_normal(len(STEPS))))
     assert np.isnan(half_time(STEPS, np.ones(len(STEPS))))
+    holes = np.where(rng.random(len(STEPS)) < 0.1, np.nan, 5 * sign * step_at(place, 0.02, rng))
+    assert abs(half_time(STEPS, holes) - place) <= 60
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ def test_another_target_takes_the_place_of_the_loss(target: str, study: ts.Study
     (row,) = table.filter(feature="controls frobenius_norm", group="network").to_dicts()
     assert row["rho"] == pytest.approx(spearmanr(norm, values, nan_policy="omit").statistic)
     assert row["n"] == 23
+    assert not table["needs"].str.contains("loss").any()
 
 
 def test_a_target_that_nobody_logged_is_refused_by_name(study: ts.Study) -> None:

@@ -38,8 +38,8 @@ class Gap:
 
 
 FEW = Gap(f"any correlation: fewer than {MIN_CHECKPOINTS} checkpoints", "more checkpoints", "too few checkpoints")
-ON_FIXED_DATA = ("validation_loss", "text_loss")
-"""Targets that are a loss on fixed data, which is free of the noise of batches."""
+OF_BATCHES = ("smoothed_loss", "batch_loss")
+"""Targets that have the noise of batches, which a loss on fixed data would be free of."""
 OR_VALIDATION = ", or a validation loss"
 DETERMINED = Gap(
     "partial correlation given the covariates: they determine the loss, or leave too few checkpoints free",
@@ -145,4 +145,4 @@ def verdicts_of(columns: Mapping[str, Vector]) -> tuple[list[str], list[Gap | No
 def _needs(gap: Gap | None, target: str) -> str:
     if gap is None:
         return ""
-    return gap.needs.removesuffix(OR_VALIDATION) if target in ON_FIXED_DATA else gap.needs
+    return gap.needs if target in OF_BATCHES else gap.needs.removesuffix(OR_VALIDATION)

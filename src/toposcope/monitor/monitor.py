@@ -82,9 +82,10 @@ class Monitor:
     webhook : str, optional
         URL to which alerts are posted.
     patience : int, optional
-        Set `should_stop` once mean neural persistence has not grown for so many measurements (Rieck et al. 2019); the
-        callbacks for frameworks then stop the training. Runs on several ranks are not stopped. In our experiments this
-        saves less than stopping each run at a fixed fraction of its steps, which is printed with it.
+        Set `should_stop` once mean neural persistence has not grown for so many measurements (Rieck et al. 2019),
+        counted from where the run begins or resumes; the callbacks for frameworks then stop the training. Runs on
+        several ranks are not stopped. In our experiments this costs more than stopping each run at a fixed fraction of
+        its steps, which is printed with it.
     quiet : bool
         Print alerts, notes and failures only.
     clock : callable

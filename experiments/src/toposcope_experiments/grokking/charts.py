@@ -1,5 +1,7 @@
 """Courses of the features under the four conditions, and how far each changes in the controls."""
 
+from collections.abc import Sequence
+
 import altair as alt
 import polars as pl
 
@@ -38,18 +40,23 @@ def _courses(measured: MeasuredRuns, comparison: Comparison) -> Chart:
         f"Generalisation in the {measured.architecture}: {CLAIMED[0]} {IS[verdicts[CLAIMED[0]]]}; "
         f"the {FOURIER} {IS[verdicts[FOURIER]]}"
     )
+    return course_chart(measured, PANELS, f"grokking-courses-{measured.architecture}", title)
+
+
+def course_chart(measured: MeasuredRuns, shown: Sequence[str], name: str, title: str, columns: int = COLUMNS) -> Chart:
+    """Draw quantities over training, the validation accuracy first."""
     caption = (
         "Lines: means over runs; bands: from the lowest to the highest run. Dashed: the step by which all runs that "
         "generalise have done so."
     )
-    alternative = f"Line charts of {', '.join(PANELS[1:])} and the validation accuracy against the step. {title}."
+    alternative = f"Line charts of {', '.join(shown[1:])} and the validation accuracy against the step. {title}."
     values, places = measured.log | measured.features, {name: measured.places(name) for name in CONDITION_NAMES}
-    rows = pl.concat(course_rows(name, values[name], measured.steps, places) for name in PANELS)
+    rows = pl.concat(course_rows(each, values[each], measured.steps, places) for each in shown)
     window = window_of(measured)
     generalised = window[1] if window else None
-    panels = [course_panel(rows, name, name.replace("_", " "), CONDITION_NAMES, generalised) for name in PANELS]
-    figure = alt.concat(*panels, columns=COLUMNS)
-    return Chart(f"grokking-courses-{measured.architecture}", title, caption, alternative, figure)
+    panels = [course_panel(rows, each, each.replace("_", " "), CONDITION_NAMES, generalised) for each in shown]
+    figure = alt.concat(*panels, columns=columns)
+    return Chart(name, title, caption, alternative, figure)
 
 
 def control_charts(data: GrokkingData) -> list[Chart]:

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from toposcope.extend import TOPOLOGY, UNDETERMINED, Tables, counted, joined, p_value, plain
+from toposcope.probes import Kind
 from toposcope_experiments.grokking.comparison import (
     ELSEWHERE,
     NOT_SHOWN,
@@ -31,10 +32,13 @@ class GrokkingData:
     """The measured runs of every architecture, how they compare, and the tables of the page."""
 
     def __init__(
-        self, measured: Sequence[MeasuredRuns], makers: "Mapping[str, Callable[[GrokkingData], pl.DataFrame]]"
+        self,
+        measured: Sequence[MeasuredRuns],
+        makers: "Mapping[str, Callable[[GrokkingData], pl.DataFrame]]",
+        kinds: Callable[[MeasuredRuns], Mapping[str, Kind]] = lambda _: KINDS,
     ) -> None:
         self.measured = list(measured)
-        self.comparisons: list[Comparison] = [compare(m) for m in measured]
+        self.comparisons: list[Comparison] = [compare(m, kinds(m)) for m in measured]
         self.tables: Mapping[str, pl.DataFrame] = Tables(self, makers)
 
     def both(self) -> list[tuple[MeasuredRuns, Comparison]]:

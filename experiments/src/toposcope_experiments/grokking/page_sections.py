@@ -1,6 +1,6 @@
 """The sections of the experiment's page, with their tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -44,7 +44,8 @@ from toposcope_experiments.grokking.page import GrokkingData, lead, left_out, si
 from toposcope_experiments.small_networks.page_tables import P_VALUES, reasons
 
 
-def _sign_blocks(data: GrokkingData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+def sign_blocks(data: GrokkingData, pictures: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show the verdicts on features, and each control."""
     verdicts, differences = (data.tables[name] for name in ("verdicts", "differences"))
     specs: tuple[Spec, ...] = (
         text_of("network", "architecture", names_row=True),
@@ -130,7 +131,8 @@ def _condition_rows(data: GrokkingData) -> list[dict[str, Any]]:
     )
 
 
-def _run_blocks(data: GrokkingData, _: Sequence[Picture]) -> Iterable[Block | None]:
+def run_blocks(data: GrokkingData, _: Sequence[Picture]) -> Iterable[Block | None]:
+    """Show when runs memorise and generalise, by condition."""
     specs: tuple[Spec, ...] = (
         text_of("network", "architecture", names_row=True),
         text_of("condition", "condition", names_row=True),
@@ -175,16 +177,22 @@ def _method_blocks(data: GrokkingData, _: Sequence[Picture]) -> Iterable[Block |
 
 
 Section = ReportSection[GrokkingData]
+TableMakers = dict[str, Callable[[GrokkingData], pl.DataFrame]]
+SIGN_TABLES: TableMakers = {
+    "verdicts": lambda data: pl.concat(c.verdicts for c in data.comparisons),
+    "differences": lambda data: pl.concat(c.differences for c in data.comparisons),
+}
+RUN_TABLES: TableMakers = {
+    "runs": lambda data: run_table(data.measured),
+    "features": lambda data: feature_table(data.measured),
+}
 SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="signs",
         title="Signs of generalisation",
-        tables={
-            "verdicts": lambda data: pl.concat(c.verdicts for c in data.comparisons),
-            "differences": lambda data: pl.concat(c.differences for c in data.comparisons),
-        },
+        tables=SIGN_TABLES,
         charts=(control_charts,),
-        blocks=_sign_blocks,
+        blocks=sign_blocks,
         summary=lead,
         notes=left_out,
     ),
@@ -198,8 +206,8 @@ SECTIONS: tuple[Section, ...] = (
     Section(
         anchor="runs",
         title="Runs",
-        tables={"runs": lambda data: run_table(data.measured), "features": lambda data: feature_table(data.measured)},
-        blocks=_run_blocks,
+        tables=RUN_TABLES,
+        blocks=run_blocks,
     ),
     Section(anchor="design", title="Design", blocks=_method_blocks),
 )

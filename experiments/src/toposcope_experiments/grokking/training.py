@@ -61,7 +61,7 @@ class _Trainer(Trainer):
     ) -> None:
         self.runs = design.runs(architecture, task)
         name = architecture.name if task == "addition" else f"{architecture.name}-{task}"
-        declared = {"design": asdict(design), "runs": [asdict(run) for run in self.runs]}
+        declared = {"design": asdict(design), "runs": [asdict(run) for run in self.runs], "kept": list(keep)}
         super().__init__(name, folder, design.measured_steps, msgspec.json.encode(declared).decode())
         self.weights = initial_weights(self.runs, design.modulus)
         for weight in self.weights.values():

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from toposcope.extend import LEVEL, Matrix, Vector, derive_seed, sign_flip
+from toposcope.extend import LEVEL, UNDETERMINED, Matrix, Vector, derive_seed, sign_flip
 from toposcope_experiments.induction.training import CONTROLS, IN_CONTEXT, TOPOLOGY
 
 RIDGE, N_TWINS = 1e-3, 20
@@ -27,8 +27,15 @@ class Gain(NamedTuple):
         return sign_flip(self.gain)
 
     @property
+    def standard_error(self) -> float:
+        """Of the mean gain, over runs."""
+        return float(self.gain.std(ddof=1) / np.sqrt(len(self.gain)))
+
+    @property
     def verdict(self) -> str:
         """Whether topology says more than plain quantities, and more than another run's topology."""
+        if 2 / 2 ** len(self.gain) >= LEVEL:
+            return UNDETERMINED
         if not (self.gain.mean() > 0 and self.p < LEVEL):
             return NOT_FOUND
         return MORE if (self.gain.mean() > self.twins).mean() >= 1 - LEVEL else OF_THE_STEP

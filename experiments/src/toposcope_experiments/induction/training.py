@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from toposcope.engine import one_thread
-from toposcope.extend import derive_seed
+from toposcope.extend import derive_seed, write_bytes
 from toposcope.family import GPT, ModelSize, build
 from toposcope.homology import attention_map_statistics
 
@@ -95,8 +95,7 @@ def train_and_measure(task: Task) -> pl.DataFrame:
             torch.autograd.backward(model.loss(tokens))
             optimizer.step()
     frame = pl.DataFrame(rows)
-    task.folder.mkdir(parents=True, exist_ok=True)
-    frame.write_csv(path)
+    write_bytes(path, frame.write_csv().encode())  # whole or not at all: what is there is not trained again
     return frame
 
 

@@ -14,6 +14,7 @@ MATRICES = {
 }
 """Weights that are measured, by architecture, and what they are called."""
 DRAWS = 20  # random matrices of the null
+MAX_MISFIT = 0.01  # of their norms, from which on z is not to be trusted (docs/methods/weight-loops.md)
 LOOPS, H0 = "z of the number of loops", "row H0 / mean distance"
 LOOP_FEATURES = {"count": LOOPS, "total": "z of the total of loops", "longest": "z of the longest loop"}
 STABLE_RANK, NORM = "stable rank", "norm"
@@ -32,13 +33,14 @@ def kinds_of(architecture: str) -> dict[str, Kind]:
 
 
 def matrix_features(W: NDArray[np.floating], name: str) -> dict[str, float]:
-    """Measure a matrix; the random ones of its null derive from a name. NaN where nothing is finite."""
+    """Measure a matrix; the random ones of its null derive from a name. NaN where a value is not known."""
     from scipy.spatial.distance import pdist  # slow to import
 
     W = np.asarray(W, dtype=np.float64)
     if not np.isfinite(W).all() or not W.any():
         return dict.fromkeys(OF_MATRIX, np.nan)
-    scores = dowker_null(W, draws=DRAWS, seed=derive_seed(0, "weight loops", name)).scores(dowker(W)[1])
+    null = dowker_null(W, draws=DRAWS, seed=derive_seed(0, "weight loops", name))
+    scores = null.scores(dowker(W)[1]) if null.misfit <= MAX_MISFIT else {}
     singular = np.linalg.svd(W, compute_uv=False)
     return {
         **{feature: scores.get(name, np.nan) for name, feature in LOOP_FEATURES.items()},

@@ -60,10 +60,12 @@ def _lags(measured: MeasuredRuns, feature: str) -> Vector:
 
 
 def half_time(steps: Steps, values: Vector) -> float:
-    """Return the first step at which values have gone half of their way; NaN if they hardly change."""
+    """Return the first step at which known values have gone half of their way; NaN if they hardly change."""
     from scipy.ndimage import median_filter  # slow to import
 
-    if len(values) < 2 * LAST or not np.isfinite(values).all():
+    known = np.isfinite(values)
+    steps, values = steps[known], values[known]
+    if len(values) < 2 * LAST:
         return np.nan
     change = float(values[-LAST:].mean() - values[0])
     noise = 1.4826 * float(np.median(np.abs(np.diff(values) - np.median(np.diff(values)))))
