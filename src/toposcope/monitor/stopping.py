@@ -11,8 +11,7 @@ from toposcope.probes.feature import NETWORK
 from toposcope.probes.neural_persistence import NeuralPersistenceProbe
 
 WATCHED = NeuralPersistenceProbe.name()
-# of experiments/docs/early-stopping.md, "What was found"
-FINDING = (
+FINDING = (  # experiments/docs/early-stopping.md, "What was found"
     "on 16 small runs this rule saved 70% of the steps and paid 0.39 nats, where stopping each run at one fraction of "
     "its steps that saves as much paid 0.36"
 )
