@@ -32,7 +32,7 @@ COMMAND = re.compile(r"^ *(?:\$ )?(toposcope [a-z].*?) *(?: # .*)?$", re.MULTILI
 NOT_RUN = {
     r"hf:": "needs the network",
     r"--engine ray": "needs a cluster",
-    r"^toposcope (early-warnings|grokking|regularisation|intervene|scaling-decision)": "trains for hours",
+    r"^toposcope (early-warnings|grokking|regularisation|intervene|scaling-decision|weight-loops)": "trains for hours",
     r"published|\bagain\b": "needs data that are published elsewhere",
     r"studies/(?!quickstart)|\bpaper\b|topology-gain": "trains for hours, or needs a GPU",
     r"curves\.parquet|^toposcope backtest": "needs complete runs of many sizes",
