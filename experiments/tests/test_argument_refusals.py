@@ -9,30 +9,17 @@ from argument_mistakes import mistakes
 
 from toposcope.errors import ToposcopeError
 from toposcope.homology import loops, memory
-from toposcope_experiments.betti_bounds.betti_bounds import PfaffianFormat
-from toposcope_experiments.betti_bounds.network_formats import mlp_format, transformer_format
-from toposcope_experiments.diffusion_potential.diffusion_potential import diffusion_potential
-from toposcope_experiments.diffusion_potential.metric_scaling import metric_scaling
 from toposcope_experiments.learning_coefficient.learning_coefficient import local_learning_coefficient
 from toposcope_experiments.similarity.similarity import cross_barcode, linear_cka, procrustes, rtd
 
 POINTS = np.random.default_rng(0).normal(size=(12, 3))
-MATRIX = np.abs(np.subtract.outer(np.arange(12.0), np.arange(12.0)))
 VALID: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "PfaffianFormat": (PfaffianFormat, {"n": 2, "alpha": 1, "beta": 1, "length": 1}),
-    "diffusion_potential": (diffusion_potential, {"distances": MATRIX}),
     "linear_cka": (linear_cka, {"X": POINTS, "Y": POINTS}),
-    "metric_scaling": (metric_scaling, {"distances": MATRIX}),
-    "mlp_format": (mlp_format, {"widths": [2, 1], "samples": 1}),
     "procrustes": (procrustes, {"X": POINTS, "Y": POINTS}),
     "rtd": (rtd, {"first": POINTS, "second": POINTS}),
     "local_learning_coefficient": (
         local_learning_coefficient,
         {"loss": lambda w: (0.5 * float(w @ w), w), "point": np.zeros(2), "n": 10, "n_draws": 9, "n_warmup": 9},
-    ),
-    "transformer_format": (
-        transformer_format,
-        {"layers": 1, "width": 2, "heads": 1, "context": 4, "vocabulary": 2, "tokens": 3},
     ),
 }
 

@@ -38,8 +38,8 @@ def with_and_without_states(n_runs: int) -> list[StudyData]:
 
 def test_the_sections_are_found_by_their_entry_points() -> None:
     assert list(SECTIONS) == [
-        *("similarity", "degeneracy", "diffusion-potential", "betti-bounds"),
-        *("outlier-runs", "representation-phases", "predictions", "published"),
+        *("similarity", "degeneracy", "outlier-runs", "representation-phases"),
+        *("predictions", "published"),
     ]
 
 

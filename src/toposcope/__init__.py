@@ -8,6 +8,8 @@ from toposcope.version import __version__
 __all__ = [
     "Monitor",
     "Study",
+    "SweepPruner",
+    "SweepScheduler",
     "ToposcopeError",
     "__version__",
     "cooldown",
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from toposcope.errors import ToposcopeError
     from toposcope.forecasting import decide, forecast
     from toposcope.forecasting.cooldown_reading import cooldown
+    from toposcope.forecasting.sweeps.optuna_pruner import SweepPruner
+    from toposcope.forecasting.sweeps.ray_scheduler import SweepScheduler
     from toposcope.homology import dowker, neural_persistence, rips
     from toposcope.integrity import doctor
     from toposcope.logs import read_log

@@ -7,8 +7,7 @@ PACKAGES = {
     "toposcope-experiments": "early-warnings grokking intervene regularisation scaling-decision stopping import "
     "backtest Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
     "local_learning_coefficient similarity linear_cka procrustes rtd "
-    "cross_barcode TopologyDivergence betti_bound BettiBound PfaffianFormat mlp_format "
-    "transformer_format diffusion_potential DiffusionPotential metric_scaling",
+    "cross_barcode TopologyDivergence stopping-rules",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {
@@ -22,6 +21,8 @@ INSTEAD: dict[str, str] = {
     "cooled": "leave it out: merged weights are no longer measured with a study; toposcope cooldown averages them",
     "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
     "multi_power": "it forecast half as well as the default; toposcope forecast LOG --all lists the others",
+    "diffusion_potential": "the probe trajectory measures the distances; the package phate draws them in the plane",
+    "betti_bound": "bounds by architecture said nothing of a run; the probe landscape counts its basins",
     "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
     "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
     "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",

@@ -14,6 +14,7 @@ EXTRAS = {
     "ray": ("Ray", "ray"),
     "tensorboard": ("TensorBoard", "tensorboard"),
     "mcp": ("the MCP SDK", "mcp"),
+    "optuna": ("Optuna", "optuna"),
 }
 """Of each package that is imported: its name, and the extra that installs it."""
 

@@ -122,7 +122,7 @@ class SweepTrainer(Trainer):
 
 
 def late_batch(network: str, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw what is learnt after a plateau: of the lstm what came some tokens before (first: the token), of the mixer a parity of bits."""
+    """Draw what is learnt after a plateau: of the lstm what came some tokens before, of the mixer a parity."""
     if network == LSTM:
         tokens = torch.randint(TOKENS, (n, LENGTH), generator=generator)
         return tokens, torch.where(torch.arange(LENGTH) < DELAY, tokens, tokens.roll(DELAY, 1))
@@ -161,7 +161,8 @@ def _vision(w: Mapping[str, Tensor], mask: Tensor, images: Tensor) -> Tensor:
     found = torch.relu(patches @ w["filters"]) * mask
     pooled = functional.max_pool2d(found.view(-1, 8, 8, HIDDEN).permute(0, 3, 1, 2), 2, padding=1)[:, :, :3, :3]
     inside = torch.relu(pooled.reshape(len(found), len(images), -1) @ w["inside"]) * mask
-    return inside @ w["out"]
+    scores: Tensor = inside @ w["out"]
+    return scores
 
 
 def _lstm(w: Mapping[str, Tensor], mask: Tensor, tokens: Tensor) -> Tensor:
@@ -181,7 +182,7 @@ def _mixer(w: Mapping[str, Tensor], mask: Tensor, tokens: Tensor) -> Tensor:
     inside = functional.gelu(x.transpose(2, 3) @ w["tokens_1"][:, None]) @ w["tokens_2"][:, None]
     x = x + inside.transpose(2, 3)
     x = x + functional.gelu(x @ w["channels_1"][:, None]) @ w["channels_2"][:, None] * mask[:, None]
-    return x.flatten(2) @ w["out"]
+    return torch.matmul(x.flatten(2), w["out"])
 
 
 def train_sweep(sweep: Sweep, text: Tensor, folder: Path, progress: Progress = silent) -> Curves:

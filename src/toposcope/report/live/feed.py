@@ -14,6 +14,7 @@ from toposcope.report.live.stores import New, StoreSource, layer_names, runs
 from toposcope.report.naming import LOG, MEASURED, feature_words, layer_labels
 
 if TYPE_CHECKING:
+    from toposcope.forecasting.sweeps.reading import InSweep
     from toposcope.report.live.logs import FoundRuns, LogScan, ReadLog
 
 LOSS = f"{LOG} loss"
@@ -58,6 +59,7 @@ class Feed:
         self.stores: dict[str, StoreSource] = {}
         self.logs: Mapping[str, ReadLog] = {}
         self.left_out = 0
+        self._judged_at, self._stoppable = -1, list[str]()
         self.discover()
 
     @property
@@ -158,6 +160,34 @@ class Feed:
         for name, log in self.logs.items():
             statuses += log.statuses(self._shown(name, list(log.runs)))
         return statuses, faults
+
+    def in_sweep(self) -> "list[InSweep]":
+        """Return every run as it was logged, and whether it goes on."""
+        from toposcope.forecasting.sweeps.reading import InSweep  # with NumPy and Polars, after the server has started
+
+        found = list[InSweep]()
+        for name, source in self._sources():
+            runs = source.in_sweep()
+            shown = self._shown(name, [run.name for run, _ in runs])
+            found += [InSweep(shown[run.name], run, goes_on) for run, goes_on in runs]
+        return found
+
+    def _sources(self) -> "list[tuple[str, StoreSource | ReadLog]]":
+        return [*self.stores.items(), *self.logs.items()]
+
+    def stoppable(self) -> list[str]:
+        """Return which runs could stop if they are a sweep, at low risk; none of a single study or log."""
+        if self.is_single:
+            return []
+        from toposcope.forecasting.sweeps.reading import sweep_runs
+        from toposcope.forecasting.sweeps.rule import RULES
+        from toposcope.forecasting.sweeps.sweep import judge
+
+        changes = sum(source.n_changes for _, source in self._sources())
+        if changes != self._judged_at:
+            judged = judge(sweep_runs(self.in_sweep()), RULES["low"])
+            self._judged_at, self._stoppable = changes, [each.name for each in judged if each.stop]
+        return self._stoppable
 
     def _part(self, name: str, view: View, known: Sequence[int], n_studies: int, *, is_drawn: bool) -> Part:
         """Return what a page does not have of a study; nothing is read if nothing was written since the last one."""

@@ -1,5 +1,6 @@
 """Logs that nobody monitors, as the live page follows them: a thread reads what has changed; nothing is written."""
 
+import math
 import re
 import shlex
 import sqlite3
@@ -33,7 +34,7 @@ from toposcope.logs.raw import one_line
 from toposcope.logs.reading import console_hint
 from toposcope.logs.schedules.schedule import UnknownEndError, planned
 from toposcope.logs.watched import Watched
-from toposcope.report.live.status import LOGGED, Status, goes_on, recent_loss
+from toposcope.report.live.status import LOGGED, Status, goes_on, recent_loss, still_writes
 from toposcope.report.live.stores import LOG_COLUMNS, MAX_NEW, MAX_VALUE, SILENT_SECONDS, Line, New
 from toposcope.report.naming import LOG
 from toposcope.wording import counted
@@ -65,6 +66,7 @@ class LoggedRun:
     times: "deque[tuple[float, int]]" = field(default_factory=lambda: deque(maxlen=N_TIMES))  # of writes, and steps
     health: Health = field(default_factory=lambda: Health(""))
     judge_at: float = 0.0  # time from which on the run may be silent
+    silent_at: float = math.inf  # time from which it is, unless it writes
     forecast: Mapping[str, Any] | None = None  # the last one, as `Status` has it
     last_step: int | None = None  # that is planned
     no_forecast: str = ""
@@ -88,7 +90,8 @@ class LoggedRun:
         """Judge the run with the plan that its own log gives."""
         now, watched = time.time(), Watched(updated=written, step_seconds=self.step_seconds())
         run = replace(self.log, last_step=self.last_step, watched=watched)
-        self.health, self.judge_at = health(run, now), max(silent_at(run), now + SILENT_SECONDS)
+        self.silent_at = silent_at(run)
+        self.health, self.judge_at = health(run, now), max(self.silent_at, now + SILENT_SECONDS)
 
     def step_seconds(self) -> float | None:
         """Return the usual time of a step between the writes that were seen; None before there are two."""
@@ -265,6 +268,10 @@ class ReadLog:
                 run.judge(self.written)
                 self.n_changes += 1
 
+    def in_sweep(self) -> list[tuple[Run, bool]]:
+        """Return every run as it was logged, and whether it goes on."""
+        return [(run.log, still_writes(run.log, run.health, run.silent_at)) for run in self.runs.values()]
+
     def new(self, known: Sequence[int], names: Mapping[str, str]) -> New:
         """Return what a page does not have; names are those on the page."""
         with self.lock:
@@ -294,8 +301,8 @@ class FoundRuns:
 class LogScan:
     """The logs of a file or folder, read when asked to look."""
 
-    def __init__(self, target: Path) -> None:
-        self.target = target
+    def __init__(self, target: Path, *, forecasts: bool = True) -> None:
+        self.target, self._forecasts = target, forecasts
         self.found: FoundRuns | None = None
         self._known: dict[Path, ReadLog] = {}
         self._next_search = 0.0
@@ -317,7 +324,7 @@ class LogScan:
             for run in read.runs.values()
             if run.health.word not in STATUS
         ]
-        for place, (read, run) in enumerate(in_training):
+        for place, (read, run) in enumerate(in_training if self._forecasts else ()):
             if place < MAX_FORECASTS:
                 run.predict(self._siblings(read) if len(in_training) <= MAX_WITH_SIBLINGS else ())
             elif run.forecast is None:

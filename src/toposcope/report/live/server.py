@@ -137,7 +137,7 @@ class LivePage:
         of_folder = {key: content.pop(key) for key in ("faults", "studies", "not_shown")}
         said = words(
             statuses, of_folder["faults"], self.feed.left_out, now, self._pages(view, of_folder["studies"]),
-            of_folder["not_shown"],
+            of_folder["not_shown"], () if view.study else self.feed.stoppable(),
         )  # fmt: skip
         parts = {**live_parts(said), "loss-key": str(escape(loss_key(statuses)))}
         return {

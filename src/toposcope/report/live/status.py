@@ -2,12 +2,16 @@
 
 import math
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from toposcope.analysis.health.check import DIVERGED, FAILED, FINISHED, Health
+from toposcope.analysis.health.check import DIVERGED, FAILED, FINISHED, SILENT, Health
 from toposcope.logs.watched import MONITORED, monitor_facts
+
+if TYPE_CHECKING:
+    from toposcope.logs import Run
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
 """The reported loss is the mean of this many logged steps, or of this share of the run if that is less."""
@@ -97,6 +101,16 @@ class Status:
 def goes_on(status: str, health: Health) -> bool:
     """Return whether a run is in training, as its writer says and its log shows."""
     return status == TRAINING and health.word not in (FINISHED, DIVERGED, FAILED)
+
+
+def still_writes(run: "Run", health: Health, silent_at: float) -> bool:
+    """Return whether a run of a sweep can still be stopped: it has not ended, and is not silent.
+
+    A run that diverged may go on all the same: it counts until it is silent.
+    """
+    if run.is_complete or health.word in (FINISHED, FAILED, SILENT):
+        return False
+    return health.word != DIVERGED or time.time() < silent_at
 
 
 def recent_loss(recent: Sequence[tuple[int, float | None]]) -> float | None:

@@ -10,7 +10,7 @@ from toposcope.logs.watched import MONITORED
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
 from toposcope.report.live.status import LOGGED, Status
 from toposcope.report.run_columns import N_COLOURS, run_columns
-from toposcope.wording import COVERAGE, counted, duration, loss_words, sentence
+from toposcope.wording import COVERAGE, counted, duration, examples, loss_words, sentence
 
 COLUMNS = ("run", "step", "loss", f"ends at ({COVERAGE:.0%})", "alerts")  # the last one where any run is monitored
 MAX_ALERTS = 20  # alerts on the page; the database has all
@@ -51,14 +51,15 @@ def words(
     now: float,
     hrefs: Mapping[str, str],
     not_shown: str = "",
+    stoppable: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the first screen's texts; `not_shown` says which logs were refused."""
+    """Return the first screen's texts; `not_shown` says which logs were refused, `stoppable` which runs can stop."""
     alerts = sorted(
         ({"run": s.name, **alert} for s in statuses for alert in s.alerts), key=lambda a: a["step"], reverse=True
     )
     only = statuses[0] if len(statuses) == 1 else None
     answer, tone, rest = answer_of(only) if only else fleet_answer(statuses)
-    sentences = _support(only, now) if only else _fleet_support(statuses, alerts)
+    sentences = _support(only, now) if only else _fleet_support(statuses, alerts, stoppable)
     sentences += [sentence(fault) for fault in faults.values()]
     if left_out:
         sentences.append(f"{left_out} more studies in this folder are not shown; serve them one by one.")
@@ -82,7 +83,7 @@ def words(
         "rows": [
             {"cells": cells[:n], "name": s.name, "href": hrefs.get(s.name, ""), "tone": s.health.tone}
             for s, of in zip(rows, parts or ((s.name,) for s in rows), strict=True)
-            for cells in [_row(s, kind, of)]
+            for cells in [_row(s, kind, of, stoppable)]
         ],
         "alerts": alerts[:MAX_ALERTS],
         "names_runs": len(statuses) > 1,
@@ -149,10 +150,15 @@ def seconds_left(status: Status, now: float) -> float | None:
     return max(1.0, status.seconds_left - (now - status.updated if status.updated else 0.0))
 
 
-def _fleet_support(statuses: Sequence[Status], alerts: Sequence[Mapping[str, Any]]) -> list[str]:
+def _fleet_support(
+    statuses: Sequence[Status], alerts: Sequence[Mapping[str, Any]], stoppable: Sequence[str]
+) -> list[str]:
     if not statuses:
         return []
     sentences = [f"{sum(s.is_training for s in statuses) or 'None'} in training."]
+    if stoppable:
+        said = f"{examples(stoppable)} can stop, if these are a sweep: `toposcope sweep` says why and at what risk."
+        sentences.append(said)
     if n := sum(s.n_alerts for s in statuses):
         latest = f"{'' if n == 1 else 'the latest '}in {alerts[0]['run']} at step {alerts[0]['step']:,}"
         sentences.append(f"{counted(n, 'alert')}, {latest}.")
@@ -202,7 +208,7 @@ def _chips(statuses: Sequence[Status]) -> list[dict[str, str]]:
     return chips
 
 
-def _row(status: Status, kind: str, parts: Sequence[str]) -> list[tuple[str, str]]:
+def _row(status: Status, kind: str, parts: Sequence[str], stoppable: Sequence[str]) -> list[tuple[str, str]]:
     """Return the cells of a run: a value, and small print below it, which names a loss that is not ranked by."""
     forecast = status.forecast
     until = f"of {status.last_step:,}" if status.last_step and status.last_step > (status.step or 0) > 0 else ""
@@ -212,8 +218,9 @@ def _row(status: Status, kind: str, parts: Sequence[str]) -> list[tuple[str, str
     if loss is None:
         loss, name = status.last_loss, status.loss_name
     unit = "" if status.unit == "nats" else f", {status.unit}"
+    health = f"{status.health.words}, can stop" if status.name in stoppable else status.health.words
     return [
-        *zip(parts, (status.health.words, *("" for _ in parts[1:])), strict=True),
+        *zip(parts, (health, *("" for _ in parts[1:])), strict=True),
         ("–" if status.step is None else f"{status.step:,}", until),
         ("NaN", "") if loss is not None and loss != loss else (loss_words(loss), f"{name.removesuffix(' loss')}{unit}"),
         (loss_words(forecast["loss"]), f"{interval_words(forecast)}{other}") if forecast else ("–", ""),

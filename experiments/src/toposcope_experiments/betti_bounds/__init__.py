@@ -1,1 +1,0 @@
-"""How many basins an architecture allows: the bound, the formats of networks, and the section."""

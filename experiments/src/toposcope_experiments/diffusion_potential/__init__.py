@@ -1,1 +1,0 @@
-"""Paths of checkpoints in the plane: diffusion potentials, metric scaling, and the section."""

@@ -1,0 +1,1 @@
+"""Which runs of a sweep can stop."""

@@ -1,0 +1,56 @@
+"""Optuna's door: prunes trials by their losses at shares of their own planned steps."""
+
+from typing import Any
+
+from optuna.pruners import BasePruner
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.sweeps.reported import Reported, rule_of, stops_now
+from toposcope.forecasting.sweeps.rule import Risk
+
+
+class SweepPruner(BasePruner):
+    """Prunes a trial whose loss, at a share of its own planned steps, is not among the best recorded there.
+
+    Each trial says with ``trial.set_user_attr`` how many steps it is planned for (``last_step``) and, at low risk, its
+    learning-rate schedule (``schedule``, as `toposcope forecast --schedule` takes it), before it reports its losses.
+    Trials in progress and pruned ones are compared too; trials of equal parameters but for a seed count as one.
+
+    Parameters
+    ----------
+    risk : "low", "medium" or "high"
+        Of losing the best trial: ``docs/sweeps.md`` has the share lost, as measured.
+
+    Raises
+    ------
+    ToposcopeError
+        If the study maximises, or has several objectives.
+
+    Examples
+    --------
+    >>> import optuna
+    >>> import toposcope
+    >>> study = optuna.create_study(pruner=toposcope.SweepPruner(risk="medium"))
+    """
+
+    def __init__(self, risk: Risk = "low") -> None:
+        rule_of(risk)
+        self.risk: Risk = risk
+        self._warned: set[str] = set()
+
+    def prune(self, study: Study, trial: FrozenTrial) -> bool:
+        """Return whether a trial stops with the loss that it reported last."""
+        if study.directions != [StudyDirection.MINIMIZE]:
+            raise ToposcopeError("SweepPruner compares losses: create the study with one objective that is minimised")
+        others = [_reported(other) for other in study.get_trials(deepcopy=False) if other.number != trial.number]
+        return stops_now(_reported(trial), others, self.risk, self._warned)
+
+
+def _reported(trial: FrozenTrial) -> Reported:
+    attributes: dict[str, Any] = trial.user_attrs
+    return Reported(
+        f"trial {trial.number}", trial.intermediate_values, trial.params,
+        attributes.get("last_step"), attributes.get("schedule"),
+    )  # fmt: skip

@@ -1,0 +1,57 @@
+"""Ray Tune's door: stops trials by their losses at shares of their own planned steps."""
+
+from typing import Any
+
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.sweeps.reported import Reported, rule_of, stops_now
+from toposcope.forecasting.sweeps.rule import Risk
+
+
+class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
+    """Stops a trial whose loss, at a share of its own planned steps, is not among the best recorded there.
+
+    The configuration of each trial says how many steps it is planned for (``last_step``) and, at low risk, its
+    learning-rate schedule (``schedule``, as `toposcope forecast --schedule` takes it). Trials of equal configurations
+    but for a seed count as one.
+
+    Parameters
+    ----------
+    risk : "low", "medium" or "high"
+        Of losing the best trial: ``docs/sweeps.md`` has the share lost, as measured.
+    metric : str, optional
+        Name of the reported loss; else that of Tune's configuration.
+    time_attr : str
+        Name of the reported step.
+    """
+
+    def __init__(self, risk: Risk = "low", metric: str | None = None, time_attr: str = "training_iteration") -> None:
+        super().__init__()
+        rule_of(risk)
+        self.risk: Risk = risk
+        self._metric, self.time_attr = metric, time_attr
+        self._trials: dict[str, Reported] = {}
+        self._warned: set[str] = set()
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take metric and mode from Tune; a loss is minimised."""
+        if mode not in (None, "min"):
+            raise ToposcopeError('SweepScheduler compares losses: choose mode="min"')
+        return bool(super().set_search_properties(metric, mode, **spec))
+
+    def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
+        """Return whether a trial stops with what it reported."""
+        metric = str(self._metric)
+        for name in (metric, self.time_attr):
+            if name not in result:
+                raise ToposcopeError(f"SweepScheduler: {name} is not among what {trial} reports; name it")
+        config = {name: value for name, value in trial.config.items() if name not in ("last_step", "schedule")}
+        before = self._trials[trial.trial_id].losses if trial.trial_id in self._trials else {}
+        losses = {**before, int(result[self.time_attr]): float(result[metric])}
+        own = Reported(str(trial), losses, config, trial.config.get("last_step"), trial.config.get("schedule"))
+        self._trials[trial.trial_id] = own
+        others = [other for name, other in self._trials.items() if name != trial.trial_id]
+        return str(TrialScheduler.STOP if stops_now(own, others, self.risk, self._warned) else TrialScheduler.CONTINUE)

@@ -1,0 +1,151 @@
+"""Which runs of a sweep can stop, as data."""
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.sweeps.measured import MEASURED
+from toposcope.forecasting.sweeps.reading import sweep_runs
+from toposcope.forecasting.sweeps.reported import rule_of
+from toposcope.forecasting.sweeps.rule import Risk
+from toposcope.forecasting.sweeps.sweep import Judged, Saved, judge, saved
+from toposcope.logs.raw import one_line
+from toposcope.programs.check import NO_CHARTS
+from toposcope.report.live.feed import Feed
+from toposcope.report.live.logs import FoundRuns, LogScan
+from toposcope.wording import counted, examples
+
+SCHEMA = "toposcope.sweep/1"
+MAX_KEPT = 3  # runs that a sentence names
+
+
+def _field(description: str) -> msgspec.Meta:
+    return msgspec.Meta(description=description)
+
+
+class JudgedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run in training."""
+
+    name: Annotated[str, _field("of the run, as on the live page")]
+    stop: Annotated[bool, _field("whether it can stop now")]
+    reason: Annotated[str, _field("why, a sentence")]
+    share: Annotated[float | None, _field("of its own planned steps at which it was compared; null if it was not")]
+    loss: Annotated[float | None, _field("its loss there; null if it was not compared, or diverged")]
+    cutoff: Annotated[float | None, _field("the loss there above which it stops; null without other runs")]
+    compared: Annotated[list[str], _field("the runs that it was compared with, the best first")]
+    kept: Annotated[str, _field("why it cannot be judged, a clause; empty if it can")]
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `toposcope sweep`."""
+
+    schema: Annotated[str, _field(f"{SCHEMA}: the number rises when a field changes its meaning or leaves")]
+    path: Annotated[str, _field("what was read")]
+    status: Annotated[int, _field("0: no run can stop; 1: at least one can")]
+    answer: Annotated[str, _field("which runs can stop, a sentence")]
+    more: Annotated[list[str], _field("sentences: which runs are kept and why, what is saved, what was measured")]
+    risk: Annotated[str, _field("low, medium or high")]
+    lost: Annotated[float, _field("share of measured sweeps in which this risk lost the best run by more than 1%")]
+    lost_interval: Annotated[list[float], _field("its 95% interval over sweeps")]
+    saved: Annotated[float | None, _field("share of the sweep's planned compute that runs ended early have saved")]
+    saved_now: Annotated[float | None, _field("share that the runs that can stop now would save")]
+    n_runs: Annotated[int, _field("runs of the sweep, those that ended too")]
+    runs: Annotated[list[JudgedRun], _field("those in training; the ones that can stop first")]
+    not_read: Annotated[list[str], _field("what could not be read, and why")]
+
+
+def sweep(path: Path, risk: Risk = "low", schedule: str = "", last_step: int | None = None) -> Sweep:
+    """Say which runs of a sweep can stop.
+
+    Parameters
+    ----------
+    path : Path
+        A folder of runs, or a table with a column that tells them apart.
+    risk : "low", "medium" or "high"
+        Of losing the best run.
+    schedule : str
+        Of the runs whose log does not show it.
+    last_step : int, optional
+        Of the runs whose log does not state it.
+
+    Raises
+    ------
+    ToposcopeError
+        If there is no run to read, or the schedule is invalid.
+    """
+    rule = rule_of(risk)
+    if not path.exists():
+        raise ToposcopeError(f"{path}: no such file or folder")
+    scan = LogScan(path, forecasts=False)
+    feed = Feed(path, NO_CHARTS, scan)
+    found = scan.found or FoundRuns()
+    runs = sweep_runs(feed.in_sweep(), schedule, last_step)
+    if not runs:
+        raise ToposcopeError(found.refused or "; ".join([f"{path}: no run to read", *_not_read(found)]))
+    judged = judge(runs, rule)
+    amounts = saved(runs, judged)
+    measured = MEASURED[risk]
+    stopping = [each.name for each in judged if each.stop]
+    return Sweep(
+        schema=SCHEMA,
+        path=str(path),
+        status=int(bool(stopping)),
+        answer=_first(judged, len(runs)),
+        more=[*_kept(judged), *_saved(amounts), measured.sentence(risk)],
+        risk=risk,
+        lost=measured.lost,
+        lost_interval=[measured.low, measured.high],
+        saved=_number(amounts.so_far),
+        saved_now=_number(amounts.now),
+        n_runs=len(runs),
+        runs=[_run(each) for each in sorted(judged, key=lambda each: (not each.stop, each.name))],
+        not_read=_not_read(found),
+    )
+
+
+def _not_read(found: FoundRuns) -> list[str]:
+    return [one_line(each.removeprefix("Not shown: ")) for each in (*found.faults, *found.reasons)]
+
+
+def _first(judged: list[Judged], n_runs: int) -> str:
+    """Return which runs can stop."""
+    if not judged:
+        return f"None of {counted(n_runs, 'run')} is in training."
+    stopping = [each.name for each in judged if each.stop]
+    of = counted(len(judged), "run in training", "runs in training")
+    if not stopping:
+        return f"None of {of} can stop now."
+    return f"{len(stopping)} of {of} can stop now: {examples(stopping, len(stopping) if len(stopping) < 9 else 8)}."
+
+
+def _kept(judged: list[Judged]) -> list[str]:
+    """Return which runs cannot be judged, a sentence for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for each in judged:
+        if each.kept:
+            reasons.setdefault(each.kept, []).append(each.name)
+    return [
+        f"{examples(names, MAX_KEPT)} {'is' if len(names) == 1 else 'are'} kept: {why}."
+        for why, names in reasons.items()
+    ]
+
+
+def _saved(amounts: Saved) -> list[str]:
+    if math.isnan(amounts.so_far):
+        return []
+    now = f"; stopping these would save {amounts.now:.0%} more" if amounts.now else ""
+    return [f"Runs that ended early have saved {amounts.so_far:.0%} of the planned compute{now}."]
+
+
+def _run(each: Judged) -> JudgedRun:
+    return JudgedRun(
+        name=one_line(each.name), stop=each.stop, reason=one_line(each.reason, 500), share=_number(each.share),
+        loss=_number(each.loss), cutoff=_number(each.cutoff), compared=list(each.compared), kept=each.kept,
+    )  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

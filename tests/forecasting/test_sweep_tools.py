@@ -1,0 +1,145 @@
+"""Sweeps in the tools that run them: Optuna with eight workers, Ray Tune with eight, and what each is not told."""
+
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+import toposcope
+from toposcope.errors import ToposcopeError
+from toposcope.forecasting.sweeps.reported import Reported, stops_now
+from toposcope.forecasting.sweeps.rule import Risk
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+STEPS = 60
+
+
+def loss_of(rate: float, step: int, last: int = STEPS) -> float:
+    """Fall by a power of the share of training that is done, and least at a rate of a hundredth."""
+    return 1 + abs(np.log10(rate) + 2) + (step / last) ** -0.4
+
+
+def objective(together: threading.Barrier | None = None, **attributes: Any) -> Callable[[optuna.Trial], float]:
+    def train(trial: optuna.Trial) -> float:
+        rate = trial.suggest_float("rate", 1e-4, 1, log=True)
+        for name, value in attributes.items():
+            trial.set_user_attr(name, value)
+        for step in range(1, STEPS + 1):
+            if together is not None and not together.broken:
+                time.sleep(0.001)
+            trial.report(loss_of(rate, step), step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return loss_of(rate, STEPS)
+
+    return train
+
+
+def spent(study: optuna.Study) -> float:
+    """Return the share of the steps that were made."""
+    return sum(len(trial.intermediate_values) for trial in study.trials) / (STEPS * len(study.trials))
+
+
+@pytest.mark.parametrize("risk", ["low", "medium", "high"])
+def test_eight_workers_of_optuna_save_compute_and_keep_the_best(risk: Risk, tmp_path: Path) -> None:
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal")))
+    for keep in (None, storage):
+        sampler = optuna.samplers.RandomSampler(seed=1)
+        study = optuna.create_study(pruner=toposcope.SweepPruner(risk), sampler=sampler, storage=keep)
+        study.optimize(objective(last_step=STEPS, schedule="cosine:warmup=3"), n_trials=24, n_jobs=8)
+        rates = {trial.number: trial.params["rate"] for trial in study.trials}
+        best = min(rates, key=lambda number: loss_of(rates[number], STEPS))
+        assert study.best_trial.number == best
+        assert spent(study) < 0.8
+        assert {trial.state for trial in study.trials} == {TrialState.COMPLETE, TrialState.PRUNED}
+
+
+def test_what_runs_in_parallel_is_compared_before_anything_has_finished() -> None:
+    """A pruner that looks at finished trials only saves nothing where all start at once."""
+
+    def together(pruner: optuna.pruners.BasePruner) -> float:
+        study = optuna.create_study(pruner=pruner)
+        trials = [study.ask({"rate": optuna.distributions.FloatDistribution(1e-4, 1, log=True)}) for _ in range(8)]
+        going = dict(enumerate(trials))
+        for trial in trials:
+            trial.set_user_attr("last_step", STEPS)
+            trial.set_user_attr("schedule", "constant")
+        for step in range(1, STEPS + 1):
+            for number, trial in list(going.items()):
+                trial.report(loss_of(10 ** (-4 + number / 2), step), step)
+                if trial.should_prune():
+                    study.tell(going.pop(number), state=TrialState.PRUNED)
+        return spent(study)
+
+    assert together(optuna.pruners.MedianPruner()) == 1
+    assert together(toposcope.SweepPruner()) < 0.8
+
+
+@pytest.mark.parametrize(
+    ("attributes", "told"),
+    [({}, "last_step"), ({"last_step": STEPS}, "schedule"), ({"last_step": "60"}, "last_step"),
+     ({"last_step": STEPS, "schedule": "up"}, "begin with one of")],
+)  # fmt: skip
+def test_what_optuna_is_not_told_is_warned_of_once_and_nothing_stops(attributes: dict[str, Any], told: str) -> None:
+    study = optuna.create_study(pruner=toposcope.SweepPruner())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        study.optimize(objective(**attributes), n_trials=4)
+    (warning,) = (each for each in caught if "never stopped" in str(each.message))
+    assert told in str(warning.message)
+    assert spent(study) == 1
+
+
+def test_what_is_no_loss_is_refused() -> None:
+    study = optuna.create_study(direction="maximize", pruner=toposcope.SweepPruner())
+    with pytest.raises(ToposcopeError, match="minimised"):
+        study.optimize(objective(last_step=STEPS, schedule="constant"), n_trials=1)
+    with pytest.raises(ToposcopeError, match="risk 'none'"):
+        toposcope.SweepPruner("none")  # type: ignore[arg-type]
+
+
+def test_seeds_of_equal_parameters_are_one() -> None:
+    def run(name: str, loss: float, **settings: Any) -> Reported:
+        return Reported(name, {5: loss, 6: loss}, settings, 60, "constant")
+
+    others = [run("a", 1.0, rate=1, seed=0), run("b", 1.0, rate=1, seed=1)]
+    mine = run("c", 2.0, rate=2, seed=0)._replace(losses={6: 2.0})
+    assert stops_now(mine, others, "high", set())
+    assert not stops_now(mine._replace(settings={"rate": 1, "seed": 7}), others, "high", set())
+
+
+@pytest.mark.slow
+def test_eight_workers_of_ray_tune(tmp_path: Path) -> None:
+    tune = pytest.importorskip("ray.tune")
+    import ray
+
+    def train(config: dict[str, Any]) -> None:
+        for step in range(1, STEPS + 1):
+            time.sleep(0.02)
+            tune.report({"loss": loss_of(config["rate"], step)})
+
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False)
+    try:
+        rates = [10 ** (-4 + i / 4) for i in range(16)]
+        space = {"rate": tune.grid_search(rates), "last_step": STEPS, "schedule": "cosine:warmup=3"}
+        tuner = tune.Tuner(
+            train,
+            param_space=space,
+            tune_config=tune.TuneConfig(metric="loss", mode="min", scheduler=toposcope.SweepScheduler("low")),
+            run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0),
+        )
+        results = tuner.fit()
+    finally:
+        ray.shutdown()
+    made = [result.metrics["training_iteration"] for result in results]
+    assert len(made) == 16
+    assert results.get_best_result().config["rate"] == 1e-2
+    assert max(made) == STEPS
+    assert sum(made) < 0.8 * 16 * STEPS
