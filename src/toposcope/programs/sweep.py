@@ -26,19 +26,6 @@ def _field(description: str) -> msgspec.Meta:
     return msgspec.Meta(description=description)
 
 
-class JudgedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run in training."""
-
-    name: Annotated[str, _field("of the run, as on the live page")]
-    stop: Annotated[bool, _field("whether it can stop now")]
-    reason: Annotated[str, _field("why, a sentence")]
-    share: Annotated[float | None, _field("of its own planned steps at which it was compared; null if it was not")]
-    loss: Annotated[float | None, _field("its loss there; null if it was not compared, or diverged")]
-    cutoff: Annotated[float | None, _field("the loss there above which it stops; null without other runs")]
-    compared: Annotated[list[str], _field("the runs that it was compared with, the best first")]
-    kept: Annotated[str, _field("why it cannot be judged, a clause; empty if it can")]
-
-
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `toposcope sweep`."""
 
@@ -53,7 +40,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     saved: Annotated[float | None, _field("share of the sweep's planned compute that runs ended early have saved")]
     saved_now: Annotated[float | None, _field("share that the runs that can stop now would save")]
     n_runs: Annotated[int, _field("runs of the sweep, those that ended too")]
-    runs: Annotated[list[JudgedRun], _field("those in training; the ones that can stop first")]
+    runs: Annotated[list[Judged], _field("those in training; the ones that can stop first")]
     not_read: Annotated[list[str], _field("what could not be read, and why")]
 
 
@@ -101,7 +88,7 @@ def sweep(path: Path, risk: Risk = "low", schedule: str = "", last_step: int | N
         saved=_number(amounts.so_far),
         saved_now=_number(amounts.now),
         n_runs=len(runs),
-        runs=[_run(each) for each in sorted(judged, key=lambda each: (not each.stop, each.name))],
+        runs=sorted(judged, key=lambda each: (not each.stop, each.name)),
         not_read=_not_read(found),
     )
 
@@ -138,13 +125,6 @@ def _saved(amounts: Saved) -> list[str]:
         return []
     now = f"; stopping these would save {amounts.now:.0%} more" if amounts.now else ""
     return [f"Runs that ended early have saved {amounts.so_far:.0%} of the planned compute{now}."]
-
-
-def _run(each: Judged) -> JudgedRun:
-    return JudgedRun(
-        name=one_line(each.name), stop=each.stop, reason=one_line(each.reason, 500), share=_number(each.share),
-        loss=_number(each.loss), cutoff=_number(each.cutoff), compared=list(each.compared), kept=each.kept,
-    )  # fmt: skip
 
 
 def _number(value: float) -> float | None:

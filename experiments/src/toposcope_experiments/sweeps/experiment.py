@@ -49,13 +49,17 @@ def rules() -> dict[str, list[Rule]]:
 
 
 def run_experiment(
-    design: Design, folder: Path, data: Path | None = None, *, workers: int | None = None, progress: Progress = silent
+    design: Design,
+    folder: Path,
+    curves: Path | None = None,
+    others: Sequence[Path] = (),
+    *,
+    workers: int | None = None,
+    progress: Progress = silent,
 ) -> dict[str, pl.DataFrame]:
     """Train the sweeps, or go on where that was interrupted, replay each under every rule, and write the tables."""
     populations = trained(design, folder, workers=workers, progress=progress)
-    if data is not None:
-        populations += taskset(data / "taskset.parquet")
-        populations += [given(path) for path in sorted(data.glob("*.npz"))]
+    populations += [*(taskset(curves) if curves is not None else ()), *(given(path) for path in others)]
     with Workers(min(workers or processors(), len(populations))) as engine:
         found = run_all(engine, replays, populations, lambda population: population.name, progress)
     frame = pl.concat(found)

@@ -94,8 +94,11 @@ def taskset(path: Path) -> list[Population]:
 
 def given(path: Path) -> Population:
     """Return a sweep that was trained elsewhere for this project."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in ("T", "vs", "va", "lrs", "warm")}
+    except (OSError, ValueError, KeyError) as error:
+        raise ToposcopeError(f"{path}: cannot be read as a sweep ({error})") from error
     runs = []
     for i, last in enumerate(arrays["T"].tolist()):
         until = arrays["vs"] <= last

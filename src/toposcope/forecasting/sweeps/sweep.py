@@ -5,7 +5,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated, NamedTuple
 
+import msgspec
 import numpy as np
 
 from toposcope.forecasting.sweeps.rule import AFTER_WARM_UP, RULES, StoppingRule, decay_coefficient
@@ -20,6 +22,10 @@ _SEED = re.compile(
 def configuration_of(name: str) -> str:
     """Return the name of a run without its seed: runs that share it are of one configuration."""
     return re.sub(r"[\W_]+", " ", _SEED.sub(" ", name)).strip()
+
+
+def _field(description: str) -> msgspec.Meta:
+    return msgspec.Meta(description=description)
 
 
 @dataclass(frozen=True)
@@ -71,37 +77,17 @@ class SweepRun:
         return self.unknown or (self.unknown_schedule if rule.corrected else "")
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What a rule says of one run in training.
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule says of one run in training."""
 
-    Attributes
-    ----------
-    name : str
-    stop : bool
-        Whether it can stop now.
-    reason : str
-        A sentence.
-    share : float
-        Of its planned steps at which it was compared; NaN if it was not.
-    loss : float
-        Its loss there; infinite if it diverged.
-    cutoff : float
-        The loss there above which it stops, with its own decay to come; NaN without others.
-    compared : tuple of str
-        The runs it was compared with, the best first.
-    kept : str
-        Why the rule cannot judge it: its length or schedule is unknown. Empty if it can.
-    """
-
-    name: str
-    stop: bool
-    reason: str
-    share: float = math.nan
-    loss: float = math.nan
-    cutoff: float = math.nan
-    compared: tuple[str, ...] = ()
-    kept: str = ""
+    name: Annotated[str, _field("of the run, as on the live page")]
+    stop: Annotated[bool, _field("whether it can stop now")]
+    reason: Annotated[str, _field("why, a sentence")]
+    share: Annotated[float | None, _field("of its planned steps at which it was compared; null if it was not")] = None
+    loss: Annotated[float | None, _field("its loss there; null if it was not compared, or diverged")] = None
+    cutoff: Annotated[float | None, _field("the loss there above which it stops; null without other runs")] = None
+    compared: Annotated[tuple[str, ...], _field("the runs that it was compared with, the best first")] = ()
+    kept: Annotated[str, _field("why the rule cannot judge it, a clause; empty if it can")] = ""
 
 
 def judge(runs: Sequence[SweepRun], rule: StoppingRule) -> list[Judged]:
@@ -165,10 +151,10 @@ def _judged(
     run: SweepRun, recorded: Mapping[float, Mapping[str, tuple[SweepRun, float]]], rule: StoppingRule
 ) -> Judged:
     if kept := run.kept_because(rule):
-        return Judged(run.name, stop=False, reason=f"Goes on: {kept}.", kept=kept)
+        return Judged(name=run.name, stop=False, reason=f"Goes on: {kept}.", kept=kept)
     passed = [share for share in rule.shares if run.name in recorded[share]]
     if not passed:
-        return Judged(run.name, stop=False, reason=f"Goes on: {_too_early(run, rule)}.")
+        return Judged(name=run.name, stop=False, reason=f"Goes on: {_too_early(run, rule)}.")
     share = passed[-1]
     others = _others(run, recorded[share])
     seeds = [value for other, value in recorded[share].values() if other.configuration == run.configuration]
@@ -179,8 +165,15 @@ def _judged(
     limit = math.exp(cutoff - value) * loss if math.isfinite(cutoff) and math.isfinite(value) else math.nan
     names = tuple(name for key in sorted(others, key=lambda key: others[key]) for name in key)
     stop = rule.stops(value, list(others.values()))
-    reason = _reason(run, share, loss, limit, len(others), len(seeds), stop=stop, rule=rule)
-    return Judged(run.name, stop, reason, share, loss, limit, names)
+    return Judged(
+        name=run.name,
+        stop=stop,
+        reason=_reason(run, share, loss, limit, len(others), len(seeds), stop=stop, rule=rule),
+        share=share,
+        loss=loss if math.isfinite(loss) else None,
+        cutoff=limit if math.isfinite(limit) else None,
+        compared=names,
+    )
 
 
 def _too_early(run: SweepRun, rule: StoppingRule) -> str:
@@ -207,18 +200,11 @@ def _reason(
     return f"{'Can stop' if stop else 'Goes on'}: {at} its loss was {loss_words(loss)}{seeds}, and {among}."
 
 
-@dataclass(frozen=True)
-class Saved:
-    """Shares of a sweep's planned compute.
+class Saved(NamedTuple):
+    """Shares of a sweep's planned compute; NaN where no length is known."""
 
-    Attributes
-    ----------
-    so_far, now : float
-        Of runs that ended short of their plan; of those that can stop now. NaN where no length is known.
-    """
-
-    so_far: float
-    now: float
+    so_far: float  # of runs that ended short of their plan
+    now: float  # of those that can stop now
 
 
 def saved(runs: Sequence[SweepRun], judged: Sequence[Judged]) -> Saved:
