@@ -70,7 +70,9 @@ def test_a_run_of_many_is_trained_as_adamw_trains_it_alone(network: str, tmp_pat
         optimizer.param_groups[0]["lr"] = float(of.rates[1, step - 1])
         batch = trainer._batch(16, torch.Generator().manual_seed(derive_seed(step, trainer.name)))
         optimizer.zero_grad()
-        run_losses(sweep, {k: v[None] for k, v in alone.items()}, trainer.mask[1:2], *batch).sum().backward()
+        torch.autograd.backward(
+            run_losses(sweep, {k: v[None] for k, v in alone.items()}, trainer.mask[1:2], *batch).sum()
+        )
         optimizer.step()
     for name, value in alone.items():
         torch.testing.assert_close(trainer.x[name][1], value.detach(), rtol=2e-3, atol=2e-5)

@@ -64,6 +64,7 @@ COMMANDS = {
     "toposcope report": ["--adjust", "--figures", "--help", "--out", "-h", "DIRECTORIES"],
     "toposcope check": ["--help", "--json", "--watch", "-h", "PATH"],
     "toposcope mcp": ["--help", "-h", "FOLDERS"],
+    "toposcope sweep": ["--help", "--json", "--risk", "--schedule", "--steps", "-h", "PATH"],
     "toposcope show": ["--help", "--host", "--port", "--webhook", "-h", "PATH"],
     "toposcope forecast": [
         *(

@@ -1,15 +1,16 @@
 """Sweeps in the tools that run them: Optuna with eight workers, Ray Tune with eight, and what each is not told."""
 
-import threading
+import math
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 import toposcope
@@ -23,17 +24,15 @@ STEPS = 60
 
 def loss_of(rate: float, step: int, last: int = STEPS) -> float:
     """Fall by a power of the share of training that is done, and least at a rate of a hundredth."""
-    return 1 + abs(np.log10(rate) + 2) + (step / last) ** -0.4
+    return 1 + abs(math.log10(rate) + 2) + math.sqrt(last / step)
 
 
-def objective(together: threading.Barrier | None = None, **attributes: Any) -> Callable[[optuna.Trial], float]:
+def objective(**attributes: Any) -> Callable[[optuna.Trial], float]:
     def train(trial: optuna.Trial) -> float:
         rate = trial.suggest_float("rate", 1e-4, 1, log=True)
         for name, value in attributes.items():
             trial.set_user_attr(name, value)
         for step in range(1, STEPS + 1):
-            if together is not None and not together.broken:
-                time.sleep(0.001)
             trial.report(loss_of(rate, step), step)
             if trial.should_prune():
                 raise optuna.TrialPruned
@@ -49,7 +48,7 @@ def spent(study: optuna.Study) -> float:
 
 @pytest.mark.parametrize("risk", ["low", "medium", "high"])
 def test_eight_workers_of_optuna_save_compute_and_keep_the_best(risk: Risk, tmp_path: Path) -> None:
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(tmp_path / "journal")))
+    storage = JournalStorage(JournalFileBackend(str(tmp_path / "journal")))
     for keep in (None, storage):
         sampler = optuna.samplers.RandomSampler(seed=1)
         study = optuna.create_study(pruner=toposcope.SweepPruner(risk), sampler=sampler, storage=keep)

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,10 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.sweeps.measured import MEASURED
 from toposcope.forecasting.sweeps.rule import COEFFICIENT, RULES, StoppingRule, decay_coefficient, loss_at
 from toposcope.forecasting.sweeps.sweep import SweepRun, configuration_of, judge, saved, stops
+from toposcope.programs.check import NO_CHARTS
 from toposcope.programs.sweep import SCHEMA, Sweep, sweep
+from toposcope.report.live.feed import Feed
+from toposcope.report.live.logs import LogScan
 
 DOCS = Path(__file__).parents[2] / "docs"
 LOSSES = st.floats(0.1, 10)
@@ -235,10 +239,10 @@ def test_a_sweep_without_a_run_in_training_has_nothing_to_stop(tmp_path: Path) -
 
 
 def test_runs_of_one_table_are_a_sweep(tmp_path: Path) -> None:
-    rows = [("run", "step", "max_steps", "val_loss", "lr")]
+    rows: list[tuple[object, ...]] = [("run", "step", "max_steps", "val_loss", "lr")]
     rows += [
         (f"r{i}", t, 1000, 2 + i + 9 / (t + 9), 1e-3 * (1 - t / 1000)) for i in range(5) for t in range(0, 300, 20)
-    ]  # type: ignore[misc]
+    ]
     path = tmp_path / "runs.csv"
     path.write_text("\n".join(",".join(map(str, row)) for row in rows))
     assert sweep(path).n_runs == 5
@@ -260,3 +264,10 @@ def test_a_damaged_run_does_not_hide_the_others(folder: Path) -> None:
     answer = sweep(folder)
     assert answer.n_runs == 8
     assert any("broken" in said for said in answer.not_read)
+
+
+def test_the_live_page_of_eight_runs_says_what_the_command_says(folder: Path) -> None:
+    feed = Feed(folder, NO_CHARTS, LogScan(folder, forecasts=False))
+    assert feed.stoppable() == [run.name for run in sorted(sweep(folder).runs, key=lambda run: run.name) if run.stop]
+    shutil.rmtree(folder / "lr=7")
+    assert Feed(folder, NO_CHARTS, LogScan(folder, forecasts=False)).stoppable() == []

@@ -158,3 +158,13 @@ def test_a_sweep_has_a_column_for_each_thing_that_differs() -> None:
         [("1e-3", "Diverged"), ("nan", "")], [("1e-3", "Healthy"), ("–", "")], [("3e-4", "Healthy"), ("–", "")],
     ]  # fmt: skip
     assert table["rows"][0]["name"] == "lr=1e-3 bs=64 nan"
+
+
+def test_runs_of_a_sweep_that_can_stop_are_named_once_and_marked() -> None:
+    fleet = [of(name=f"r{i}") for i in range(8)] + [DIVERGED]
+    found = words(fleet, {}, 0, NOW, {}, stoppable=["r3", "r5"])
+    assert "r3, r5 can stop, if these are a sweep" in found["second"]
+    marked = {row["name"]: row["cells"][0][1] for row in found["rows"]}
+    assert {name for name, word in marked.items() if "can stop" in word} == {"r3", "r5"}
+    assert [row["name"] for row in found["rows"]][:3] == ["med-21k", "r3", "r5"]
+    assert "can stop" not in words(fleet, {}, 0, NOW, {})["second"]

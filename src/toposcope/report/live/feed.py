@@ -21,6 +21,7 @@ LOSS = f"{LOG} loss"
 LAST = ("training nonfinite", "training nonfinite_gradients")
 KINDS = ("topology", "spectrum", "norm", "loss", "control")
 MAX_STUDIES = 1 << 12  # studies of a folder on one page; the page says how many more there are
+MIN_SWEEP = 8  # runs of which a page says which could stop
 MAX_DRAWN = 128  # of them, those in the charts; the answer and the table are of all
 
 Position = dict[str, list[int]]
@@ -176,16 +177,15 @@ class Feed:
         return [*self.stores.items(), *self.logs.items()]
 
     def stoppable(self) -> list[str]:
-        """Return which runs could stop if they are a sweep, at low risk; none of a single study or log."""
-        if self.is_single:
-            return []
+        """Return which runs could stop if they are a sweep, at low risk; none of few runs, which may be anything."""
         from toposcope.forecasting.sweeps.reading import sweep_runs
         from toposcope.forecasting.sweeps.rule import RULES
         from toposcope.forecasting.sweeps.sweep import judge
 
         changes = sum(source.n_changes for _, source in self._sources())
         if changes != self._judged_at:
-            judged = judge(sweep_runs(self.in_sweep()), RULES["low"])
+            runs = self.in_sweep()
+            judged = judge(sweep_runs(runs), RULES["low"]) if len(runs) >= MIN_SWEEP else []
             self._judged_at, self._stoppable = changes, [each.name for each in judged if each.stop]
         return self._stoppable
 

@@ -64,7 +64,13 @@ def words(
     if left_out:
         sentences.append(f"{left_out} more studies in this folder are not shown; serve them one by one.")
     kind, ranked = fleet_kind(statuses), ends(statuses)
-    rows = sorted(statuses, key=lambda s: (s.health.rank, ranked.get(s.name, float("inf")), s.name))
+    rows = sorted(
+        statuses,
+        key=lambda s: (
+            *(not s.health.needs_person, s.name not in stoppable, s.health.rank),
+            *(ranked.get(s.name, float("inf")), s.name),
+        ),
+    )
     n = None if any(s.kind == MONITORED for s in statuses) else -1
     heads, parts = run_columns(tuple(s.name for s in rows))
     return {
