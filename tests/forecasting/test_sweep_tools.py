@@ -1,6 +1,7 @@
 """Sweeps in the tools that run them: Optuna with eight workers, Ray Tune with eight, and what each is not told."""
 
 import math
+import re
 import time
 import warnings
 from collections.abc import Callable
@@ -112,6 +113,16 @@ def test_seeds_of_equal_parameters_are_one() -> None:
     mine = run("c", 2.0, rate=2, seed=0)._replace(losses={6: 2.0})
     assert stops_now(mine, others, "high", set())
     assert not stops_now(mine._replace(settings={"rate": 1, "seed": 7}), others, "high", set())
+
+
+def test_the_example_of_the_page_runs_as_printed() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    code = next(each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "optuna" in each)
+    names: dict[str, Any] = {"train": lambda rate: ((step, loss_of(rate, step, 1000)) for step in range(10, 1001, 10))}
+    exec(code, names)  # noqa: S102 - the page's own
+    states = [trial.state for trial in names["study"].trials]
+    assert len(states) == 32
+    assert states.count(TrialState.PRUNED) >= 8
 
 
 @pytest.mark.slow
