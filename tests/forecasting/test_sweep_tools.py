@@ -119,7 +119,7 @@ def test_the_example_of_the_page_runs_as_printed() -> None:
     page = (Path(__file__).parents[2] / "docs" / "sweeps.md").read_text(encoding="utf-8")
     code = next(each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "optuna" in each)
     names: dict[str, Any] = {"train": lambda rate: ((step, loss_of(rate, step, 1000)) for step in range(10, 1001, 10))}
-    exec(code, names)  # noqa: S102 - the page's own
+    exec(code, names)
     states = [trial.state for trial in names["study"].trials]
     assert len(states) == 32
     assert states.count(TrialState.PRUNED) >= 8
