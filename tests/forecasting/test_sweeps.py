@@ -271,3 +271,13 @@ def test_the_live_page_of_eight_runs_says_what_the_command_says(folder: Path) ->
     assert feed.stoppable() == [run.name for run in sorted(sweep(folder).runs, key=lambda run: run.name) if run.stop]
     shutil.rmtree(folder / "lr=7")
     assert Feed(folder, NO_CHARTS, LogScan(folder, forecasts=False)).stoppable() == []
+
+
+def test_a_diverged_run_stops_although_its_schedule_is_unknown(folder: Path) -> None:
+    logged(folder, "odd", 4.0, 300, rate=None)
+    path = folder / "odd" / "log.csv"
+    rows = path.read_text().splitlines()
+    path.write_text("\n".join([*rows[:4], *(f"{row.split(',')[0]},nan,1000" for row in rows[4:])]))
+    odd = next(run for run in sweep(folder).runs if run.name == "odd")
+    assert odd.stop
+    assert odd.reason.startswith("Diverged")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.sweeps.rule import loss_at
 from toposcope.forecasting.sweeps.sweep import SHARES, SweepRun, configuration_of
 from toposcope.logs import Run, final_training_loss
+from toposcope.logs.caching import cached
 from toposcope.logs.schedules.declared import plan_of, read_declared
 from toposcope.logs.schedules.schedule import Schedule, planned
 from toposcope.logs.table import ByStep
@@ -59,9 +61,11 @@ def sweep_runs(runs: Sequence[InSweep], schedule: str = "", last_step: int | Non
     costs = sizes.prod(axis=1) if np.isfinite(sizes).all() else np.ones(len(runs))
     found = []
     for each, cost in zip(runs, costs.tolist(), strict=True):
-        one = _sweep_run(each, kind, schedule, last_step)
+        key = "sweep run", kind, schedule, last_step
+        one = cached(each.run, None, key, partial(_sweep_run, each.run, kind, schedule, last_step))
         wrong = f"the loss is in {each.run.unit}, that of most runs in {unit}" if each.run.unit != unit else ""
-        found.append(replace(one, cost=cost, unknown=one.unknown or wrong))
+        known = {"name": each.name, "configuration": configuration_of(each.name), "goes_on": each.goes_on}
+        found.append(replace(one, cost=cost, unknown=one.unknown or wrong, **known))
     return found
 
 
@@ -70,8 +74,7 @@ def loss_kind(runs: Sequence[InSweep]) -> str:
     return VALIDATION if 2 * sum(each.run.validation is not None for each in runs) >= len(runs) else TRAINING
 
 
-def _sweep_run(each: InSweep, kind: str, declared: str, last_step: int | None) -> SweepRun:
-    name, run, goes_on = each
+def _sweep_run(run: Run, kind: str, declared: str, last_step: int | None) -> SweepRun:
     finished = run.is_complete and run.diverged is None
     last = run.last_step or (run.last_seen if finished else last_step)
     curve = run.validation if kind == VALIDATION else run.training
@@ -82,10 +85,7 @@ def _sweep_run(each: InSweep, kind: str, declared: str, last_step: int | None) -
         unknown = f"no {kind} loss is logged"
     elif run.need_not_fall:
         unknown = f"the loss need not fall where training goes well ({run.need_not_fall})"
-    seen = SweepRun(
-        name, configuration_of(name), run.last_seen, last, 0, {}, {},
-        goes_on=goes_on, finished=finished, unknown=unknown,
-    )  # fmt: skip
+    seen = SweepRun(run.name, run.name, run.last_seen, last, 0, {}, {}, finished=finished, unknown=unknown)
     if unknown or last is None or curve is None:
         return seen
     losses = {}

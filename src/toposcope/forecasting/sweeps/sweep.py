@@ -111,7 +111,14 @@ def judge(runs: Sequence[SweepRun], rule: StoppingRule) -> list[Judged]:
 def stops(run: SweepRun, others: Sequence[SweepRun], rule: StoppingRule, share: float) -> bool:
     """Return whether a run stops as it arrives at a share, beside what the others recorded there before."""
     recorded = _recorded([run, *others], rule, share)
-    return run.name in recorded and rule.stops(recorded[run.name][1], list(_others(run, recorded).values()))
+    if math.isinf(run.losses.get(share, 0.0)):
+        return True
+    return run.name in recorded and rule.stops(_mean(_seeds(run, recorded)), list(_others(run, recorded).values()))
+
+
+def _seeds(run: SweepRun, recorded: Mapping[str, tuple[SweepRun, float]]) -> list[float]:
+    """Return the values of the runs of one configuration."""
+    return [value for other, value in recorded.values() if other.configuration == run.configuration]
 
 
 def _recorded(runs: Sequence[SweepRun], rule: StoppingRule, share: float) -> dict[str, tuple[SweepRun, float]]:
@@ -150,6 +157,10 @@ def _log(loss: float) -> float:
 def _judged(
     run: SweepRun, recorded: Mapping[float, Mapping[str, tuple[SweepRun, float]]], rule: StoppingRule
 ) -> Judged:
+    for share in rule.shares:
+        if math.isinf(run.losses.get(share, 0.0)) and not run.unknown:
+            reason = f"Diverged: at {share:.0%} of its {run.last_step:,} steps its loss is no number."
+            return Judged(name=run.name, stop=True, reason=reason, share=share)
     if kept := run.kept_because(rule):
         return Judged(name=run.name, stop=False, reason=f"Goes on: {kept}.", kept=kept)
     passed = [share for share in rule.shares if run.name in recorded[share]]
@@ -157,12 +168,11 @@ def _judged(
         return Judged(name=run.name, stop=False, reason=f"Goes on: {_too_early(run, rule)}.")
     share = passed[-1]
     others = _others(run, recorded[share])
-    seeds = [value for other, value in recorded[share].values() if other.configuration == run.configuration]
-    own, loss = recorded[share][run.name][1], run.losses[share]
-    value = own if math.isinf(own) else _mean(seeds)
+    seeds, loss = _seeds(run, recorded[share]), run.losses[share]
+    value = _mean(seeds)
     cutoff = rule.cutoff(list(others.values()))
     # what is compared is corrected; a reader is told of losses, with the decay that this run has still to come
-    limit = math.exp(cutoff - value) * loss if math.isfinite(cutoff) and math.isfinite(value) else math.nan
+    limit = math.exp(cutoff - value) * loss if math.isfinite(cutoff) else math.nan
     names = tuple(name for key in sorted(others, key=lambda key: others[key]) for name in key)
     stop = rule.stops(value, list(others.values()))
     return Judged(
@@ -170,7 +180,7 @@ def _judged(
         stop=stop,
         reason=_reason(run, share, loss, limit, len(others), len(seeds), stop=stop, rule=rule),
         share=share,
-        loss=loss if math.isfinite(loss) else None,
+        loss=loss,
         cutoff=limit if math.isfinite(limit) else None,
         compared=names,
     )
@@ -190,8 +200,6 @@ def _reason(
 ) -> str:
     """Say why a run stops or goes on."""
     at = f"at {share:.0%} of its {run.last_step:,} steps"
-    if math.isinf(loss):
-        return f"Diverged: {at} its loss is no number."
     if not n:
         return f"Goes on: {at} there is no other run to compare it with."
     seeds = f" ({n_seeds} seeds of it together)" if n_seeds > 1 else ""
