@@ -64,8 +64,8 @@ def sweep_runs(runs: Sequence[InSweep], schedule: str = "", last_step: int | Non
         key = "sweep run", kind, schedule, last_step
         one = cached(each.run, None, key, partial(_sweep_run, each.run, kind, schedule, last_step))
         wrong = f"the loss is in {each.run.unit}, that of most runs in {unit}" if each.run.unit != unit else ""
-        known = {"name": each.name, "configuration": configuration_of(each.name), "goes_on": each.goes_on}
-        found.append(replace(one, cost=cost, unknown=one.unknown or wrong, **known))
+        one = replace(one, name=each.name, configuration=configuration_of(each.name), goes_on=each.goes_on)
+        found.append(replace(one, cost=cost, unknown=one.unknown or wrong))
     return found
 
 
