@@ -22,6 +22,7 @@ class Design(msgspec.Struct, frozen=True):
     runs: int = 32
     steps: int = 600
     longer: int = 2400
+    first: int = 0  # number of the first repeat: other numbers are other sweeps
 
 
 class Sweep(NamedTuple):
