@@ -60,15 +60,11 @@ class Settings(NamedTuple):
 
 def sweeps(design: Design) -> list[Sweep]:
     """Return every sweep of the design."""
+    repeats, networks = range(design.first, design.first + design.repeats), (LSTM, MIXER, VISION)
     return [
-        *(
-            Sweep(net, kind, i, design)
-            for i in range(design.repeats)
-            for kind in KINDS
-            for net in (LSTM, MIXER, VISION)
-        ),
-        *(Sweep(net, LATE, i, design) for i in range(design.repeats) for net in (LSTM, MIXER)),
-        *(Sweep(net, LONGER, 0, design) for net in (LSTM, MIXER, VISION)),
+        *(Sweep(net, kind, i, design) for i in repeats for kind in KINDS for net in networks),
+        *(Sweep(net, LATE, i, design) for i in repeats for net in (LSTM, MIXER)),
+        *(Sweep(net, LONGER, design.first, design) for net in networks),
     ]
 
 
