@@ -45,7 +45,7 @@ __all__ += ["Forecaster", "Forecast", "LawForecaster", "FittedLossCurve", "Logge
 __all__ += ["window", "usable_siblings", "cached", "complete_runs", "CompleteRuns", "run_forecasters", "planned"]
 __all__ += ["known_schedule", "fit_ridge", "Pool", "COOLDOWN", "STACKED_LAWS", "stack_features"]
 __all__ += ["fit_power_law", "MIN_POINTS", "LATE_SHARE", "SIBLING_SHARE", "least_squares", "huber_weights"]
-__all__ += ["RULES", "StoppingRule", "SweepRun", "judge", "stops", "loss_at"]
+__all__ += ["RULES", "StoppingRule", "SweepRun", "arrives", "judge", "loss_at"]
 __all__ += ["HUBER", "NORMAL", "forecasters", "DEFAULT", "COVERAGE", "remarks_on_runs"]
 # a sink, and the noise model of the alerts
 __all__ += ["Sink", "Event", "Logged", "Measured", "Note", "Alert", "Forecasted", "Tail", "FALSE_ALARM_RATE"]
@@ -171,7 +171,7 @@ if TYPE_CHECKING:
     )
     from toposcope.forecasting.siblings import CompleteRuns, complete_runs, remarks_on_runs, usable_siblings
     from toposcope.forecasting.sweeps.rule import RULES, StoppingRule, loss_at
-    from toposcope.forecasting.sweeps.sweep import SweepRun, judge, stops
+    from toposcope.forecasting.sweeps.sweep import SweepRun, arrives, judge
     from toposcope.homology.arrays import as_count, as_float_matrix, as_number, as_positive, as_scaled_matrix, shown
     from toposcope.homology.diagram import Diagram
     from toposcope.homology.loops import check_loops_fit, loop_diagram

@@ -15,12 +15,13 @@ import pytest
 from commands import called, complaint_of, strict_json
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import linregress
 
 from toposcope.errors import ToposcopeError
 from toposcope.forecasting.sweeps.measured import MEASURED
-from toposcope.forecasting.sweeps.rule import COEFFICIENT, RULES, StoppingRule, decay_coefficient, loss_at
-from toposcope.forecasting.sweeps.sweep import SweepRun, configuration_of, judge, saved, stops
+from toposcope.forecasting.sweeps.reading import in_blocks
+from toposcope.forecasting.sweeps.rule import RULES, StoppingRule, best_until, loss_at, mean_until
+from toposcope.forecasting.sweeps.sweep import SweepRun, arrives, configuration_of, judge, saved
+from toposcope.logs.table import ByStep
 from toposcope.programs.check import NO_CHARTS
 from toposcope.programs.sweep import SCHEMA, Sweep, sweep
 from toposcope.report.live.feed import Feed
@@ -28,106 +29,129 @@ from toposcope.report.live.logs import LogScan
 
 DOCS = Path(__file__).parents[2] / "docs"
 LOSSES = st.floats(0.1, 10)
-LOW, PLAIN = RULES["low"], StoppingRule(4, (0.1, 0.4), corrected=False)
+LOW, MEDIUM, HIGH = RULES["low"], RULES["medium"], RULES["high"]
 
 
-def run_of(name: str, losses: dict[float, float], *, left: float = 0.0, **options: object) -> SweepRun:
-    known: dict[str, object] = {
-        "configuration": name, "step": round(1000 * max(losses, default=0)), "last_step": 1000, "warm_up": 0,
-        "losses": losses, "decay_left": dict.fromkeys(losses, left), **options,
-    }  # fmt: skip
-    return SweepRun(name, **known)  # type: ignore[arg-type]
+def run_of(name: str, losses: Sequence[float], **options: object) -> SweepRun:
+    """A run that was evaluated at 5, 10, 15 ... of 100 steps."""
+    known: dict[str, object] = {"configuration": name, "last_step": 100, **options}
+    return SweepRun(name, steps=5 * np.arange(1, len(losses) + 1), losses=np.array(losses, float), **known)  # type: ignore[arg-type]
+
+
+def falling(level: float, n: int = 20) -> list[float]:
+    return [level + 4 / (i + 1) for i in range(n)]
 
 
 def stopping(runs: Sequence[SweepRun], rule: StoppingRule = LOW) -> set[str]:
-    return {each.name for each in judge(runs, rule) if each.stop}
+    going = [run for run in runs if run.goes_on]
+    return {run.name for run in going if judge(run, [each for each in runs if each is not run], rule).stop}
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=40), st.sampled_from([2, 3, 4]))
 def test_the_cutoff_is_the_linear_quantile(values: list[float], eta: int) -> None:
-    rule = StoppingRule(eta, (), corrected=False)
+    rule = StoppingRule(eta, ())
     assert rule.cutoff(values) == pytest.approx(np.quantile(values, 1 / eta), abs=1e-12)
     assert math.isnan(rule.cutoff([]))
+    assert math.isnan(StoppingRule(eta, (), at_least=len(values) + 1).cutoff(values))
     assert rule.cutoff([*values, math.inf]) >= rule.cutoff(values)
-    assert rule.stops(math.inf, [])
-
-
-@given(st.lists(st.tuples(st.floats(0, 1), st.floats(-0.1, 0.5)), min_size=6, max_size=30))
-def test_the_coefficient_weighs_prior_and_slope_by_precision(pairs: list[tuple[float, float]]) -> None:
-    left, gains = map(np.array, zip(*pairs, strict=True))
-    found = decay_coefficient(left, gains)
-    assert 0 <= found <= 0.15
-    if np.ptp(left) > 0.01:
-        line = linregress(left, gains)
-        variance = max(np.nan_to_num(line.stderr) ** 2, 1e-12)
-        weights = np.array([1 / 0.03**2, 1 / variance])
-        assert found == pytest.approx(
-            np.clip(weights @ [0.03, line.slope] / weights.sum(), 0, 0.15), rel=1e-6, abs=1e-9
-        )
-    assert decay_coefficient(left[:5], gains[:5]) == decay_coefficient(np.ones(9), np.arange(9.0)) == COEFFICIENT
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30, unique=True), st.floats(1, 1000))
 def test_the_loss_at_a_step_lies_on_the_law_that_was_logged(steps: list[int], step: float) -> None:
     at = np.array(sorted(steps))
-    found = loss_at(at, 3.0 * at**-0.2, step)
+    found = loss_at(at, 3.0 - np.log(at), step)
     if not math.isnan(found):  # far from every evaluation nothing is said
-        assert found == pytest.approx(3.0 * step**-0.2, rel=0.05)
+        assert found == pytest.approx(3.0 - math.log(step), abs=0.3)
     if step in steps:
-        assert found == pytest.approx(3.0 * step**-0.2, rel=0.005)
+        assert found == pytest.approx(3.0 - math.log(step), abs=0.03)
     if step > 1.03 * at[-1]:
         assert math.isnan(found)
 
 
-def test_what_stops_at_arrival_is_what_was_recorded_before() -> None:
-    others = [run_of(f"r{i}", {0.1: 2 + i / 10}) for i in range(5)]
-    values = [2.0, 2.1, 2.2, 2.3, 2.4]
-    for loss in (1.9, 2.05, np.exp(np.quantile(np.log(values), 0.25)) + 1e-9, 2.3):
-        new = run_of("new", {0.1: float(loss)})
-        assert stops(new, others, PLAIN, 0.1) == (loss > np.exp(np.quantile(np.log(values), 0.25)))
-    assert not stops(run_of("first", {0.1: 9.0}), [], PLAIN, 0.1)
+@given(st.lists(LOSSES, min_size=1, max_size=30), st.integers(1, 30))
+def test_the_mean_so_far_is_the_area_under_the_evaluations(losses: list[float], k: int) -> None:
+    steps = np.cumsum(np.arange(1, len(losses) + 1))
+    k = min(k, len(losses))
+    found = mean_until(steps, np.array(losses), steps[k - 1])
+    fine = np.linspace(steps[0], steps[k - 1], 20_001)
+    assert found == pytest.approx(np.interp(fine, steps, losses).mean(), rel=1e-3)
+    assert best_until(steps, np.array(losses), steps[k - 1]) == min(losses[:k]) <= found + 1e-9
+    assert math.isnan(mean_until(steps, np.array(losses), 1.1 * steps[-1] + 1))
 
 
-@given(st.lists(LOSSES, min_size=2, max_size=20))
-def test_asking_again_without_news_stops_no_more(losses: list[float]) -> None:
-    """Near-ties are not eroded one by one: what a stopped run recorded stays, so that its place is not another's."""
-    runs = [run_of(f"r{i}", {0.1: loss}) for i, loss in enumerate(losses)]
-    first = stopping(runs, PLAIN)
-    assert stopping([replace(run, goes_on=run.name not in first) for run in runs], PLAIN) == set()
+@given(st.lists(LOSSES, min_size=2, max_size=12), st.sampled_from([MEDIUM, HIGH]))
+def test_halving_compares_the_last_share_passed_with_all_that_was_recorded_there(
+    losses: list[float], rule: StoppingRule
+) -> None:
+    runs = [run_of(f"r{i}", [loss] * 8) for i, loss in enumerate(losses)]
+    worse = {f"r{i}" for i, x in enumerate(losses) if x > np.quantile(losses[:i] + losses[i + 1 :], 1 / rule.eta)}
+    assert stopping(runs, rule) == worse
+    assert all(judge(run, [], rule).share == (0.4 if rule is MEDIUM else 0.3) for run in runs)
+
+
+@given(st.lists(st.lists(LOSSES, min_size=2, max_size=20), min_size=1, max_size=10))
+def test_low_risk_compares_the_best_loss_with_the_median_of_means(curves: list[list[float]]) -> None:
+    runs = [run_of(f"r{i}", losses) for i, losses in enumerate(curves)]
+    for i, run in enumerate(runs):
+        n = len(curves[i])
+        others = [c[:n] for k, c in enumerate(curves) if k != i and len(c) >= n]
+        means = [np.trapezoid(c) / (n - 1) for c in others]
+        expected = len(means) >= 3 and min(curves[i]) > np.median(means)
+        if len(means) < 3 or abs(min(curves[i]) - np.median(means)) > 1e-9:
+            assert judge(run, [each for each in runs if each is not run], LOW).stop == expected
+
+
+@given(st.lists(LOSSES, min_size=2, max_size=20), st.sampled_from(list(RULES.values())))
+def test_asking_again_without_news_stops_no_more(losses: list[float], rule: StoppingRule) -> None:
+    """What a stopped run recorded stays, so that its place is not another's."""
+    runs = [run_of(f"r{i}", [loss] * 8) for i, loss in enumerate(losses)]
+    first = stopping(runs, rule)
+    assert stopping([replace(run, goes_on=run.name not in first) for run in runs], rule) == set()
     assert len(first) < len(runs)
+
+
+def test_near_ties_are_not_eroded_one_by_one() -> None:
+    """Runs that fall alike stay, however often low risk is asked and whoever was stopped before."""
+    levels = [1 + i / 1000 for i in range(12)]
+    going = {f"r{i}" for i in range(12)}
+    for n in range(2, 20):
+        runs = [run_of(f"r{i}", falling(level, n), goes_on=f"r{i}" in going) for i, level in enumerate(levels)]
+        going -= stopping(runs)
+    assert len(going) == 12
 
 
 def test_the_lost_share_is_measured_and_never_a_probability_of_its_own() -> None:
     """Budgets on increments of P(best lost) are unsafe: once the best run is gone they spend nothing more."""
-    gone = run_of("best", {0.1: 1.0}, goes_on=False)
-    rest = [run_of(f"r{i}", {0.1: 2 + i / 100}) for i in range(3)]
-    assert stopping([gone, *rest], PLAIN) == {"r0", "r1", "r2"} - stopping(rest[:1], PLAIN)
+    gone = run_of("best", [1.0] * 4, goes_on=False)
+    rest = [run_of(f"r{i}", [2 + i / 100] * 4) for i in range(3)]
+    assert stopping([gone, *rest], MEDIUM) == {"r1", "r2"}
     for risk, measured in MEASURED.items():
         assert measured.low <= measured.lost <= measured.high
         assert f"{measured.lost:.1%}" in measured.sentence(risk)
 
 
-def test_a_short_run_does_not_look_best_at_equal_step() -> None:
+@pytest.mark.parametrize("rule", RULES.values())
+def test_a_short_run_does_not_look_best_at_equal_step(rule: StoppingRule) -> None:
     """By shares of their own length runs of one course are tied, however long they are."""
-    runs = [run_of(f"{last}", {0.1: 2.0}, last_step=last, step=last // 10) for last in (1000, 4000, 16000, 64000)]
-    assert stopping(runs) == set()
+    runs = []
+    for length in (1, 4, 16, 64):
+        run = run_of(f"{length}", falling(1, 9), last_step=100 * length)
+        runs.append(replace(run, steps=run.steps * length))
+    assert stopping(runs, rule) == set()
 
 
 def test_a_run_is_kept_before_its_warm_up_is_over() -> None:
     """A winner may sit on a plateau first, as long as its rate rises."""
-    good = [run_of(f"r{i}", {0.1: 2.0, 0.4: 1.5}) for i in range(4)]
-    late = run_of("late", {0.1: 9.0}, warm_up=90)
-    assert stopping([*good, late]) == set()
-    assert stopping([*good, replace(late, warm_up=80)]) == {"late"}
-    (said,) = (each for each in judge([*good, late], LOW) if each.name == "late")
-    assert "warm" in said.reason
+    good = [run_of(f"r{i}", [2.0] * 4) for i in range(4)]
+    late = run_of("late", [9.0] * 4, warm_up=17)
+    assert stopping([*good, late], MEDIUM) == set()
+    assert stopping([*good, replace(late, warm_up=16)], MEDIUM) == {"late"}
+    assert "warming up" in judge(late, good, MEDIUM).reason
 
 
-def test_a_run_at_its_peak_rate_is_not_behind_one_that_has_decayed() -> None:
-    decayed = [run_of(f"r{i}", {0.4: 2.0}, left=0.1) for i in range(4)]
-    peak = run_of("peak", {0.4: 2.04}, left=1.0)
-    assert "peak" not in stopping([*decayed, peak])
-    assert stopping([*decayed, peak], PLAIN) == {"peak"}
+def test_it_arrives_once_at_a_share_and_at_every_evaluation_of_low_risk() -> None:
+    for rule, expected in ((MEDIUM, [4, 8, 16]), (HIGH, [2, 6, 18]), (LOW, list(range(2, 21)))):
+        assert [n for n in range(1, 21) if arrives(run_of("r", falling(1, n)), rule)] == expected
 
 
 def test_seeds_of_one_configuration_are_one() -> None:
@@ -135,24 +159,38 @@ def test_seeds_of_one_configuration_are_one() -> None:
     assert len({configuration_of(name).replace("=", " ") for name in names}) == 1
     assert len({configuration_of(name) for name in ("s1", "s2", "reseeded1", "seedling2", "lr=1", "lr=2")}) == 6
     losses = {"a_seed1": 2.0, "a_seed2": 2.6, "b_seed1": 2.1, "b_seed2": 2.1, "c_seed1": 3.0, "c_seed2": 3.0}
-    runs = [run_of(name, {0.1: loss}, configuration=configuration_of(name)) for name, loss in losses.items()]
-    assert stopping(runs, StoppingRule(2, (0.1,), corrected=False)) == {"c_seed1", "c_seed2"}
+    runs = [run_of(name, [loss] * 4, configuration=configuration_of(name)) for name, loss in losses.items()]
+    assert stopping(runs, MEDIUM) == {"a_seed1", "a_seed2", "c_seed1", "c_seed2"} - {"a_seed1", "a_seed2"}
+    assert judge(runs[0], runs[1:], MEDIUM).compared == ("b_seed1", "b_seed2", "c_seed1", "c_seed2")
 
 
 def test_what_diverged_stops_and_does_not_stop_others() -> None:
-    runs = [run_of("bad", {0.1: math.inf}), run_of("good", {0.1: 2.0}), run_of("also", {0.1: 2.0})]
-    assert stopping(runs) == {"bad"}
-    assert stopping([run_of("bad", {0.1: math.inf}), run_of("worse", {0.1: math.inf})]) == {"bad", "worse"}
+    runs = [run_of("bad", [2.0, 2.0, 2.0, math.inf]), *(run_of(f"r{i}", [2.0] * 4) for i in range(4))]
+    assert all(stopping(runs, rule) == {"bad"} for rule in RULES.values())
 
 
 def test_what_is_saved() -> None:
     runs = [
-        run_of("done", {0.1: 1.0}, step=1000, goes_on=False, finished=True),
-        run_of("cut", {0.1: 2.0}, step=100, goes_on=False),
-        run_of("now", {0.1: 3.0}, step=400), run_of("unknown", {}, last_step=None),
+        run_of("done", falling(1), goes_on=False, finished=True),
+        run_of("cut", falling(2, 2), goes_on=False),
+        run_of("now", falling(3, 8)), run_of("unknown", [], last_step=None),
     ]  # fmt: skip
-    found = saved(runs, judge(runs, PLAIN))
+    found = saved(runs, ["now"])
     assert (found.so_far, found.now) == pytest.approx((0.3, 0.2))
+
+
+@given(st.integers(1, 400), st.integers(50, 4000), st.integers(1, 7))
+def test_blocks_of_training_losses_are_means_of_their_rows(n: int, last: int, every: int) -> None:
+    steps = np.arange(1, n + 1) * every
+    steps = steps[steps <= last]
+    losses = np.random.default_rng(n).uniform(1, 2, len(steps))
+    found = in_blocks(ByStep(steps, losses), last)
+    assert (np.diff(found.steps) > 0).all()
+    for k, (step, mean) in enumerate(zip(found.steps.tolist(), found.values.tolist(), strict=True)):
+        first = found.steps[k - 1] if k else 0
+        assert mean == pytest.approx(losses[(steps > first) & (steps <= step)].mean())
+    if len(steps) and steps[-1] >= last:
+        assert found.steps[-1] == steps[-1]
 
 
 # Runs as they are logged
@@ -160,7 +198,7 @@ def test_what_is_saved() -> None:
 
 def logged(
     folder: Path, name: str, level: float, until: int, *, last: int | None = 1000, header: str = "val_loss",
-    rate: Callable[[float], float] | None = lambda x: 1e-3 * (1 + math.cos(math.pi * x)) / 2,
+    rate: Callable[[float], float] | None = lambda x: 1e-3 * (1 - x),
 ) -> None:  # fmt: skip
     (folder / name).mkdir(parents=True)
     with (folder / name / "log.csv").open("w", newline="") as file:
@@ -183,15 +221,17 @@ def folder(tmp_path: Path) -> Path:
 def test_the_command_names_what_can_stop_and_against_what(folder: Path) -> None:
     done = called("sweep", folder)
     assert done.code == 1
-    assert done.out.startswith("5 of 7 runs in training can stop now: lr=3, lr=4, lr=5, lr=6, lr=7.")
+    assert done.out.startswith("4 of 7 runs in training can stop now: lr=4, lr=5, lr=6, lr=7.")
     answer = strict_json(called("sweep", folder, "--json").out)
     assert (answer["status"], answer["n_runs"], answer["risk"], answer["schema"]) == (1, 8, "low", SCHEMA)
     first = answer["runs"][0]
     assert first["compared"][0] == "lr=0"
     assert len(first["compared"]) == 7
-    assert "at 10% of its 1,000 steps" in first["reason"]
+    assert "at 20% of its 1,000 steps" in first["reason"]
     assert first["loss"] > first["cutoff"]
-    assert answer["saved_now"] == pytest.approx(5 * 800 / 8000)
+    assert answer["saved_now"] == pytest.approx(4 * 800 / 8000)
+    high = strict_json(called("sweep", folder, "--json", "--risk", "high").out)
+    assert {run["name"] for run in high["runs"] if run["stop"]} == {"lr=3", "lr=4", "lr=5", "lr=6", "lr=7"}
 
 
 def test_json_is_as_documented(folder: Path) -> None:
@@ -210,25 +250,24 @@ def test_json_is_as_documented(folder: Path) -> None:
         assert f"{MEASURED[risk].lost:.1%}" in page
 
 
-@pytest.mark.parametrize(
-    ("options", "told", "flags"),
-    [
-        ({"last": None}, "how many steps are planned is not logged", ("--steps", "1000")),
-        ({"rate": None}, "no learning rate is logged", ("--schedule", "cosine")),
-        ({"rate": lambda _: 1e-3}, "how the learning rate goes on is not known", ("--schedule", "constant")),
-    ],
-)
-def test_what_is_unknown_is_named_and_kept_until_it_is_declared(
-    folder: Path, options: dict[str, object], told: str, flags: tuple[str, str]
-) -> None:
-    logged(folder, "odd", 4.0, 300, **options)  # type: ignore[arg-type]
+def test_a_run_of_unknown_length_is_named_and_kept_until_it_is_declared(folder: Path) -> None:
+    logged(folder, "odd", 6.0, 200, last=None)
     out = called("sweep", folder).out
-    assert "odd is kept: " in out
-    assert told in out
-    answer = strict_json(called("sweep", folder, "--json", *flags).out)
+    assert "odd is kept: how many steps are planned is not logged" in out
+    answer = strict_json(called("sweep", folder, "--json", "--steps", "1000").out)
     assert next(run for run in answer["runs"] if run["name"] == "odd")["stop"]
-    if "last" not in options:  # without correction a schedule is not needed
-        assert "odd" not in " ".join(strict_json(called("sweep", folder, "--json", "--risk", "high").out)["more"])
+
+
+def test_a_run_that_logs_another_loss_or_unit_is_named_and_kept(folder: Path) -> None:
+    logged(folder, "odd", 6.0, 300, header="train_loss")
+    assert "odd is kept: no validation loss is logged" in called("sweep", folder).out
+
+
+@pytest.mark.parametrize("risk", ["medium", "high"])
+def test_a_run_whose_rate_still_rises_is_kept(folder: Path, risk: str) -> None:
+    logged(folder, "rising", 6.0, 240, rate=lambda x: 1e-3 * min(1, x / 0.25))
+    rising = next(run for run in sweep(folder, risk).runs if run.name == "rising")  # type: ignore[arg-type]
+    assert (rising.stop, "warming up" in rising.reason) == (False, True)
 
 
 def test_a_sweep_without_a_run_in_training_has_nothing_to_stop(tmp_path: Path) -> None:
@@ -246,7 +285,7 @@ def test_runs_of_one_table_are_a_sweep(tmp_path: Path) -> None:
     path = tmp_path / "runs.csv"
     path.write_text("\n".join(",".join(map(str, row)) for row in rows))
     assert sweep(path).n_runs == 5
-    assert [run.name for run in sweep(path).runs if run.stop] == ["r2", "r3", "r4"]
+    assert [run.name for run in sweep(path, "medium").runs if run.stop] == ["r3", "r4"]
 
 
 @pytest.mark.parametrize("damage", ["", "step,loss\n", "\0\0\0", "not a log"])
@@ -254,8 +293,8 @@ def test_bad_input_is_one_line(tmp_path: Path, damage: str) -> None:
     (tmp_path / "log.csv").write_text(damage)
     for path in (tmp_path, tmp_path / "log.csv", tmp_path / "nothing"):
         assert complaint_of("sweep", path)
-    with pytest.raises(ToposcopeError, match="begin with one of"):
-        sweep(tmp_path, schedule="up and down")
+    with pytest.raises(ToposcopeError, match="risk 'none'"):
+        sweep(tmp_path, "none")  # type: ignore[arg-type]
 
 
 def test_a_damaged_run_does_not_hide_the_others(folder: Path) -> None:

@@ -21,17 +21,12 @@ if TYPE_CHECKING:
     help="Of losing the best run; the answer has the measured one.",
 )  # fmt: skip
 @click.option("--steps", type=options.COUNT, metavar="T", help="Planned steps of the runs whose log does not say.")
-@click.option(
-    "--schedule", default="", metavar="TEXT",
-    help="Learning-rate schedule of the runs whose log does not show it, such as wsd:decay=0.2 or constant.",
-)  # fmt: skip
 @options.json_option
-def sweep(path: Path, risk: Risk, steps: int | None, schedule: str, as_json: bool) -> None:
+def sweep(path: Path, risk: Risk, steps: int | None, as_json: bool) -> None:
     """Say which runs of a sweep can stop now, and why; it stops none.
 
     Compares the loss of each run, at shares of its own planned steps, with what the other runs logged there, those that
-    were stopped too. At low risk the decay of the learning rate that is still to come is allowed for. Runs whose length
-    or schedule is unknown are named and kept; runs that differ in their seed alone count as one.
+    were stopped too. Runs whose length is unknown are named and kept; runs that differ in their seed count as one.
 
     The exit status is 0 if no run can stop, 1 if one can, 2 if there is nothing to read.
 
@@ -46,7 +41,7 @@ def sweep(path: Path, risk: Risk, steps: int | None, schedule: str, as_json: boo
     from toposcope.wording import loss_words
 
     with options.bad_use():
-        answer = answer_on(path, risk, schedule, steps)
+        answer = answer_on(path, risk, steps)
     if as_json:
         click.echo(msgspec.json.encode(answer).decode())
     else:
@@ -57,7 +52,7 @@ def sweep(path: Path, risk: Risk, steps: int | None, schedule: str, as_json: boo
             if run.stop and run.share is not None
         ]
         if rows:
-            print_table(("run", "at", "loss", "best others had", "compared with"), rows, "runs that can stop")
+            print_table(("run", "at", "loss", "stops above", "compared with"), rows, "runs that can stop")
         print_notes(answer.not_read)
     if answer.status:
         raise click.exceptions.Exit(answer.status)

@@ -44,7 +44,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     not_read: Annotated[list[str], _field("what could not be read, and why")]
 
 
-def sweep(path: Path, risk: Risk = "low", schedule: str = "", last_step: int | None = None) -> Sweep:
+def sweep(path: Path, risk: Risk = "low", last_step: int | None = None) -> Sweep:
     """Say which runs of a sweep can stop.
 
     Parameters
@@ -53,15 +53,13 @@ def sweep(path: Path, risk: Risk = "low", schedule: str = "", last_step: int | N
         A folder of runs, or a table with a column that tells them apart.
     risk : "low", "medium" or "high"
         Of losing the best run.
-    schedule : str
-        Of the runs whose log does not show it.
     last_step : int, optional
-        Of the runs whose log does not state it.
+        Planned for the runs whose log does not state it.
 
     Raises
     ------
     ToposcopeError
-        If there is no run to read, or the schedule is invalid.
+        If there is no run to read.
     """
     rule = rule_of(risk)
     if not path.exists():
@@ -69,13 +67,13 @@ def sweep(path: Path, risk: Risk = "low", schedule: str = "", last_step: int | N
     scan = LogScan(path, forecasts=False)
     feed = Feed(path, NO_CHARTS, scan)
     found = scan.found or FoundRuns()
-    runs = sweep_runs(feed.in_sweep(), schedule, last_step)
+    runs = sweep_runs(feed.in_sweep(), last_step)
     if not runs:
         raise ToposcopeError(found.refused or "; ".join([f"{path}: no run to read", *_not_read(found)]))
-    judged = judge(runs, rule)
-    amounts = saved(runs, judged)
+    judged = [judge(run, [other for other in runs if other is not run], rule) for run in runs if run.goes_on]
     measured = MEASURED[risk]
     stopping = [each.name for each in judged if each.stop]
+    amounts = saved(runs, stopping)
     return Sweep(
         schema=SCHEMA,
         path=str(path),

@@ -12,7 +12,7 @@ from toposcope_experiments.small_networks.commands import run_all
 from toposcope_experiments.sweeps.design import Design
 from toposcope_experiments.sweeps.population import GIVEN, TASKSET, Population, given, taskset, trained
 from toposcope_experiments.sweeps.replay import outcome, replay
-from toposcope_experiments.sweeps.rules import Asha, ByShare, Median, PowerLaw, Rule
+from toposcope_experiments.sweeps.rules import Asha, Guarded, Median, PowerLaw, Rule, Shipped
 
 N_ORDERS, N_BOOTSTRAP, EIGHT = 20, 2000, 8
 TRAINED, MIN_SAVED = "trained", 0.5
@@ -23,20 +23,18 @@ DEFAULTS = (
 )  # fmt: skip
 
 
-def _asha(eta: int, grace: float) -> ByShare:
+def _asha(eta: int, grace: float) -> Shipped:
     n = int(np.log(1 / grace) / np.log(eta) + 1e-9) + 1
     shares = tuple(grace * eta**k for k in range(n) if grace * eta**k < 1)
-    return ByShare(f"ASHA by share, eta {eta}, grace {grace:.0%}", StoppingRule(eta, shares, corrected=False))
+    return Shipped(f"ASHA by share, eta {eta}, grace {grace:.0%}", StoppingRule(eta, shares))
 
 
 def rules() -> dict[str, list[Rule]]:
     """Return every rule with every setting, by family; ours are families of one."""
-    low = RULES["low"]
-    ours = [ByShare(name, rule) for name, rule in RULES.items()]
-    ours += [ByShare(f"{name}, again", rule, again=True) for name, rule in RULES.items()]
-    ours.append(ByShare("low, uncorrected", StoppingRule(low.eta, low.shares, corrected=False)))
-    ours.append(ByShare("low, from eta runs on", low, at_least=int(low.eta)))
-    found: dict[str, list[Rule]] = {rule.name: [rule] for rule in ours}
+    ours: list[Rule] = [Shipped(name, rule) for name, rule in RULES.items()]
+    ours += [Shipped(f"{name}, again", rule, again=True) for name, rule in RULES.items() if not rule.means]
+    ours += [Guarded("guarded, eta 4"), Guarded("unguarded, eta 4", corrected=False)]
+    found = {rule.name: [rule] for rule in ours}
     return found | {
         "ASHA by share": [_asha(eta, grace) for eta in (2, 3, 4) for grace in (0.1, 0.2)],
         "ASHA by step": [Asha(eta, grace) for eta in (2, 3, 4) for grace in (0.0, 0.1, 0.2)],
@@ -139,7 +137,7 @@ def against(frame: pl.DataFrame, ours: Sequence[str] = (LOW, f"{LOW}, again")) -
     by_rule = {str(rule): of for (rule,), of in frame.group_by("rule")}
     rows = []
     for own in ours:
-        for rival in DEFAULTS:
+        for rival in ("medium", *DEFAULTS):
             mine, other = by_rule[own], by_rule[rival]
             difference = (mine["lost"] - other["lost"]).to_numpy()
             saved = float((mine["saved"] - other["saved"]).to_numpy().mean())

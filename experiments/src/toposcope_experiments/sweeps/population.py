@@ -1,6 +1,7 @@
 """Every sweep that the rules are tried on: trained here, and read from files of others."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +31,8 @@ class Curve(NamedTuple):
     decay_left: Vector  # at each evaluation, over the peak; 0 where the schedule is not known
 
 
-class Population(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Population:
     """A sweep, and what it is told apart by."""
 
     name: str

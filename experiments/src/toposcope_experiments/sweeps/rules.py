@@ -5,15 +5,17 @@ from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import lru_cache
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from toposcope.extend import StoppingRule, SweepRun, Vector, judge, loss_at, stops
+from toposcope.extend import StoppingRule, SweepRun, Vector, arrives, loss_at
 from toposcope_experiments.sweeps.population import Curve, Population
 from toposcope_experiments.sweeps.replay import Decide, Decision, State
 
 AT = 0.02  # share of a step by which an evaluation may miss it
+AFTER_WARM_UP, COEFFICIENT, SPREAD, MAX_COEFFICIENT, MIN_FINISHED = 1.25, 0.03, 0.03, 0.15, 6  # of the guarded rule
 N_STARTUP, MIN_SAMPLES = 5, 3  # defaults of Optuna's and of Ray's median
 POWERS = np.linspace(0.1, 2.0, 20)
 
@@ -30,36 +32,71 @@ class Rule(Protocol):
 
 
 @dataclass(frozen=True)
-class ByShare:
-    """Ours, by the code that ships: as a run arrives at a share, or again whenever one does anywhere."""
+class Shipped:
+    """A rule by the code that ships: as a run arrives where it is compared, or again whenever one does anywhere.
+
+    What `judge` compares is computed once, since later evaluations do not change it.
+    """
 
     name: str
     rule: StoppingRule
     again: bool = False
-    at_least: int = 0  # other runs recorded at a share, before any is stopped there
 
     def begin(self, population: Population) -> tuple[list[list[Decision]], Decide]:
         """Return when it looks at each run, and what it decides."""
-        shares = self.rule.shares
-        known = [_known(str(i), run, shares) for i, run in enumerate(population.runs)]
-        arrived = dict[int, SweepRun]()
+        compared = _compared(population, self.rule)
+        at = np.zeros(len(population.runs))  # the step up to which each run was evaluated; 0 before it arrives
+        last = dict[int, int]()
+
+        def stops(run: int) -> bool:
+            one = compared[run][last[run]]
+            others = one.others[(at >= one.needed) & (np.arange(len(at)) != run)]
+            return one.diverged or one.own > self.rule.cutoff(others.tolist())
 
         def decide(run: int, k: int, state: State) -> Iterable[int]:
-            losses = {share: loss for share, loss in known[run].losses.items() if share <= shares[k]}
-            arrived[run] = replace(known[run], losses=losses, finished=False)
-            arrived.update((i, known[i]) for i in state.finished)
-            others = [replace(other, goes_on=i in state.started) for i, other in arrived.items() if i != run]
-            if sum(shares[k] in other.losses for other in others) < self.at_least:
-                return []
-            if self.again:
-                return [int(each.name) for each in judge([arrived[run], *others], self.rule) if each.stop]
-            return [run] if stops(arrived[run], others, self.rule, shares[k]) else []
+            at[run], last[run] = compared[run][k].step, k
+            for i in state.finished:
+                at[i] = population.runs[i].last_step
+            looked_at = [i for i in state.started if i in last] if self.again else [run]
+            return [i for i in looked_at if stops(i)]
 
-        points = []
-        for run, of in zip(population.runs, known, strict=True):
-            at = [(_evaluation(run, share * run.last_step), k) for k, share in enumerate(shares) if share in of.losses]
-            points.append([Decision(step, k) for step, k in at if step < run.last_step])
-        return points, decide
+        return [[Decision(each.step, k) for k, each in enumerate(of)] for of in compared], decide
+
+
+class _Compared(NamedTuple):
+    """One comparison of a run with others."""
+
+    step: int  # of the evaluation at which it is made
+    diverged: bool
+    own: float
+    others: Vector  # of every run; infinite where it diverged
+    needed: Vector  # the step up to which each has to be evaluated for its value to be known; infinite if never
+
+
+@lru_cache(maxsize=64)
+def _compared(population: Population, rule: StoppingRule) -> list[list[_Compared]]:
+    """Return every comparison of every run before its end."""
+    runs, found = [_known(str(i), run) for i, run in enumerate(population.runs)], []
+    for run in runs:
+        until = [replace(run, steps=run.steps[:n], losses=run.losses[:n]) for n in range(1, len(run.steps))]
+        of = []
+        for each in until:
+            diverged = bool(np.isinf(each.losses[-1]))
+            if diverged or arrives(each, rule):
+                share = each.seen if diverged else each.share(rule)
+                others = np.array([other.value(share, rule, as_other=True) for other in runs])
+                steps = [_evaluation(curve, share * curve.last_step) for curve in population.runs]
+                needed = np.where(np.isnan(others), np.inf, steps)
+                own = each.value(share, rule, as_other=False)
+                of.append(_Compared(int(each.steps[-1]), diverged, own, others, needed))
+        found.append(of)
+    return found
+
+
+def _known(name: str, run: Curve) -> SweepRun:
+    """Return all that is known of a run that was trained to its end."""
+    later = run.steps > 0
+    return SweepRun(name, name, run.steps[later], run.losses[later], run.last_step, run.warm_up, finished=True)
 
 
 def _evaluation(run: Curve, step: float) -> int:
@@ -67,15 +104,51 @@ def _evaluation(run: Curve, step: float) -> int:
     return int(run.steps[min(int(np.searchsorted(run.steps, step * (1 - AT))), len(run.steps) - 1)])
 
 
-def _known(name: str, run: Curve, shares: Sequence[float]) -> SweepRun:
-    """Return all that can be known of a run that was trained to its end."""
-    at = {share: loss_at(run.steps, run.losses, share * run.last_step) for share in shares}
-    left = {share: float(np.interp(share * run.last_step, run.steps, run.decay_left)) for share in shares}
-    return SweepRun(
-        name, name, run.last_step, run.last_step, run.warm_up,
-        {share: loss for share, loss in at.items() if not math.isnan(loss)}, left,
-        final=float(run.losses[-1]), finished=True,
-    )  # fmt: skip
+@dataclass(frozen=True)
+class Guarded:
+    """The prototype's rule: log losses as if the decay still to come had come (the plan has the formulas)."""
+
+    name: str
+    corrected: bool = True
+    eta: int = 4
+    shares: tuple[float, ...] = (0.1, 0.4)
+
+    def begin(self, population: Population) -> tuple[list[list[Decision]], Decide]:
+        """Return when it looks at each run, and what it decides."""
+        runs, cutoff = population.runs, StoppingRule(self.eta, ()).cutoff
+        with np.errstate(divide="ignore"):
+            logs = [[np.log(loss_at(r.steps, r.losses, share * r.last_step)) for share in self.shares] for r in runs]
+        left = [[float(np.interp(share * r.last_step, r.steps, r.decay_left)) for share in self.shares] for r in runs]
+        recorded: dict[int, list[int]] = {k: [] for k in range(len(self.shares))}
+
+        def decide(run: int, k: int, state: State) -> Iterable[int]:
+            ended = [i for i in state.finished if i in recorded[k] and np.isfinite(runs[i].losses[-1])]
+            gains = np.array([logs[i][k] - np.log(runs[i].losses[-1]) for i in ended])
+            c = decay_coefficient(np.array([left[i][k] for i in ended]), gains) if self.corrected else 0.0
+            limit = cutoff([logs[i][k] - c * left[i][k] for i in recorded[k]])
+            recorded[k].append(run)
+            own = logs[run][k] - c * left[run][k]
+            return [run] if math.isinf(own) or own > limit else []
+
+        points = []
+        for run, of in zip(runs, logs, strict=True):
+            at = [(share * run.last_step, k) for k, share in enumerate(self.shares) if not math.isnan(of[k])]
+            late = [(step, k) for step, k in at if step >= AFTER_WARM_UP * run.warm_up]
+            points.append([Decision(_evaluation(run, step), k) for step, k in late])
+        return points, decide
+
+
+def decay_coefficient(decay_left: Vector, gains: Vector) -> float:
+    """Return the log loss that a whole decay takes off: .03 ± .03, weighed with what six or more finished runs show."""
+    apart = decay_left - decay_left.mean() if len(decay_left) else decay_left
+    size = float(apart @ apart)
+    if len(gains) < MIN_FINISHED or not size > 0:
+        return COEFFICIENT
+    slope = float(apart @ gains) / size
+    scatter = gains - gains.mean() - slope * apart
+    precision = size * (len(gains) - 2) / max(float(scatter @ scatter), 1e-12)
+    learnt = (COEFFICIENT / SPREAD**2 + slope * precision) / (1 / SPREAD**2 + precision)
+    return min(max(learnt, 0.0), MAX_COEFFICIENT)
 
 
 @dataclass(frozen=True)
@@ -97,7 +170,7 @@ class Asha:
         first = max(self.grace * longest, float(population.runs[0].steps[1]))
         n = max(1, int(math.log(longest / first) / math.log(self.eta) + 1e-9) + 1)
         rungs = [first * self.eta**k for k in range(n)]
-        cutoff = StoppingRule(self.eta, (), corrected=False)
+        cutoff = StoppingRule(self.eta, ()).cutoff
         recorded: dict[tuple[int, int], list[float]] = defaultdict(list)
         values = [[loss_at(run.steps, run.losses, rung) for rung in rungs] for run in population.runs]
         # the more a bracket spends on a run, the fewer runs it has
@@ -106,7 +179,7 @@ class Asha:
 
         def decide(run: int, k: int, _: State) -> Iterable[int]:
             others, loss = recorded[int(places[run]), k], values[run][k]
-            stop = cutoff.stops(loss, others)
+            stop = math.isinf(loss) or loss > cutoff(others)
             others.append(loss)
             return [run] if stop else []
 
@@ -142,8 +215,8 @@ class Median:
         steps = [run.steps[mask] for run, mask in zip(population.runs, after, strict=True)]
         losses = [run.losses[mask] for run, mask in zip(population.runs, after, strict=True)]
         best = [np.minimum.accumulate(of) for of in losses]
-        with np.errstate(invalid="ignore"):
-            means = [np.cumsum(of) / np.arange(1, len(of) + 1) for of in losses]
+        grace = self.grace * longest
+        means = [_running_means(np.where(s >= grace, of, np.nan)) for s, of in zip(steps, losses, strict=True)]
         done: dict[int, list[float]] = defaultdict(list)  # sorted losses of finished runs, by step
         counted = set[int]()
         seen: dict[int, int] = {}  # evaluations of each run
@@ -173,12 +246,20 @@ class Median:
 
         def decide(run: int, k: int, state: State) -> Iterable[int]:
             seen[run] = k + 1
-            if steps[run][k] < self.grace * longest or k == len(steps[run]) - 1:
+            if steps[run][k] < grace or k == len(steps[run]) - 1:
                 return []
             stop = of_means(run, k) if self.kind == "Ray" else of_finished(run, k, state)
             return [run] if stop and (self.kind != "Patient" or is_stuck(run, k)) else []
 
         return [[Decision(int(s), k) for k, s in enumerate(of)][:-1] for of in steps], decide
+
+
+def _running_means(losses: Vector) -> Vector:
+    """Return the means of the losses so far that are known."""
+    known = ~np.isnan(losses)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means: Vector = np.cumsum(np.where(known, losses, 0)) / np.cumsum(known)
+    return means
 
 
 def _median(ordered: Sequence[float]) -> float:
@@ -200,7 +281,7 @@ class PowerLaw:
 
     def begin(self, population: Population) -> tuple[list[list[Decision]], Decide]:
         """Return when it looks at each run, and what it decides."""
-        predicted = [[_extrapolated(run, share) for share in self.shares] for run in population.runs]
+        predicted = _predicted(population, self.shares)
         seen = dict[int, float]()  # the best loss of each run so far
 
         def decide(run: int, k: int, state: State) -> Iterable[int]:
@@ -219,6 +300,11 @@ class PowerLaw:
             for i, run in enumerate(population.runs)
         ]
         return points, decide
+
+
+@lru_cache(maxsize=64)
+def _predicted(population: Population, shares: tuple[float, ...]) -> list[list[float]]:
+    return [[_extrapolated(run, share) for share in shares] for run in population.runs]
 
 
 def _extrapolated(run: Curve, share: float) -> float:

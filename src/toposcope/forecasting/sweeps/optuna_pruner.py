@@ -14,9 +14,9 @@ from toposcope.forecasting.sweeps.rule import Risk
 class SweepPruner(BasePruner):
     """Prunes a trial whose loss, at a share of its own planned steps, is not among the best recorded there.
 
-    Each trial says with ``trial.set_user_attr`` how many steps it is planned for (``last_step``) and, at low risk, its
-    learning-rate schedule (``schedule``, as `toposcope forecast --schedule` takes it), before it reports its losses.
-    Trials in progress and pruned ones are compared too; trials of equal parameters but for a seed count as one.
+    Each trial says with ``trial.set_user_attr`` how many steps it is planned for (``last_step``), and may say how many
+    of them are warm-up (``warm_up``), before it reports its losses. Trials in progress and pruned ones are compared
+    too; trials of equal parameters but for a seed count as one.
 
     Parameters
     ----------
@@ -52,5 +52,5 @@ def _reported(trial: FrozenTrial) -> Reported:
     attributes: dict[str, Any] = trial.user_attrs
     return Reported(
         f"trial {trial.number}", trial.intermediate_values, trial.params,
-        attributes.get("last_step"), attributes.get("schedule"),
+        attributes.get("last_step"), attributes.get("warm_up"),
     )  # fmt: skip

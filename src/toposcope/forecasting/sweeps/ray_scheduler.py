@@ -14,9 +14,8 @@ from toposcope.forecasting.sweeps.rule import Risk
 class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
     """Stops a trial whose loss, at a share of its own planned steps, is not among the best recorded there.
 
-    The configuration of each trial says how many steps it is planned for (``last_step``) and, at low risk, its
-    learning-rate schedule (``schedule``, as `toposcope forecast --schedule` takes it). Trials of equal configurations
-    but for a seed count as one.
+    The configuration of each trial says how many steps it is planned for (``last_step``), and may say how many of them
+    are warm-up (``warm_up``). Trials of equal configurations but for a seed count as one.
 
     Parameters
     ----------
@@ -48,10 +47,10 @@ class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
         for name in (metric, self.time_attr):
             if name not in result:
                 raise ToposcopeError(f"SweepScheduler: {name} is not among what {trial} reports; name it")
-        config = {name: value for name, value in trial.config.items() if name not in ("last_step", "schedule")}
+        config = {name: value for name, value in trial.config.items() if name not in ("last_step", "warm_up")}
         before = self._trials[trial.trial_id].losses if trial.trial_id in self._trials else {}
         losses = {**before, int(result[self.time_attr]): float(result[metric])}
-        own = Reported(str(trial), losses, config, trial.config.get("last_step"), trial.config.get("schedule"))
+        own = Reported(str(trial), losses, config, trial.config.get("last_step"), trial.config.get("warm_up"))
         self._trials[trial.trial_id] = own
         others = [other for name, other in self._trials.items() if name != trial.trial_id]
         return str(TrialScheduler.STOP if stops_now(own, others, self.risk, self._warned) else TrialScheduler.CONTINUE)

@@ -4,16 +4,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Annotated, NamedTuple
 
 import msgspec
-import numpy as np
 
-from toposcope.forecasting.sweeps.rule import AFTER_WARM_UP, RULES, StoppingRule, decay_coefficient
+from toposcope.forecasting.sweeps.rule import AFTER_WARM_UP, AT, StoppingRule, best_until, loss_at, mean_until
+from toposcope.typing import Steps, Vector
 from toposcope.wording import counted, loss_words
 
-SHARES = tuple(sorted({share for rule in RULES.values() for share in rule.shares}))
 _SEED = re.compile(
     r"(?<![A-Za-z])(?:random[_-]?)?(?:seed|rng|replicate|repeat)s?[=:_-]?\d+(?![A-Za-z\d.])", re.IGNORECASE
 )
@@ -28,7 +26,7 @@ def _field(description: str) -> msgspec.Meta:
     return msgspec.Meta(description=description)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SweepRun:
     """What a rule knows of one run of a sweep.
 
@@ -36,45 +34,53 @@ class SweepRun:
     ----------
     name, configuration : str
         Runs of one configuration, which differ in their seed, count as one.
-    step : int
-        The last one seen.
+    steps : ndarray, shape (n,)
+        Of its evaluations, ascending, each above 0.
+    losses : ndarray, shape (n,)
+        Infinite where they were no number.
     last_step : int or None
         That is planned; None if unknown.
     warm_up : int
-        Steps until the learning rate reaches its peak.
-    losses : mapping of float to float
-        At the shares of `SHARES` that it has passed; infinite where the run diverged.
-    decay_left : mapping of float to float
-        (rate there - rate at the end) / peak rate; empty if the schedule is unknown.
-    final : float
-        Its loss at the end; NaN before.
+        Steps until the learning rate reaches its peak; 0 if unknown.
     goes_on, finished : bool
         Whether it is in training; whether it came to its planned end.
     cost : float
         Of a step, in any unit.
     unknown : str
         Why it cannot be compared, a clause.
-    unknown_schedule : str
-        Why the decay still to come is not known, a clause.
     """
 
     name: str
     configuration: str
-    step: int
+    steps: Steps
+    losses: Vector
     last_step: int | None
-    warm_up: int
-    losses: Mapping[float, float]
-    decay_left: Mapping[float, float]
-    final: float = math.nan
+    warm_up: int = 0
     goes_on: bool = True
     finished: bool = False
     cost: float = 1.0
     unknown: str = ""
-    unknown_schedule: str = ""
 
-    def kept_because(self, rule: StoppingRule) -> str:
-        """Return why a rule can never judge it as it is, a clause; empty if it can."""
-        return self.unknown or (self.unknown_schedule if rule.corrected else "")
+    @property
+    def seen(self) -> float:
+        """The share of its planned steps up to its last evaluation; 0 if unknown."""
+        return float(self.steps[-1]) / self.last_step if len(self.steps) and self.last_step else 0.0
+
+    def value(self, share: float, rule: StoppingRule, *, as_other: bool) -> float:
+        """Return what a rule compares at a share, of the run that it judges or of another; NaN where it is unknown."""
+        if self.unknown or self.last_step is None or not len(self.steps):
+            return math.nan
+        step = share * self.last_step
+        if not rule.means:
+            return loss_at(self.steps, self.losses, step) if step >= AFTER_WARM_UP * self.warm_up else math.nan
+        return (mean_until if as_other else best_until)(self.steps, self.losses, step)
+
+    def share(self, rule: StoppingRule) -> float:
+        """Return the last share at which a rule compares the run; NaN before the first one."""
+        if rule.means:
+            return self.seen if self.seen >= rule.shares[0] * (1 - AT) else math.nan
+        passed = [share for share in rule.shares if not math.isnan(self.value(share, rule, as_other=False))]
+        return passed[-1] if passed else math.nan
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,128 +90,99 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     stop: Annotated[bool, _field("whether it can stop now")]
     reason: Annotated[str, _field("why, a sentence")]
     share: Annotated[float | None, _field("of its planned steps at which it was compared; null if it was not")] = None
-    loss: Annotated[float | None, _field("its loss there; null if it was not compared, or diverged")] = None
-    cutoff: Annotated[float | None, _field("the loss there above which it stops; null without other runs")] = None
+    loss: Annotated[float | None, _field("what was compared; null if nothing was, or it diverged")] = None
+    cutoff: Annotated[float | None, _field("the value above which it stops; null with too few other runs")] = None
     compared: Annotated[tuple[str, ...], _field("the runs that it was compared with, the best first")] = ()
-    kept: Annotated[str, _field("why the rule cannot judge it, a clause; empty if it can")] = ""
+    kept: Annotated[str, _field("why it cannot be judged, a clause; empty if it can")] = ""
 
 
-def judge(runs: Sequence[SweepRun], rule: StoppingRule) -> list[Judged]:
-    """Say of every run in training whether it can stop, at the last share that it has passed.
+def judge(run: SweepRun, others: Sequence[SweepRun], rule: StoppingRule) -> Judged:
+    """Say whether a run can stop, at the last share that it has passed.
 
     Parameters
     ----------
-    runs : sequence of SweepRun
-        All runs of the sweep: in training, finished, and stopped before.
+    run : SweepRun
+    others : sequence of SweepRun
+        All other runs of the sweep: in training, finished, and stopped before.
     rule : StoppingRule
 
     Returns
     -------
-    list of Judged
-        One for each run in training, in their order.
+    Judged
     """
-    recorded = {share: _recorded(runs, rule, share) for share in rule.shares}
-    return [_judged(run, recorded, rule) for run in runs if run.goes_on]
-
-
-def stops(run: SweepRun, others: Sequence[SweepRun], rule: StoppingRule, share: float) -> bool:
-    """Return whether a run stops as it arrives at a share, beside what the others recorded there before."""
-    recorded = _recorded([run, *others], rule, share)
-    if math.isinf(run.losses.get(share, 0.0)):
-        return True
-    return run.name in recorded and rule.stops(_mean(_seeds(run, recorded)), list(_others(run, recorded).values()))
-
-
-def _seeds(run: SweepRun, recorded: Mapping[str, tuple[SweepRun, float]]) -> list[float]:
-    """Return the values of the runs of one configuration."""
-    return [value for other, value in recorded.values() if other.configuration == run.configuration]
-
-
-def _recorded(runs: Sequence[SweepRun], rule: StoppingRule, share: float) -> dict[str, tuple[SweepRun, float]]:
-    """Return the runs that can be compared at a share, with their logarithms of the loss, corrected."""
-    known = [run for run in runs if share in run.losses and not run.kept_because(rule)]
-    known = [run for run in known if share * (run.last_step or 0) >= AFTER_WARM_UP * run.warm_up]
-    ended = [run for run in known if run.finished and 0 < run.final < math.inf and 0 < run.losses[share] < math.inf]
-    c = 0.0
-    if rule.corrected:
-        gains = np.array([math.log(run.losses[share] / run.final) for run in ended])
-        c = decay_coefficient(np.array([run.decay_left[share] for run in ended]), gains)
-    return {run.name: (run, _log(run.losses[share]) - c * run.decay_left.get(share, 0.0)) for run in known}
-
-
-def _others(run: SweepRun, recorded: Mapping[str, tuple[SweepRun, float]]) -> dict[tuple[str, ...], float]:
-    """Return the values of the other configurations, by the names of their runs: of several seeds the mean."""
-    others = [(other, value) for other, value in recorded.values() if other.configuration != run.configuration]
-    others.sort(key=lambda pair: pair[0].configuration)
-    found = {}
-    for _, group in groupby(others, key=lambda pair: pair[0].configuration):
-        seeds = list(group)
-        found[tuple(other.name for other, _ in seeds)] = _mean([value for _, value in seeds])
-    return found
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Return the mean of the values of seeds that did not diverge; infinite if all did."""
-    finite = [value for value in values if value < math.inf]
-    return sum(finite) / len(finite) if finite else math.inf
-
-
-def _log(loss: float) -> float:
-    return math.log(loss) if loss > 0 else -math.inf
-
-
-def _judged(
-    run: SweepRun, recorded: Mapping[float, Mapping[str, tuple[SweepRun, float]]], rule: StoppingRule
-) -> Judged:
-    for share in rule.shares:
-        if math.isinf(run.losses.get(share, 0.0)) and not run.unknown:
-            reason = f"Diverged: at {share:.0%} of its {run.last_step:,} steps its loss is no number."
-            return Judged(name=run.name, stop=True, reason=reason, share=share)
-    if kept := run.kept_because(rule):
-        return Judged(name=run.name, stop=False, reason=f"Goes on: {kept}.", kept=kept)
-    passed = [share for share in rule.shares if run.name in recorded[share]]
-    if not passed:
+    if run.unknown:
+        return Judged(name=run.name, stop=False, reason=f"Goes on: {run.unknown}.", kept=run.unknown)
+    if len(run.losses) and math.isinf(run.losses[-1]):
+        return Judged(name=run.name, stop=True, reason="Diverged: its last loss is no number.", share=run.seen)
+    share = run.share(rule)
+    if math.isnan(share):
         return Judged(name=run.name, stop=False, reason=f"Goes on: {_too_early(run, rule)}.")
-    share = passed[-1]
-    others = _others(run, recorded[share])
-    seeds, loss = _seeds(run, recorded[share]), run.losses[share]
-    value = _mean(seeds)
-    cutoff = rule.cutoff(list(others.values()))
-    # what is compared is corrected; a reader is told of losses, with the decay that this run has still to come
-    limit = math.exp(cutoff - value) * loss if math.isfinite(cutoff) else math.nan
-    names = tuple(name for key in sorted(others, key=lambda key: others[key]) for name in key)
-    stop = rule.stops(value, list(others.values()))
+    value, n_seeds = _with_seeds(run, others, share, rule)
+    found = _others(run, others, share, rule)
+    cutoff = rule.cutoff(list(found.values()))
+    stop = value > cutoff
     return Judged(
         name=run.name,
         stop=stop,
-        reason=_reason(run, share, loss, limit, len(others), len(seeds), stop=stop, rule=rule),
+        reason=_reason(run, share, value, cutoff, len(found), n_seeds, stop=stop, rule=rule),
         share=share,
-        loss=loss,
-        cutoff=limit if math.isfinite(limit) else None,
-        compared=names,
+        loss=value,
+        cutoff=cutoff if math.isfinite(cutoff) else None,
+        compared=tuple(name for key in sorted(found, key=lambda key: found[key]) for name in key),
     )
+
+
+def _reason(
+    run: SweepRun, share: float, value: float, cutoff: float, n: int, n_seeds: int, *, stop: bool, rule: StoppingRule
+) -> str:
+    """Say why a run stops or goes on."""
+    at = f"at {share:.0%} of its {run.last_step:,} steps"
+    if math.isnan(cutoff):
+        return f"Goes on: {at} there are too few other runs to compare it with ({n} of {rule.at_least})."
+    seeds = f" ({n_seeds} seeds of it together)" if n_seeds > 1 else ""
+    what = "best loss so far" if rule.means else "loss"
+    had = f"{loss_words(cutoff)} or less{' on average so far' if rule.means else ''}"
+    those = f"the {'better half' if rule.eta == 2 else f'best {1 / rule.eta:.0%}'} of {counted(n, 'other')} had {had}"
+    return f"{'Can stop' if stop else 'Goes on'}: {at} its {what} was {loss_words(value)}{seeds}, and {those}."
+
+
+def arrives(run: SweepRun, rule: StoppingRule) -> bool:
+    """Return whether the last evaluation of a run is the first at or after a share at which a rule compares it."""
+    before = SweepRun("", "", run.steps[:-1], run.losses[:-1], run.last_step, run.warm_up).share(rule)
+    now = run.share(rule)
+    return not math.isnan(now) and now != before
+
+
+def _with_seeds(run: SweepRun, others: Sequence[SweepRun], share: float, rule: StoppingRule) -> tuple[float, int]:
+    """Return the mean of what the seeds of a run's configuration have at a share, and how many they are."""
+    own = run.value(share, rule, as_other=False)
+    seeds = [each.value(share, rule, as_other=False) for each in others if each.configuration == run.configuration]
+    values = [own, *(value for value in seeds if math.isfinite(value))]
+    return sum(values) / len(values), len(values)
+
+
+def _others(
+    run: SweepRun, others: Sequence[SweepRun], share: float, rule: StoppingRule
+) -> Mapping[tuple[str, ...], float]:
+    """Return what the other configurations have at a share, by the names of their runs: of several seeds the mean."""
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for other in others:
+        if other.configuration != run.configuration:
+            value = other.value(share, rule, as_other=True)
+            if not math.isnan(value):
+                groups.setdefault(other.configuration, []).append((other.name, value))
+    found = {}
+    for seeds in groups.values():
+        finite = [value for _, value in seeds if value < math.inf]  # a seed that diverged says nothing of the others
+        found[tuple(name for name, _ in seeds)] = sum(finite) / len(finite) if finite else math.inf
+    return found
 
 
 def _too_early(run: SweepRun, rule: StoppingRule) -> str:
     """Return why a run is not compared yet, a clause."""
-    if run.step < rule.shares[0] * (run.last_step or 0):
+    if run.seen < rule.shares[0]:
         return f"it is compared from {rule.shares[0]:.0%} of its steps on"
-    if run.step < AFTER_WARM_UP * run.warm_up or not run.losses:
-        return "its learning rate has hardly warmed up" if run.warm_up else "no loss was evaluated near enough yet"
-    return "no loss was evaluated where runs are compared, or its learning rate was still warming up there"
-
-
-def _reason(
-    run: SweepRun, share: float, loss: float, limit: float, n: int, n_seeds: int, *, stop: bool, rule: StoppingRule
-) -> str:
-    """Say why a run stops or goes on."""
-    at = f"at {share:.0%} of its {run.last_step:,} steps"
-    if not n:
-        return f"Goes on: {at} there is no other run to compare it with."
-    seeds = f" ({n_seeds} seeds of it together)" if n_seeds > 1 else ""
-    allowed = " with the decay of the learning rate that is to come" if rule.corrected else ""
-    among = f"the best {1 / rule.eta:.0%} of {counted(n, 'other')} had {loss_words(limit)} or less{allowed}"
-    return f"{'Can stop' if stop else 'Goes on'}: {at} its loss was {loss_words(loss)}{seeds}, and {among}."
+    return "its learning rate was warming up, or no loss was evaluated, where runs are compared"
 
 
 class Saved(NamedTuple):
@@ -215,12 +192,14 @@ class Saved(NamedTuple):
     now: float  # of those that can stop now
 
 
-def saved(runs: Sequence[SweepRun], judged: Sequence[Judged]) -> Saved:
+def saved(runs: Sequence[SweepRun], stopping: Sequence[str]) -> Saved:
     """Return what is saved of the sweep's compute, over the runs whose length is known."""
-    stopping = {each.name for each in judged if each.stop}
-    known = [(run, run.last_step) for run in runs if run.last_step]
-    whole = sum(run.cost * last for run, last in known)
-    left = {run.name: run.cost * max(last - run.step, 0) for run, last in known}
+    known = [(run, run.cost * run.last_step) for run in runs if run.last_step]
+    whole = sum(cost for _, cost in known)
+    left = {run.name: cost * max(1 - run.seen, 0) for run, cost in known}
     ended = sum(left[run.name] for run, _ in known if not run.goes_on and not run.finished)
-    now = sum(left[name] for name in left if name in stopping)
-    return Saved(ended / whole, now / whole) if whole else Saved(math.nan, math.nan)
+    return (
+        Saved(ended / whole, sum(left.get(name, 0) for name in stopping) / whole)
+        if whole
+        else Saved(math.nan, math.nan)
+    )

@@ -184,8 +184,9 @@ class Feed:
 
         changes = sum(source.n_changes for _, source in self._sources())
         if changes != self._judged_at:
-            runs = self.in_sweep()
-            judged = judge(sweep_runs(runs), RULES["low"]) if len(runs) >= MIN_SWEEP else []
+            runs = sweep_runs(self.in_sweep())
+            going = [run for run in runs if run.goes_on] if len(runs) >= MIN_SWEEP else []
+            judged = [judge(run, [other for other in runs if other is not run], RULES["low"]) for run in going]
             self._judged_at, self._stoppable = changes, [each.name for each in judged if each.stop]
         return self._stoppable
 
