@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ from hypothesis import given as drawn
 from hypothesis import strategies as st
 
 from toposcope.errors import ToposcopeError
-from toposcope.extend import RULES, derive_seed
+from toposcope.extend import RULES, SweepRun, arrives, derive_seed, judge
 from toposcope_experiments.sweeps.design import (
     KINDS,
     LATE,
@@ -32,9 +33,10 @@ from toposcope_experiments.sweeps.design import (
 from toposcope_experiments.sweeps.experiment import chosen_elsewhere, interval, replays, rules, summary
 from toposcope_experiments.sweeps.population import Curve, Population, curves_of, given, taskset
 from toposcope_experiments.sweeps.replay import Decision, outcome, replay
-from toposcope_experiments.sweeps.rules import Asha, ByShare, Median
+from toposcope_experiments.sweeps.rules import Asha, Guarded, Median, Rule, Shipped, decay_coefficient
 from toposcope_experiments.sweeps.training import SweepTrainer, run_losses, train_sweep
 
+Risk = Literal["low", "medium", "high"]
 TINY = Design(repeats=1, runs=4, steps=60, longer=120)
 TEXT = torch.randint(128, (2000,), generator=torch.Generator().manual_seed(0))
 
@@ -48,9 +50,7 @@ def sweep_of(*runs: Curve) -> Population:
     return Population("made", "made", "made", runs)
 
 
-def ends(
-    population: Population, rule: ByShare | Asha | Median, workers: int, order: list[int] | None = None
-) -> np.ndarray:
+def ends(population: Population, rule: Rule, workers: int, order: list[int] | None = None) -> np.ndarray:
     points, decide = rule.begin(population)
     n = len(population.runs)
     return replay(points, [run.last_step for run in population.runs], order or list(range(n)), workers, decide)
@@ -139,31 +139,53 @@ def test_a_rule_that_stops_nothing_makes_every_step(order: list[int], workers: i
     assert used.tolist() == [10.0] * 7
 
 
-@drawn(st.lists(st.floats(0.5, 5), min_size=2, max_size=12), st.sampled_from([2, 3, 4]))
-def test_by_share_with_all_workers_is_one_comparison_after_another(levels: list[float], eta: int) -> None:
-    """All runs arrive at once, in their order: each is compared with those before it."""
-    population = sweep_of(*(curve(level) for level in levels))
-    rule = next(rule for rule in rules()["ASHA by share"] if rule.name == f"ASHA by share, eta {eta}, grace 10%")
-    assert isinstance(rule, ByShare)
-    used = ends(population, rule, len(levels))
-    alive, at = list(range(len(levels))), {}
-    for share in rule.rule.shares:
-        seen: list[float] = []
-        kept = []
-        for i in alive:
-            loss = math.log(population.runs[i].losses[round(share * 20)])
-            if not seen or loss <= np.quantile(seen, 1 / eta) + 1e-12:
-                kept.append(i)
-            else:
-                at[i] = share * 100
-            seen.append(loss)
-        alive = kept
-    np.testing.assert_allclose(used, [at.get(i, 100) for i in range(len(levels))], atol=5.1)
+@drawn(
+    st.lists(st.lists(st.floats(0.5, 5), min_size=20, max_size=20), min_size=2, max_size=9),
+    st.sampled_from(list(RULES)),
+)
+def test_what_is_replayed_is_what_the_shipped_judge_says(curves: list[list[float]], risk: Risk) -> None:
+    """With all workers runs go in step: each is judged by what those before it and its own last evaluations show."""
+    steps, n = 5 * np.arange(1, 21), len(curves)
+    population = sweep_of(*(Curve(steps, np.array(each), 100, 0, np.zeros(20)) for each in curves))
+    used = ends(population, Shipped(risk, RULES[risk]), n)
+    seen, made = dict[int, SweepRun](), dict.fromkeys(range(n), 100.0)
+    for k in range(1, 20):
+        for i in range(n):
+            if made[i] == 100:
+                one = SweepRun(str(i), str(i), steps[:k], np.array(curves[i][:k]), 100)
+                if arrives(one, RULES[risk]):
+                    seen[i] = one
+                    if judge(one, [other for j, other in seen.items() if j != i], RULES[risk]).stop:
+                        made[i] = float(5 * k)
+    assert used.tolist() == list(made.values())
+
+
+@drawn(st.lists(st.tuples(st.floats(0, 1), st.floats(-0.1, 0.5)), min_size=6, max_size=30))
+def test_the_guard_weighs_prior_and_slope_by_precision(pairs: list[tuple[float, float]]) -> None:
+    left, gains = map(np.array, zip(*pairs, strict=True))
+    found = decay_coefficient(left, gains)
+    assert 0 <= found <= 0.15
+    if np.ptp(left) > 0.01:
+        A = np.stack([np.ones(len(left)), left], axis=1)
+        (_, slope), _, *_ = np.linalg.lstsq(A, gains, rcond=None)
+        scatter = ((gains - A @ np.linalg.lstsq(A, gains, rcond=None)[0]) ** 2).sum()
+        precision = ((left - left.mean()) ** 2).sum() * (len(left) - 2) / max(scatter, 1e-12)
+        expected = (0.03 / 0.03**2 + slope * precision) / (1 / 0.03**2 + precision)
+        assert found == pytest.approx(np.clip(expected, 0, 0.15), rel=1e-4, abs=1e-7)
+    assert decay_coefficient(left[:5], gains[:5]) == decay_coefficient(np.ones(9), np.arange(9.0)) == 0.03
+
+
+def test_the_guard_allows_for_the_decay_to_come() -> None:
+    decayed = [curve(2.0)._replace(decay_left=np.full(21, 0.1)) for _ in range(4)]
+    peak = curve(2.02)._replace(decay_left=np.ones(21))
+    population = sweep_of(*decayed, peak)
+    assert ends(population, Guarded("guarded"), 1)[-1] == 100
+    assert ends(population, Guarded("unguarded", corrected=False), 1)[-1] < 100
 
 
 def test_at_equal_step_a_short_horizon_looks_best_and_by_share_it_does_not() -> None:
     best_is_long = sweep_of(*(curve(2.0, 100) for _ in range(8)), curve(1.5, 400))
-    by_step, by_share = ends(best_is_long, Asha(4, 0.1), 9), ends(best_is_long, ByShare("low", RULES["low"]), 9)
+    by_step, by_share = ends(best_is_long, Asha(4, 0.1), 9), ends(best_is_long, Shipped("medium", RULES["medium"]), 9)
     assert by_step[-1] < 400
     assert outcome(best_is_long, by_step).lost
     assert by_share[-1] == 400
@@ -174,13 +196,14 @@ def test_a_pruner_of_finished_runs_saves_nothing_in_parallel() -> None:
     population = sweep_of(*(curve(1 + i / 5) for i in range(8)))
     assert outcome(population, ends(population, Median("Optuna", 0.0), 8)).saved == 0
     assert outcome(population, ends(population, Median("Optuna", 0.0), 1)).saved > 0
-    assert outcome(population, ends(population, ByShare("low", RULES["low"]), 8)).saved > 0.3
+    assert outcome(population, ends(population, Shipped("medium", RULES["medium"]), 8)).saved > 0.3
+    assert outcome(population, ends(population, Shipped("low", RULES["low"]), 8)).saved > 0
 
 
 def test_a_winner_that_sits_on_a_plateau_is_lost_and_counted_so() -> None:
     late = curve(3.0)._replace(losses=np.where(curve(3.0).steps < 60, 3.5, 0.5))
     population = sweep_of(*(curve(1 + i / 100) for i in range(6)), late)
-    ended = outcome(population, ends(population, ByShare("low", RULES["low"]), 1))
+    ended = outcome(population, ends(population, Shipped("medium", RULES["medium"]), 1))
     assert ended.lost
     assert ended.regret > 1
 
@@ -225,7 +248,7 @@ def test_sweeps_of_others_are_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "design.json").write_text(json.dumps({"repeats": 9, "runs": 4, "steps": 60, "longer": 240}))
+    (tmp_path / "design.json").write_text(json.dumps({"repeats": 9, "runs": 4, "steps": 60, "longer": 240, "first": 0}))
     assert "repeats is 9" in complaint_of(
         "stopping-rules", "--repeats", "1", "--runs", "4", "--steps", "60", "--out", tmp_path
     )
@@ -236,7 +259,12 @@ def test_a_folder_of_another_design_is_refused(tmp_path: Path) -> None:
 def test_the_command_trains_replays_and_goes_on(tmp_path: Path) -> None:
     options = ("stopping-rules", "--repeats", "1", "--runs", "6", "--steps", "60", "--out", tmp_path)
     tables = strict_json(called(*options, "--json").out)
-    assert {row["rule"] for row in tables["rules"]} >= {"low", "low, again", "ASHA by step, eta 4, grace 0%"}
+    assert {row["rule"] for row in tables["rules"]} >= {
+        "low",
+        "medium, again",
+        "guarded, eta 4",
+        "ASHA by step, eta 4, grace 0%",
+    }
     assert (tmp_path / "against.csv").is_file()
     trained = curves_of(
         "x", "y", VISION, train_sweep(Sweep(VISION, PLAIN, 0, Design(1, 6, 60, 240)), TEXT, tmp_path / "training")
