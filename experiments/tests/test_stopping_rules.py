@@ -30,7 +30,7 @@ from toposcope_experiments.sweeps.design import (
     settings,
     sweeps,
 )  # fmt: skip
-from toposcope_experiments.sweeps.experiment import chosen_elsewhere, interval, replays, rules, summary
+from toposcope_experiments.sweeps.experiment import against, chosen_elsewhere, interval, replays, rules, summary
 from toposcope_experiments.sweeps.population import Curve, Population, curves_of, given, taskset
 from toposcope_experiments.sweeps.replay import Decision, outcome, replay
 from toposcope_experiments.sweeps.rules import Asha, Guarded, Median, Rule, Shipped, decay_coefficient
@@ -230,6 +230,8 @@ def test_every_rule_replays_every_kind_and_the_tables_say_so() -> None:
     table = summary(frame)
     assert (table["low"] <= table["lost"]).all()
     assert set(chosen_elsewhere(frame)["family"]) == set(rules())
+    trained = against(frame)
+    assert trained.filter(rule="medium", rival="medium")["lost_more"].to_list() == [0.0]
     assert interval(np.zeros(5)) == (0, 0)
 
 
