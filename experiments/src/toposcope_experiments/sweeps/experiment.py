@@ -132,7 +132,7 @@ def chosen_elsewhere(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def against(frame: pl.DataFrame, ours: Sequence[str] = ("low", "medium")) -> pl.DataFrame:
-    """Return how much more often two of our rules lose the best run than rivals at their defaults, on the same sweeps."""
+    """Return how much more often two of our rules lose the best run than rivals do, on the same sweeps."""
     frame = frame.filter((pl.col("workers") == str(EIGHT)) & (pl.col("source") == TRAINED)).sort("sweep")
     by_rule = {str(rule): of for (rule,), of in frame.group_by("rule")}
     rows = []
