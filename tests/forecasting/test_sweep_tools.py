@@ -16,8 +16,9 @@ from optuna.trial import TrialState
 
 import toposcope
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.sweeps.reported import Reported, stops_now
+from toposcope.forecasting.sweeps.reported import Reported, as_sweep_run, stops_now
 from toposcope.forecasting.sweeps.rule import Risk
+from toposcope.forecasting.sweeps.sweep import SweepRun
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 STEPS = 60
@@ -104,13 +105,12 @@ def test_what_is_no_loss_is_refused() -> None:
 
 
 def test_seeds_of_equal_parameters_are_one() -> None:
-    def run(name: str, loss: float, **settings: Any) -> Reported:
-        return Reported(name, {5: loss, 6: loss}, settings, 60, None)
+    def run(name: str, loss: float, n: int = 2, **settings: Any) -> SweepRun:
+        return as_sweep_run(Reported(name, {6: loss, 7: loss} if n == 2 else {6: loss}, settings, 60, None))
 
     others = [run("a", 1.0, rate=1, seed=0), run("b", 1.0, rate=1, seed=1)]
-    mine = run("c", 2.0, rate=2, seed=0)._replace(losses={6: 2.0})
-    assert stops_now(mine, others, "high", set())
-    assert not stops_now(mine._replace(settings={"rate": 1, "seed": 7}), others, "high", set())
+    assert stops_now(run("c", 2.0, 1, rate=2, seed=0), others, "high", set())
+    assert not stops_now(run("c", 2.0, 1, rate=1, seed=7), others, "high", set())
 
 
 def test_the_example_of_the_page_runs_as_printed() -> None:

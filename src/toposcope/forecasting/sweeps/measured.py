@@ -17,8 +17,8 @@ class Measured(NamedTuple):
     def sentence(self, risk: str) -> str:
         """Say what was measured."""
         return (
-            f"On {self.n_sweeps} small sweeps {risk} risk lost the best run by more than 1% in {self.lost:.1%} of cases "
-            f"(95%: {self.low:.1%} to {self.high:.1%}) and saved {self.saved:.0%} of the steps."
+            f"On {self.n_sweeps} small sweeps {risk} risk lost the best run by more than 1% in {self.lost:.1%} of cases"
+            f" (95%: {self.low:.1%} to {self.high:.1%}) and saved {self.saved:.0%} of the steps."
         )
 
 

@@ -7,8 +7,9 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.sweeps.reported import Reported, rule_of, stops_now
+from toposcope.forecasting.sweeps.reported import Reported, as_sweep_run, rule_of, stops_now
 from toposcope.forecasting.sweeps.rule import Risk
+from toposcope.forecasting.sweeps.sweep import SweepRun
 
 
 class SweepPruner(BasePruner):
@@ -39,18 +40,25 @@ class SweepPruner(BasePruner):
         rule_of(risk)
         self.risk: Risk = risk
         self._warned: set[str] = set()
+        self._ended: dict[tuple[str, int], SweepRun] = {}
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether a trial stops with the loss that it reported last."""
         if study.directions != [StudyDirection.MINIMIZE]:
             raise ToposcopeError("SweepPruner compares losses: create the study with one objective that is minimised")
-        others = [_reported(other) for other in study.get_trials(deepcopy=False) if other.number != trial.number]
-        return stops_now(_reported(trial), others, self.risk, self._warned)
+        others = [
+            self._known(study, other) for other in study.get_trials(deepcopy=False) if other.number != trial.number
+        ]
+        return stops_now(self._known(study, trial), others, self.risk, self._warned)
 
-
-def _reported(trial: FrozenTrial) -> Reported:
-    attributes: dict[str, Any] = trial.user_attrs
-    return Reported(
-        f"trial {trial.number}", trial.intermediate_values, trial.params,
-        attributes.get("last_step"), attributes.get("warm_up"),
-    )  # fmt: skip
+    def _known(self, study: Study, trial: FrozenTrial) -> SweepRun:
+        """Return what is known of a trial; of one that has ended, what was known before."""
+        key = study.study_name, trial.number
+        if key in self._ended:
+            return self._ended[key]
+        attributes: dict[str, Any] = trial.user_attrs
+        plan = attributes.get("last_step"), attributes.get("warm_up")
+        run = as_sweep_run(Reported(f"trial {trial.number}", trial.intermediate_values, trial.params, *plan))
+        if trial.state.is_finished():
+            self._ended[key] = run
+        return run

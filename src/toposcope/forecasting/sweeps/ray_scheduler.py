@@ -7,8 +7,9 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.sweeps.reported import Reported, rule_of, stops_now
+from toposcope.forecasting.sweeps.reported import Reported, as_sweep_run, rule_of, stops_now
 from toposcope.forecasting.sweeps.rule import Risk
+from toposcope.forecasting.sweeps.sweep import SweepRun
 
 
 class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
@@ -32,7 +33,8 @@ class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
         rule_of(risk)
         self.risk: Risk = risk
         self._metric, self.time_attr = metric, time_attr
-        self._trials: dict[str, Reported] = {}
+        self._losses: dict[str, dict[int, float]] = {}
+        self._runs: dict[str, SweepRun] = {}
         self._warned: set[str] = set()
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
@@ -48,9 +50,9 @@ class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
             if name not in result:
                 raise ToposcopeError(f"SweepScheduler: {name} is not among what {trial} reports; name it")
         config = {name: value for name, value in trial.config.items() if name not in ("last_step", "warm_up")}
-        before = self._trials[trial.trial_id].losses if trial.trial_id in self._trials else {}
-        losses = {**before, int(result[self.time_attr]): float(result[metric])}
-        own = Reported(str(trial), losses, config, trial.config.get("last_step"), trial.config.get("warm_up"))
-        self._trials[trial.trial_id] = own
-        others = [other for name, other in self._trials.items() if name != trial.trial_id]
+        losses = self._losses.setdefault(trial.trial_id, {})
+        losses[int(result[self.time_attr])] = float(result[metric])
+        plan = trial.config.get("last_step"), trial.config.get("warm_up")
+        own = self._runs[trial.trial_id] = as_sweep_run(Reported(str(trial), losses, config, *plan))
+        others = [other for name, other in self._runs.items() if name != trial.trial_id]
         return str(TrialScheduler.STOP if stops_now(own, others, self.risk, self._warned) else TrialScheduler.CONTINUE)

@@ -1,7 +1,7 @@
 """A run of a sweep as it reports its losses to a tool that runs sweeps, and whether it stops as it reports one."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,23 +29,23 @@ def rule_of(risk: str) -> StoppingRule:
     raise ToposcopeError(f"risk {risk!r}: {choices(str(risk), RULES)}")
 
 
-def stops_now(run: Reported, others: Iterable[Reported], risk: Risk, warned: set[str]) -> bool:
+def stops_now(run: SweepRun, others: Sequence[SweepRun], risk: Risk, warned: set[str]) -> bool:
     """Return whether a run stops with its last loss, where the rule compares it then.
 
     A run that cannot be judged goes on; a warning says why, once by reason.
     """
-    rule, own = rule_of(risk), _sweep_run(run)
-    if own.unknown:
-        if own.unknown not in warned:
-            warned.add(own.unknown)
-            warn_caller(f"{run.name} and others like it are never stopped: {own.unknown}")
+    rule = rule_of(risk)
+    if run.unknown:
+        if run.unknown not in warned:
+            warned.add(run.unknown)
+            warn_caller(f"{run.name} and others like it are never stopped: {run.unknown}")
         return False
-    if len(own.losses) and math.isinf(own.losses[-1]):
+    if len(run.losses) and math.isinf(run.losses[-1]):
         return True
-    return arrives(own, rule) and judge(own, [_sweep_run(other) for other in others], rule).stop
+    return arrives(run, rule) and judge(run, others, rule).stop
 
 
-def _sweep_run(run: Reported) -> SweepRun:
+def as_sweep_run(run: Reported) -> SweepRun:
     """Return what a rule knows of a run."""
     kept = {name: value for name, value in run.settings.items() if configuration_of(f"{name}=0")}
     steps = np.array(sorted(step for step in run.losses if step > 0), np.int64)
