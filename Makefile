@@ -117,10 +117,11 @@ calibrate: $(READY)  ## measure errors of forecasts, decisions, alerts and the d
 compare: $(READY)  ## benchmark results here beside those of a commit, SINCE=HEAD: what changed by more than its spread
 	$(BIN)/python benchmarks/compare.py $(SINCE) benchmarks/results
 
-docs: $(DOCUMENTED)  ## build the documentation into docs/_build
+# It holds the report of the demo.
+docs: $(DOCUMENTED) toposcope-demo  ## build the documentation into docs/_build
 	$(BIN)/sphinx-build -W -b html docs docs/_build
 
 clean:  ## remove what the other verbs made
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build docs/jupyter_execute dist toposcope-demo
+	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage docs/_build dist toposcope-demo
 	rm -f $(addprefix src/toposcope/kernels/__pycache__/,*.nb[ic] *.lock *.uses monitor.*)
 	rm -f $(addprefix experiments/src/toposcope_experiments/*/__pycache__/,*.nb[ic] *.lock)

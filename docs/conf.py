@@ -1,6 +1,5 @@
 """Sphinx configuration: ``sphinx-build -W -b html docs docs/_build``."""
 
-import os
 import re
 import shutil
 import sys
@@ -20,24 +19,14 @@ project_copyright = author
 version = release = __version__
 
 extensions = [
-    "myst_nb",
+    "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
     "sphinx.ext.mathjax",
 ]
-exclude_patterns = ["_build", "_templates", "jupyter_execute", "live/scripts", "benchmarks"]
+exclude_patterns = ["_build", "_templates", "live/scripts", "benchmarks"]
 templates_path = ["_templates"]
-
-# Notebooks run when the documentation is built; an error in one is an error of the build.
-nb_execution_mode = "force"
-nb_execution_raise_on_error = True
-nb_execution_timeout = 300
-nb_merge_streams = True
-# A chart offers Vega-Lite beside the SVG that is shown here.
-suppress_warnings = ["mystnb.unknown_mime_type"]
-nb_mime_priority_overrides = [("html", "image/svg+xml", 1)]
-os.environ.setdefault("PUBLISHED_STUDY", str(Path(__file__).parents[2] / "shared" / "data" / "published-study"))
 
 myst_enable_extensions = ["deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -59,6 +48,12 @@ OTHERS = ("experiments", "downstream")
 
 TABLES = Path(__file__).parent / "benchmarks"
 """Where the tables of the benchmarks stand, made from `benchmarks/results/*.csv`, for pages to include."""
+
+EXAMPLES = {
+    "live.html": Path(__file__).parent / "examples" / "live.html",
+    "report.html": Path(__file__).parents[1] / "toposcope-demo" / "report" / "index.html",
+}
+"""Whole pages that stand in `examples/` of the documentation: a copy of a live page, and the report of the demo."""
 
 html_theme = "furo"
 html_title = f"toposcope {release}"
@@ -104,6 +99,14 @@ def _remove_made(_app: Any, _error: Exception | None) -> None:
     shutil.rmtree(TABLES)
 
 
+def _copy_examples(app: Any, error: Exception | None) -> None:
+    if error is None:
+        folder = Path(app.outdir) / "examples"
+        folder.mkdir(exist_ok=True)
+        for name, page in EXAMPLES.items():
+            shutil.copy(page, folder / name)
+
+
 def setup(app: Any) -> None:
     """Bring in the pages of other distributions and the tables of the benchmarks, and connect the handlers above."""
     _make_tables()
@@ -112,5 +115,6 @@ def setup(app: Any) -> None:
         shutil.copytree(here.parent / name / "docs", here / name, dirs_exist_ok=True)
     app.connect("source-read", _link_others)
     app.connect("build-finished", _remove_made)
+    app.connect("build-finished", _copy_examples)
     app.connect("autodoc-process-signature", _short_types)
     app.connect("autodoc-process-docstring", _split_attributes, priority=900)

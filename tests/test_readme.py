@@ -40,6 +40,7 @@ NOT_RUN = {
     r"neox|book\.txt|held-out\.txt|out/small|planes\.csv": "needs a model of text with its tokenizer",
     r"-tasks|now,D=|--chance|results/|plain\.csv": "their pages make such evaluations",
     r"--role": "of layers with other names",
+    r"runs\.csv": "a table of the reader's runs",
     r"runs/(mine|trainer|lightning|accelerate|fsdp2|plain)|show runs --host": "of a run in training",
     r"^toposcope study run (run/|mine\.toml|my-runs\.toml)": "of a declaration that the page prints",
     r"^toposcope (demo|study run checkpoints/)": "run first, below, or as long as the demo",
