@@ -5,11 +5,14 @@ from importlib import import_module
 from pathlib import Path
 
 import click
+import pytest
+from fields import fields
 from public_names import public_names
 
 from toposcope.cli import toposcope as commands
 
 PUBLIC_NAMES = Path(__file__).with_name("public_names.txt")
+FIELDS = Path(__file__).with_name("fields.txt")
 
 COMMANDS = {
     "toposcope": ["--help", "--version", "-h"],
@@ -140,6 +143,12 @@ def test_packages_list_their_public_names_and_nothing_else() -> None:
 
 def test_commands_and_their_options() -> None:
     assert surface() == COMMANDS
+
+
+@pytest.mark.slow
+def test_fields_of_json_and_columns_of_csv(tmp_path: Path) -> None:
+    # To change them: python tests/support/fields.py > tests/cli/fields.txt
+    assert fields(tmp_path) == FIELDS.read_text(encoding="utf-8").splitlines()
 
 
 def test_every_command_says_what_it_does_with_an_example() -> None:
