@@ -1,13 +1,17 @@
-"""The fields of JSON and the columns of CSV that commands write, one a line, as small runs of them have them.
+"""Arguments of public functions, fields of JSON and columns of CSV that commands write, one a line.
+
+What commands write is that of small runs.
 
 After a change that is meant: ``python tests/support/fields.py > tests/cli/fields.txt``. A star stands for names that
 are data: of forecasters, roles, statistics. The JSON of `check` and `sweep` has a schema in ``docs/``.
 """
 
 import csv
+import inspect
 import json
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -36,11 +40,13 @@ OPEN = {
     "options",
 }
 """Fields whose keys are data."""
+PACKAGES = ("toposcope", "toposcope.homology", "toposcope.torch")
 
 
 def fields(folder: Path) -> list[str]:
-    """Run every command that prints JSON or writes CSV, and return what it wrote by name; sorted."""
-    found = {line for name, value in _answers(folder) for line in _paths(value, f"{name} --json ")}
+    """List the arguments of functions; run every command that prints JSON or writes CSV, and list what it wrote."""
+    found = {line for package in PACKAGES for line in _signatures(package)}
+    found |= {line for name, value in _answers(folder) for line in _paths(value, f"{name} --json ")}
     for path in sorted((folder / "csv").glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
             found |= {f"{path.stem}.csv {column}" for column in next(csv.reader(file))}
@@ -49,6 +55,14 @@ def fields(folder: Path) -> list[str]:
     own = {name for name in tables if makers[name].__module__.startswith("toposcope.")}
     found |= {f"report/tables/{name}.csv {column}" for name in own for column in tables[name].columns}
     return sorted(line for line in found if not any(other.startswith(f"{line}.") for other in found))
+
+
+def _signatures(package: str) -> Iterator[str]:
+    """Yield the public functions and classes of a package with their arguments."""
+    module = import_module(package)
+    for name in module.__all__:
+        if callable(item := getattr(module, name)) and name != "ToposcopeError":
+            yield f"{package}.{name}({', '.join(inspect.signature(item).parameters)})"
 
 
 def _answers(folder: Path) -> Iterator[tuple[str, Any]]:
