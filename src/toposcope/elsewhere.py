@@ -4,10 +4,10 @@ from pathlib import Path
 
 PACKAGES = {
     "toposcope-downstream": "downstream decide-tasks forecast-tasks RawEvaluations EvaluationFile as_raw",
-    "toposcope-experiments": "early-warnings grokking induction intervene regularisation scaling-decision stopping import "
-    "backtest Published canonical_name parse_features is_quantity degeneracy LearningCoefficient "
-    "local_learning_coefficient similarity linear_cka procrustes rtd "
-    "cross_barcode TopologyDivergence stopping-rules weight-loops",
+    "toposcope-experiments": "early-warnings grokking induction intervene regularisation scaling-decision stopping "
+    "stopping-rules weight-loops import backtest Published canonical_name parse_features is_quantity degeneracy "
+    "LearningCoefficient local_learning_coefficient similarity linear_cka procrustes rtd cross_barcode "
+    "TopologyDivergence",
 }
 """Names that another distribution adds, by that distribution."""
 INSTEAD: dict[str, str] = {
