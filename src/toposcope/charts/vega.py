@@ -55,8 +55,7 @@ def without_object_members(value: Any) -> Any:
 def bundle() -> bytes:
     """Return Vega, Vega-Lite and Vega-Embed as one script, which offers ``window.vegaEmbed`` and ``window.vega``.
 
-    It begins with their licences. It takes 1.5 s and is the same for every page, so it is made once on a machine, and
-    kept in the cache folder.
+    It begins with their licences. Made in 1.5 s and the same for every page, it is kept in the cache folder.
     """
     from toposcope.files import write_bytes
 
