@@ -69,7 +69,7 @@ def bundle() -> bytes:
             return script
     import vl_convert
 
-    script: bytes = (licences + vl_convert.javascript_bundle(_OFFERED).replace("</script", "<\\/script")).encode()
+    script = bytes((licences + vl_convert.javascript_bundle(_OFFERED).replace("</script", "<\\/script")).encode())
     with suppress(ToposcopeError):  # without a cache, the next page takes longer
         write_bytes(file, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
     return script
