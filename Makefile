@@ -35,7 +35,7 @@ CALIBRATION := forecast forecast_odd_runs running_forecasts scaling_laws downstr
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help lines demo test test-slow properties coverage doctest wheel extras check format bench calibrate compare docs clean
+.PHONY: help lines demo test test-slow properties coverage doctest wheel extras lowest newest check format bench calibrate compare docs clean
 
 help:  ## list the verbs
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -81,11 +81,16 @@ doctest: $(READY) toposcope-demo  ## the examples of docstrings and pages
 toposcope-demo: | $(READY)
 	$(BIN)/toposcope demo --out $@
 
-wheel: $(READY)  ## build the wheels and try them in an empty environment, without extras
+wheel: $(READY)  ## build sdists and wheels twice, and try the wheels in an empty environment, without extras
 	.ci/wheel $(BIN)/python
 
 extras: $(READY)  ## the tests of each extra, as if no other were installed
 	.ci/extras $(BIN)/python
+
+lowest:  ## the tests of `make test`, or TESTS, with the lowest allowed versions of all but PyTorch
+newest:  ## the same with the newest
+lowest newest: $(READY)
+	.ci/versions $@ $(BIN)/python $(TESTS)
 
 check: $(READY)  ## format, lint, types, import rules, public names
 	$(BIN)/ruff format --check $(CODE)

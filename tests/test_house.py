@@ -1,7 +1,9 @@
 """The house as CONTRIBUTING describes it: no file imports itself through others, and the files it names are there."""
 
 import re
+import tomllib
 from graphlib import TopologicalSorter
+from itertools import chain
 from pathlib import Path
 
 import grimp
@@ -21,6 +23,14 @@ def test_what_the_guide_names_is_there() -> None:
     assert len(named) > 50
     for path in named:
         assert (ROOT / path).exists() or (ROOT / "src/toposcope" / path).exists(), path
+
+
+def test_every_dependency_has_its_reason() -> None:
+    page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    of_extras = (needs for extra, needs in project["optional-dependencies"].items() if extra not in ("dev", "docs"))
+    needed = {re.split(r"[\[>=<]", each)[0] for each in chain(project["dependencies"], *of_extras)}
+    assert [name for name in needed if name not in page] == []
 
 
 def test_no_module_imports_the_root_of_the_package() -> None:

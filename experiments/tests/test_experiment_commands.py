@@ -17,44 +17,10 @@ from toposcope.report.composing import Page
 from toposcope.report.sections import methods
 from toposcope.study import Declaration
 
-COMMANDS = {
-    "backtest": [
-        *(
-            "--column",
-            "--every",
-            "--fractions",
-            "--help",
-            "--json",
-            "--out",
-            "--pattern",
-            "--split",
-            "--unit",
-            "--workers",
-            "-h",
-        ),
-        "data",
-    ],
-    "study import": ["--help", "--out", "--workers", "-h", "folder"],
-    "early-warnings": ["--help", "--json", "--out", "--quick", "--workers", "-h"],
-    "grokking": ["--help", "--json", "--modulus", "--out", "--seeds", "--steps", "--workers", "-h"],
-    "intervene": [
-        *("--arm", "--batch-size", "--conditions", "--context", "--corpus", "--help", "--initial-scale"),
-        *(
-            "--optimizer",
-            "--out",
-            "--push-until",
-            "--quick",
-            "--seeds",
-            "--size",
-            "--statistic",
-            "--steps",
-        ),
-        *("--workers", "-h"),
-    ],
-    "scaling-decision": ["--help", "--json", "--out", "--quick", "--workers", "-h"],
-    "regularisation": ["--epochs", "--help", "--json", "--out", "--seeds", "--workers", "-h"],
-    "stopping": ["--help", "--json", "--out", "-h", "directory"],
-}
+COMMANDS = (
+    *("backtest", "early-warnings", "grokking", "induction", "intervene", "regularisation", "scaling-decision"),
+    *("stopping", "stopping-rules", "study import", "weight-loops"),
+)
 
 
 def command(path: str) -> click.Command:
@@ -75,11 +41,8 @@ def group_of(path: str) -> click.Group:
 
 
 @pytest.mark.parametrize("path", COMMANDS)
-def test_commands_and_their_options(path: str) -> None:
-    found = command(path)
-    context = click.Context(found, **commands.context_settings)
-    assert sorted(opt for parameter in found.get_params(context) for opt in parameter.opts) == COMMANDS[path]
-    assert f"Example:\n      toposcope {path} " in str(found.help)
+def test_every_command_has_an_example(path: str) -> None:
+    assert f"Example:\n      toposcope {path} " in str(command(path).help)
 
 
 @pytest.mark.parametrize("path", COMMANDS)

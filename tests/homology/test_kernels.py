@@ -70,10 +70,9 @@ def scipy_weights(W: NDArray[Any]) -> NDArray[np.float64]:
     """The same by SciPy, on ranks: they are positive, so that a zero weight is not taken for a missing edge."""
     m, n = W.shape
     levels, rank = np.unique(np.abs(W).astype(np.float64), return_inverse=True)
-    columns = np.tile(np.arange(m, m + n), m)
-    graph = csr_array(
-        (len(levels) - rank.ravel(), columns, np.append(np.arange(m) * n, np.full(n + 1, m * n))), (m + n, m + n)
-    )
+    columns = np.tile(np.arange(m, m + n, dtype=np.int32), m)  # of SciPy 1.17.0, no other width
+    starts = np.append(np.arange(m) * n, np.full(n + 1, m * n)).astype(np.int32)
+    graph = csr_array((len(levels) - rank.ravel(), columns, starts), (m + n, m + n))
     tree = minimum_spanning_tree(graph)
     weights: NDArray[np.float64] = np.sort(levels[len(levels) - tree.data.astype(int)])
     return weights

@@ -24,10 +24,6 @@ HEXAGON = np.column_stack([np.cos(ANGLES), np.sin(ANGLES)])
 GRID = np.array([[0.0, 3.0, 1.0]])
 
 
-def test_dir_lists_the_public_names_alone() -> None:
-    assert dir(homology) == sorted(homology.__all__)
-
-
 def test_homology_is_an_attribute_of_the_package_and_loaded_on_first_use() -> None:
     code = (
         "import sys, toposcope as ts; before = 'toposcope.homology' in sys.modules; "

@@ -113,6 +113,7 @@ def data_of(page: Path) -> dict[str, Any]:
 
 def test_every_chart_on_the_page_has_its_data(folder: Path, both: Path) -> None:
     for path in (folder / "report" / "index.html", both):
+        assert "Copyright (c) 2015-2023, University of Washington" in path.read_text()  # of Vega
         page, data = read(path.read_text()), data_of(path)
         places = [e.attributes["data-chart"] for e in page.all("div") if "data-chart" in e.attributes]
         assert sorted(places) == sorted(data["charts"])

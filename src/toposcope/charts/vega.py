@@ -24,6 +24,7 @@ _OBJECT_MEMBERS = frozenset(
     *("toString", "valueOf"),
 }  # fmt: skip
 """What every object of JavaScript has; Vega takes a run or layer of such a name for the member."""
+_LICENCES = Path(__file__).with_name("vega_licences.txt")
 _OFFERED = "window.vegaEmbed = vegaEmbed; window.vega = vega;"
 
 
@@ -54,12 +55,13 @@ def without_object_members(value: Any) -> Any:
 def bundle() -> bytes:
     """Return Vega, Vega-Lite and Vega-Embed as one script, which offers ``window.vegaEmbed`` and ``window.vega``.
 
-    It takes 1.5 s and is the same for every page, so it is made once on a machine, and kept in the cache folder.
+    It begins with their licences. Made in 1.5 s and the same for every page, it is kept in the cache folder.
     """
     from toposcope.files import write_bytes
 
     folder = Path(os.environ.get("TOPOSCOPE_CACHE") or "~/.cache/toposcope").expanduser()
-    made_by = f"{_VERSION} {metadata.version('vl-convert-python')} {_OFFERED}"
+    licences = f"/*!\n{_LICENCES.read_text(encoding='utf-8')}*/\n"
+    made_by = f"{_VERSION} {metadata.version('vl-convert-python')} {_OFFERED} {licences}"
     file = folder / f"vega-{hashlib.sha256(made_by.encode()).hexdigest()[:20]}.js"
     with suppress(OSError):
         digest, _, script = file.read_bytes().partition(b"\n")
@@ -67,7 +69,7 @@ def bundle() -> bytes:
             return script
     import vl_convert
 
-    script = bytes(vl_convert.javascript_bundle(_OFFERED).replace("</script", "<\\/script").encode())
+    script = bytes((licences + vl_convert.javascript_bundle(_OFFERED).replace("</script", "<\\/script")).encode())
     with suppress(ToposcopeError):  # without a cache, the next page takes longer
         write_bytes(file, hashlib.sha256(script).hexdigest().encode() + b"\n" + script)
     return script

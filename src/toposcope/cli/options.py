@@ -24,6 +24,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 MAX_ROUNDING = 1e-14  # relative, of a number that is whole: 1.1k is 1100.0000000000002
 Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
 INTERRUPTED = 130  # exit code after Ctrl-C, as of shells: 128 and the number of SIGINT
 FIGURE_ENDINGS = (".svg", ".png", ".pdf")
 
@@ -70,21 +71,22 @@ def bad_use() -> Iterator[None]:
         raise BadUse(str(error)) from error
 
 
-defaulted_option = functools.partial(click.option, show_default=True)
-"""An option whose help shows its default."""
+def defaulted_option(*flags: str, **settings: Any) -> Decorator:
+    """Return an option whose help shows its default."""
+    return click.option(*flags, show_default=True, **settings)
 
 
-def choice_option(*flags: str, choices: Sequence[str], **settings: Any) -> Callable[[Command], Command]:
+def choice_option(*flags: str, choices: Sequence[str], **settings: Any) -> Decorator:
     """Return an option with one of several values, by default the first."""
     return defaulted_option(*flags, type=click.Choice(choices), default=choices[0], **settings)
 
 
-def repeated_option(*flags: str, help: str, **settings: Any) -> Callable[[Command], Command]:
+def repeated_option(*flags: str, help: str, **settings: Any) -> Decorator:
     """Return an option that may be given several times, as its help says."""
     return click.option(*flags, multiple=True, help=f"{help.rstrip('.')}; repeatable.", **settings)
 
 
-workers_option = click.option(
+workers_option: Decorator = click.option(
     "--workers", type=COUNT, help="Number of processes (default: all processors). Results do not depend on it."
 )
 
@@ -95,7 +97,7 @@ def _engine(_context: click.Context, _parameter: click.Parameter, name: str) -> 
     return name
 
 
-engine_option = defaulted_option(
+engine_option: Decorator = defaulted_option(
     "--engine",
     default="pool",
     callback=_engine,
@@ -128,15 +130,17 @@ def _page_or_figure(_context: click.Context, _parameter: click.Parameter, out: P
     return out
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-page_option = click.option(
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+page_option: Decorator = click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder to write the page to."
 )
-page_or_figure_option = click.option(
+page_or_figure_option: Decorator = click.option(
     "--out", type=PLACE, callback=_page_or_figure, help="Folder for the page, or a figure: .svg, .png, .pdf."
 )
-figure_option = click.option("--out", type=PLACE, callback=_figure, help="Figure to write: .svg, .png, .pdf.")
-tokenizer_option = click.option(
+figure_option: Decorator = click.option(
+    "--out", type=PLACE, callback=_figure, help="Figure to write: .svg, .png, .pdf."
+)
+tokenizer_option: Decorator = click.option(
     "--tokenizer",
     default="",
     metavar="PLACE",
@@ -156,7 +160,7 @@ def resolved_place(spec: str, option: str, names: tuple[str, ...]) -> str:
     return str(path.absolute())
 
 
-def column_option(example: str) -> Callable[[Command], Command]:
+def column_option(example: str) -> Decorator:
     """Return ``--column``, whose pairs `columns_of` reads."""
     text = f"Meaning of a column whose name is not recognised, such as {example}."
     return repeated_option("--column", "columns", metavar="WHAT=NAME", help=text)

@@ -131,8 +131,10 @@ class Workers(AbstractContextManager["Workers"]):
     ) -> None:
         from toposcope.homology.memory import free_memory  # its package is slow to import, and no worker needs it
 
-        self.n_workers, self.queue, self.apart = count, queue, apart or count > 1
-        self.budget = (free_memory() or DEFAULT_FREE_MEMORY) // 4 if budget is None else budget
+        self.n_workers: int = count
+        self.queue: int = queue
+        self.apart: bool = apart or count > 1
+        self.budget: int = (free_memory() or DEFAULT_FREE_MEMORY) // 4 if budget is None else budget
         self._shared = shared
         self._processes: dict[Connection, BaseProcess] = {}
 

@@ -81,11 +81,11 @@ class GPT(nn.Module):
     def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.size = size
-        self.token_emb = nn.Embedding(size.vocabulary, size.hidden)
-        self.pos_emb = nn.Embedding(size.context, size.hidden)
-        self.layers = nn.ModuleList([Block(size) for _ in range(size.layers)])
-        self.ln_f = nn.LayerNorm(size.hidden)
-        self.head = nn.Linear(size.hidden, size.vocabulary, bias=False)
+        self.token_emb: nn.Embedding = nn.Embedding(size.vocabulary, size.hidden)
+        self.pos_emb: nn.Embedding = nn.Embedding(size.context, size.hidden)
+        self.layers: nn.ModuleList = nn.ModuleList([Block(size) for _ in range(size.layers)])
+        self.ln_f: nn.LayerNorm = nn.LayerNorm(size.hidden)
+        self.head: nn.Linear = nn.Linear(size.hidden, size.vocabulary, bias=False)
         self.head.weight = self.token_emb.weight
 
     def forward(self, tokens: Tensor, masks: Tensor | None = None) -> Tensor:

@@ -98,7 +98,8 @@ class Moments:
     """
 
     def __init__(self, dimension: int) -> None:
-        self.dimension = d = as_count(dimension, "dimension", 1)
+        self.dimension: int = as_count(dimension, "dimension", 1)
+        d = self.dimension
         self._exponent = MIN_EXPONENT
         self._first: Matrix | None = None
         self._varied = False

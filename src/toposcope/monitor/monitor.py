@@ -143,7 +143,8 @@ class Monitor:
         if not 0 < budget < 1:
             raise ToposcopeError(f"budget is {budget}; give a share of the training time between 0 and 1, such as 0.01")
         # The loop may change the working directory later.
-        self.directory, self.step = Path(directory).absolute(), 0
+        self.directory: Path = Path(directory).absolute()
+        self.step: int = 0
         self._every, self._due, self._share = every, schedule(every), budget
         self._probes, self._batch, self._stopping = measuring_probes(probes), batch, Stopping(patience)
         if patience is not None and all(probe["name"] != WATCHED for probe in self._probes):

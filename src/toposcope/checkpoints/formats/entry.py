@@ -117,7 +117,9 @@ class Listing(list[Entry]):
         unread: Mapping[str, Unread] | None = None,
     ) -> None:
         super().__init__(entries)
-        self.notes, self.stated, self.unread = tuple(notes), stated, dict(unread or {})
+        self.notes: tuple[str, ...] = tuple(notes)
+        self.stated: Mapping[str, int] | None = stated
+        self.unread: dict[str, Unread] = dict(unread or {})
 
 
 def flattened(stored: NDArray[Any]) -> NDArray[Any]:

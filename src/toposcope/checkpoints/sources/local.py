@@ -57,10 +57,10 @@ class LocalFile:
         check_range(self.location, start, stop, self.size)
         with opened(self.path, self.location, self.size, self.version) as file:
             if stop - start <= MAX_COPIED_BYTES:
-                content = np.empty(stop - start, np.uint8)
-                if content.size and (count := os.preadv(file, [content.data], start)) < content.size:
-                    check_range(self.location, start, stop, start + count)
-                return content
+                os.lseek(file, start, os.SEEK_SET)  # Windows has no preadv
+                content = bytearray(os.read(file, stop - start))
+                check_range(self.location, start, stop, start + len(content))
+                return np.frombuffer(content, np.uint8)
             begin = start - start % mmap.ALLOCATIONGRANULARITY
             # torch expects a writable array; writing to a private map does not change the file.
             view = mmap.mmap(file, stop - begin, access=mmap.ACCESS_COPY, offset=begin)

@@ -143,7 +143,7 @@ def opened(path: Path, location: str, size: int, version: str) -> Iterator[int]:
     """Open a file of this machine, which must be as it was when it was listed, and yield its descriptor."""
     try:
         # A pipe that took the place of the file would block.
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
             status = os.fstat(file)
             if (status.st_size, str(status.st_mtime_ns)) != (size, version):

@@ -49,7 +49,7 @@ class RunBatch:
         self._size, self._batch_size = runs[0].size, runs[0].training.batch_size
         self._feed = Feed(runs, [tokens] * len(runs), torch.device("cpu"))
         self._layout = Layout(self._size)
-        self.initial_weights = initial_weights(self._layout, runs)
+        self.initial_weights: Tensor = initial_weights(self._layout, runs)
 
     def named(self, weights: Tensor) -> dict[str, Tensor]:
         """Return views of the parameters, or of their gradients, by name, each of shape (runs, ...)."""

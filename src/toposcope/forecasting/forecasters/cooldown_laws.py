@@ -194,7 +194,7 @@ S1_ANNEAL = AnnealedLaw("s1_anneal", Schedule.cooled)
 """G = 1 - eta_t / eta_pk: the gain follows the learning rate at once."""
 ANNEALING = AnnealedLaw("annealing", Schedule.momentum)
 """G = S2: the gain follows with a delay of about a thousand steps (Tissue et al. 2024, arXiv:2408.11029)."""
-COOLDOWN = AnnealedLaw("cooldown", delayed_decay)
+COOLDOWN: AnnealedLaw = AnnealedLaw("cooldown", delayed_decay)
 """G = K: the gain follows with a delay that grows with the run."""
 
 

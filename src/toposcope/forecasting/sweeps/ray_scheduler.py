@@ -32,7 +32,8 @@ class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
         super().__init__()
         rule_of(risk)
         self.risk: Risk = risk
-        self._metric, self.time_attr = metric, time_attr
+        self._metric = metric
+        self.time_attr: str = time_attr
         self._losses: dict[str, dict[int, float]] = {}
         self._runs: dict[str, SweepRun] = {}
         self._warned: set[str] = set()

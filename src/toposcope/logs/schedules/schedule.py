@@ -90,14 +90,16 @@ class Schedule:
         planned = np.array(rates, dtype=np.float64)
         if planned.ndim != 1 or not len(planned) or not np.isfinite(planned).all() or (planned < 0).any():
             raise ToposcopeError("schedule: learning rates must be finite and not negative")
-        self.peak = float(planned.max())
+        self.peak: float = float(planned.max())
         if not self.peak > 0:
             raise ToposcopeError("schedule: no learning rate is positive")
-        self.warm_up = int(np.argmax(planned >= WARMED_UP * self.peak))
+        self.warm_up: int = int(np.argmax(planned >= WARMED_UP * self.peak))
         planned[: self.warm_up] = self.peak
         self.rates = planned
-        self.remarks = tuple(remarks)
-        self.origin, self.end, self.axis, self.plan = origin, end, axis, plan
+        self.remarks: tuple[str, ...] = tuple(remarks)
+        self.origin, self.end = origin, end
+        self.axis: str = axis
+        self.plan: Plan | None = plan
         self._momenta: dict[float, Vector] = {}
 
     @classmethod

@@ -64,7 +64,7 @@ class Tail:
 
     def __init__(self) -> None:
         self._counts = [0.0] * N_BINS
-        self.count = 0.0
+        self.count: float = 0.0
         self._fit_at = 0.0
         self._fit_for = 0.0
         self._limit = math.inf
