@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from property_examples import examples
 
@@ -153,6 +153,7 @@ CUT = [document for shape, document in (COUNTED | STATED | PARTS).items() if sha
 
 
 @given(st.sampled_from(CUT), st.floats(0, 0.999), st.sampled_from((None, 1)))
+@example("[10, 5.0]\n[20, 3.5]\n[30, 3.0]", 0.35, None)
 @examples(100)
 def test_a_document_cut_anywhere(document: object, share: float, indent: int | None) -> None:
     """What is read of it was written, and that it was cut is remarked; anything else is refused in one line."""

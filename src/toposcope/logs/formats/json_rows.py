@@ -208,6 +208,8 @@ def _of_list(document: list[Any]) -> tuple[pl.DataFrame, dict[str, object], tupl
             raise ToposcopeError(
                 f"no losses in it but {plural(len(document), 'whole number', 'whole numbers')}; {NEEDED}"
             )
+        if len(document) == 2 and isinstance(document[0], int):
+            raise ToposcopeError(f"two numbers in it, which may be a step and a loss or two losses; {NEEDED}")
         return _table({LOSS: document}), {}, (f"a list of {plural(len(document), 'number', 'numbers')}: losses",)
     kinds = Counter(_kind(value) for value in document).most_common(2)
     raise ToposcopeError(f"no rows of a log in it but a list of {' and '.join(kind for kind, _ in kinds)}; {NEEDED}")
