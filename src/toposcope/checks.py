@@ -45,7 +45,6 @@ CHECKS = {
     "shape": Check("tensors of another shape than in most checkpoints"),
     "dtype": Check("tensors of another dtype than in most checkpoints"),
     "non-finite": Check("values that are NaN or infinite", deep=True, monitor={"log": 0.0, "layers": 0.0}, passes=True),
-    "manifest": Check("tensors that differ from the manifest written when they were saved"),
     "dead layer": Check(
         "matrices of zeros, and vectors and parts of matrices that became zero", deep=True, monitor=LOOKS, stops=True
     ),

@@ -13,13 +13,27 @@ PACKAGES = {
 INSTEAD: dict[str, str] = {
     "--tasks": "scores of tasks are given by toposcope decide-tasks; {install}",
     "--task": "scores of tasks are given by toposcope decide-tasks; {install}",
+    "--to": "losses of a new recipe are no longer predicted from those of others; fit its own law: toposcope decide",
     "--ladder": "scores of tasks are given by toposcope forecast-tasks; {install}",
     "--watch": "toposcope check RUN --watch waits until the answer changes",
+    "--live": "toposcope show DIR serves the page of runs while they go on",
+    "--show": "toposcope show DIR serves the page of a study while it grows",
+    "cooled": "leave it out: merged weights are no longer measured with a study; toposcope cooldown averages them",
+    "cool": "merged weights are no longer measured with a study; toposcope cooldown averages them",
+    "multi_power": "it forecast half as well as the default; toposcope forecast LOG --all lists the others",
+    "diffusion_potential": "the report draws the principal components of the path that the probe trajectory measures",
+    "betti_bound": "bounds by architecture said nothing of a run; the probe landscape counts its basins",
+    "write_manifest": "hashes are kept by what stores the files; Checkpoint(path).content_hash() has that of one",
+    "jump_and_retrain": "the probe degeneracy measures how degenerate the loss is around a checkpoint",
+    "unique_tokens": "repeated data are no longer planned; plan with a budget of 6 N D that their tokens allow",
     "show": "in a terminal, `toposcope show RUNS` opens the live page; in Python, forecast(log).plot() draws a run",
     "plot": "plot_series(frame) draws what measure returns; a forecast, a diagram and a landscape have plot()",
+    "jsonl": "the monitor's study holds every event: `toposcope export DIRECTORY` writes them as tables",
     "report": "toposcope.report(study) writes the page",
-    "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
     "correlations": "toposcope.correlations(study) returns them",
+    "vineyard": "matching(a, b) pairs the points of two diagrams; chain it over a sequence",
+    "sublevel_points": "sublevel_graph(values, delaunay_edges(points)) returns the same",
+    "distance_matrix": 'give distances as points with metric="precomputed"; Altair draws them as a heat map',
 }
 """Of what no distribution holds any more: what to use in its place. With dashes it is an option and nothing else."""
 

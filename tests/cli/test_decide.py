@@ -204,6 +204,7 @@ def test_the_figure_is_written(points: Path, tmp_path: Path) -> None:
         (("--points", "POINTS", "--budget", "1e21", "--extra", "1e20"), "either a budget"),
         (("--points", "POINTS", "--budget", "-1"), "budget -1: expected"),
         (("--points", "POINTS", "--budget", "nan"), "budget nan: expected"),
+        (("--points", "POINTS", "--budget", "1e21", "--unique-tokens", "1e9"), "repeated data are no longer planned"),
         (("--points", "POINTS", "--budget", "1e21", "--tokens", "5"), "tokens: it belongs to a run in progress"),
         (("--points", "POINTS", "--extra", "1e20", "--tokens", "1e9"), "parameters of the run in progress missing"),
         (("--points", "POINTS", "--extra", "1e20", "--parameters", "1e9"), "tokens of the run in progress missing"),

@@ -296,10 +296,8 @@ def test_a_budget_is_a_share(budget: float, tmp_path: Path) -> None:
         Monitor(model_of(), tmp_path, budget=budget)
 
 
-def test_a_saved_checkpoint_has_a_manifest_and_is_examined(tmp_path: Path) -> None:
+def test_a_saved_checkpoint_is_examined(tmp_path: Path) -> None:
     from safetensors.torch import save_file
-
-    import toposcope as ts
 
     model = model_of()
     saved = tmp_path / "saved"
@@ -322,14 +320,9 @@ def test_a_saved_checkpoint_has_a_manifest_and_is_examined(tmp_path: Path) -> No
     store.close()
     assert facts["checkpoints"] == {"folder": str(saved), "steps": [1, 2, 3, 4, 5, 6]}
     assert study.findings().filter(severity="fault")["steps"].list.contains(5).any()
-    assert (saved / "step_3.safetensors.manifest.json").exists()
+    assert len(list(saved.iterdir())) == 6
     alerts = study.alerts()
     assert alerts.filter(pl.col("check").str.starts_with("doctor")).height
-    # Whoever reads the checkpoint later sees that it was changed.
-    content = bytearray((saved / "step_3.safetensors").read_bytes())
-    content[-1] ^= 1
-    (saved / "step_3.safetensors").write_bytes(bytes(content))
-    assert any(f.check == "manifest" and 3 in f.steps for f in ts.doctor(saved, deep=True).findings)
 
 
 @pytest.mark.slow

@@ -53,16 +53,7 @@ def test_each_fault_is_found_when_it_is_saved_and_once(tmp_path: Path) -> None:
     assert {finding.check for finding in later} == {"non-finite", "duplicate"}
 
 
-def test_later_readers_can_check_what_was_saved(tmp_path: Path) -> None:
-    saved = SavedCheckpoints(BUDGET)
-    for step in (100, 200):
-        write(tmp_path, step, weights(step))
-        assert saved.saved(tmp_path / f"step{step}", step) == []
-    write(tmp_path, 100, weights(101))
-    assert [(f.check, f.steps) for f in doctor(tmp_path, deep=True).findings] == [("manifest", (100,))]
-
-
-def test_a_checkpoint_may_be_saved_again_over_its_manifest(tmp_path: Path) -> None:
+def test_a_checkpoint_may_be_saved_again(tmp_path: Path) -> None:
     saved = SavedCheckpoints(BUDGET)
     for value in (100, 101):
         write(tmp_path, 100, weights(value))
@@ -83,22 +74,6 @@ def test_the_number_of_summaries_is_bounded(tmp_path: Path) -> None:
     for step in range(1, MAX_KEPT + 10):
         write(tmp_path, 1, weights(step))
         assert saved.saved(tmp_path / "step1", step) == []
-
-
-def test_the_manifest_of_a_deleted_checkpoint_goes_too(tmp_path: Path) -> None:
-    saved = SavedCheckpoints(BUDGET)
-    paths = [tmp_path / f"step_{step}.safetensors" for step in (100, 200)]
-    for path, step in zip(paths, (100, 200), strict=True):
-        save_file(weights(step), path)
-        saved.add(path, step)
-        assert list(saved.examine(final=True)) == []
-        if step == 100:
-            path.unlink()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "step_200.safetensors",
-        "step_200.safetensors.manifest.json",
-    ]
-    assert saved.n_examined == 2
 
 
 def full_disk() -> Recording:

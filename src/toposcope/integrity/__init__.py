@@ -2,7 +2,6 @@
 
 from toposcope.integrity.diagnosis import Diagnosis, diagnose, doctor
 from toposcope.integrity.finding import Finding
-from toposcope.integrity.manifest import write_manifest
 from toposcope.integrity.summary import CheckpointSummary, FileSummary, TensorSummary, n_parameters, summarise
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "doctor",
     "n_parameters",
     "summarise",
-    "write_manifest",
 ]
 
 

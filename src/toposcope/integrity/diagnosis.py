@@ -26,7 +26,7 @@ from toposcope.integrity import (
 )
 from toposcope.integrity.finding import Finding, merged, merged_remarks, steps_text
 from toposcope.integrity.histories import MIN_HISTORY
-from toposcope.integrity.layouts import Plan, layouts, unlike_manifest
+from toposcope.integrity.layouts import Plan, layouts
 from toposcope.integrity.series_summaries import summarise_series
 from toposcope.integrity.summary import CheckpointSummary, other_models, summarise
 from toposcope.progress import Progress, silent
@@ -247,7 +247,6 @@ def diagnose(
         *dead,
         *rows.dead_parts(plan),
         *rows.copied_rows(plan),
-        *unlike_manifest(summaries),
         *values.outlier_findings(outliers, summaries),
         *values.rounded(summaries),
         *whole,

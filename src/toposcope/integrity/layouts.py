@@ -10,8 +10,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from toposcope.checkpoints.formats.dtypes import MANTISSA_BITS
-from toposcope.integrity.finding import Finding, by_steps, findings_of_layers, layers_text, single, steps_text
-from toposcope.integrity.summary import CheckpointSummary, TensorSummary, most_tensors
+from toposcope.integrity.finding import Finding, by_steps, layers_text, single, steps_text
+from toposcope.integrity.summary import CheckpointSummary, TensorSummary
 
 # Chosen on real trainings and on made-up ones that were damaged (docs/doctor.md, benchmarks/doctor.py).
 MIN_STAY = 2  # checkpoints for which a layout lasts on either side of a change of plan
@@ -142,16 +142,3 @@ def _is_narrower(last: CheckpointSummary, names: Sequence[str], plan: Plan) -> b
         if (planned := plan.expected[name][-1]) is not None
     ]
     return 2 * len(names) > len(last.tensors) and all(now < planned for planned, now in bits)
-
-
-def unlike_manifest(summaries: Sequence[CheckpointSummary]) -> Iterator[Finding]:
-    """Find tensors that are not as their checkpoint's manifest says."""
-    incidents: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for item in summaries:
-        for name, how in item.differs.items():
-            incidents[how][name].append(item.step)
-        if item.manifest_error:
-            yield Finding("manifest", "note", (item.step,), "", item.manifest_error)
-    for how, steps_of in sorted(incidents.items()):
-        words = f"{how} at {{}}, unlike in the manifest written when it was saved"
-        yield from findings_of_layers("manifest", sorted(steps_of.items()), most_tensors(summaries), words)

@@ -26,7 +26,6 @@ from toposcope.checkpoints.sources import CheckpointError, LocalSource
 from toposcope.checkpoints.steps import disagreement
 from toposcope.checkpoints.weights import Coverage
 from toposcope.errors import ToposcopeError, message_of
-from toposcope.integrity.manifest import differences, manifest_of
 from toposcope.integrity.tensor_values import NONE, LargestValues, Lines, LinesFound
 from toposcope.integrity.training_state import TrainingState, training_state
 from toposcope.kernels.magnitudes import widened
@@ -105,8 +104,6 @@ class CheckpointSummary(msgspec.Struct):
     others: dict[str, TensorSummary] = {}  # of other models in its files, such as moving averages, by key and name
     error: str = ""  # why it could not be opened or read, and `CheckpointError.kind`; empty if it could
     kind: str = ""
-    differs: dict[str, str] = {}  # how tensors differ from the checkpoint's manifest, by name
-    manifest_error: str = ""  # why that manifest could not be understood, or empty
     coverage: Coverage | None = None  # which share of the parameters is measured; None if it could not be opened
     remarks: list[str] = []  # what was chosen or left unread in its files
     stated: str = ""  # how the step of its name differs from the one saved in it, or empty
@@ -177,21 +174,7 @@ def summarise(
                 if torch_file.claims([name]):
                     # The tensors of a remote file were just read, and come from the cache; the rest would be fetched.
                     torch_file.check(file, only_weights=not isinstance(checkpoint.source, LocalSource))
-    if not summary.error and is_one and (deep or isinstance(checkpoint.source, LocalSource)):
-        _compare_with_manifest(checkpoint, summary)
     return summary
-
-
-def _compare_with_manifest(checkpoint: Checkpoint, summary: CheckpointSummary) -> None:
-    """Record what differs from the manifest of a checkpoint, if there is one: values only after a deep look."""
-    try:
-        manifest = manifest_of(checkpoint)
-    except ToposcopeError as error:
-        summary.manifest_error = str(error)
-        return
-    if manifest is not None:
-        hashes = {name: tensor.content_hash for name, tensor in summary.tensors.items()}
-        summary.differs = differences(manifest, checkpoint.entries, hashes)
 
 
 @contextmanager

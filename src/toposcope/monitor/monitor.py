@@ -300,7 +300,7 @@ class Monitor:
             self._break(error)
 
     def saved(self, path: str | Path, step: int | None = None) -> None:
-        """Have the doctor examine a saved checkpoint, and write a manifest of its hashes next to it.
+        """Have the doctor examine a saved checkpoint, and name it in alerts as one to go back to.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Examines checkpoints as they are saved: a manifest next to each, new findings of the doctor, as the budget allows."""
+"""Examines checkpoints as they are saved: new findings of the doctor, as the budget allows."""
 
 import time
 from collections import deque
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toposcope.checkpoints.checkpoint import Checkpoint
-from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise, write_manifest
+from toposcope.integrity import CheckpointSummary, Finding, diagnose, summarise
 from toposcope.monitor.budget import Budget
 from toposcope.monitor.events import Alert
 
@@ -24,7 +24,6 @@ class SavedCheckpoints:
         self._waiting: deque[tuple[Path, int]] = deque()
         self._summaries: dict[int, CheckpointSummary] = {}
         self._reported: dict[tuple[str, str], set[int]] = {}
-        self._manifests: dict[Path, Path] = {}
         self.findings: list[Finding] = []
         """All findings so far."""
         self.n_examined = 0
@@ -81,19 +80,13 @@ class SavedCheckpoints:
             self._budget.forget(DOCTOR, name)
             self.n_examined += 1
             self.findings += new
-            for deleted in [path for path in self._manifests if not path.exists()]:
-                self._manifests.pop(deleted).unlink(missing_ok=True)
             for finding in new:
                 since = min(finding.steps, default=step)
                 yield Alert(f"doctor: {finding.check}", step, since, finding.layer, finding.message)
 
     def saved(self, path: Path, step: int) -> list[Finding]:
-        """Write the manifest of a checkpoint, in place of an earlier one of this step; return the new findings."""
-        checkpoint = Checkpoint(path, step)
-        # a manifest that is already there belongs to a checkpoint that this one replaced
-        summary = summarise(checkpoint, deep=True)
-        summary.differs, summary.manifest_error = {}, ""
-        self._summaries[step] = summary
+        """Examine a checkpoint, in place of an earlier one of this step; return the new findings."""
+        self._summaries[step] = summarise(Checkpoint(path, step), deep=True)
         while len(self._summaries) > MAX_KEPT:
             del self._summaries[min(self._summaries)]
         new = []
@@ -102,9 +95,6 @@ class SavedCheckpoints:
             if not known.issuperset(steps):
                 known.update(steps)
                 new.append(finding)
-        if not summary.error:
-            hashes = {name: tensor.content_hash for name, tensor in summary.tensors.items()}
-            self._manifests[path] = write_manifest(checkpoint, hashes)
         return new
 
 
