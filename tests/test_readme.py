@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,13 +30,18 @@ OTHERS = ("changelog.md", "extend.md")
 PAGES = [README, *sorted(page for folder in FOLDERS for page in folder.rglob("*.md") if page.name not in OTHERS)]
 COMMAND = re.compile(r"^ *(?:\$ )?(toposcope [a-z].*?) *(?: # .*)?$", re.MULTILINE)
 
+EXPERIMENTS = sorted(
+    point.name
+    for point in entry_points(group="toposcope.commands")
+    if point.value.startswith("toposcope_experiments")
+)
 NOT_RUN = {
     r"hf:": "needs the network",
     r"--engine ray": "needs a cluster",
-    r"^toposcope (early-warnings|grokking|regularisation|intervene|scaling-decision|weight-loops)": "trains for hours",
+    rf"^toposcope ({'|'.join(EXPERIMENTS)})\b": "trains for minutes or hours",
     r"published|\bagain\b": "needs data that are published elsewhere",
     r"studies/(?!quickstart)|\bpaper\b|topology-gain": "trains for hours, or needs a GPU",
-    r"curves\.parquet|^toposcope backtest": "needs complete runs of many sizes",
+    r"curves\.parquet": "needs complete runs of many sizes",
     r"now\.csv|log\.csv --siblings runs --schedule": "of a run in progress; the page makes it",
     r"neox|book\.txt|held-out\.txt|out/small|planes\.csv": "needs a model of text with its tokenizer",
     r"-tasks|now,D=|--chance|results/|plain\.csv": "their pages make such evaluations",

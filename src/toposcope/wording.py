@@ -2,8 +2,19 @@
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import msgspec
 
 COVERAGE = 0.9  # of the intervals of a predicted final loss; widths of this level: `forecasting/held_out.py`
+
+
+def described(text: str) -> "msgspec.Meta":
+    """Return what a field of an answer means, for its JSON Schema."""
+    import msgspec  # most that have words have no schema
+
+    return msgspec.Meta(description=text)
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ def test_the_mean_so_far_is_the_area_under_the_evaluations(losses: list[float], 
     found = mean_until(steps, np.array(losses), steps[k - 1])
     fine = np.linspace(steps[0], steps[k - 1], 20_001)
     assert found == pytest.approx(np.interp(fine, steps, losses).mean(), rel=1e-3)
-    assert best_until(steps, np.array(losses), steps[k - 1]) == min(losses[:k]) <= found + 1e-9
+    assert best_until(steps, np.array(losses), steps[k - 1]) == min(losses[:k]) <= found
     assert math.isnan(mean_until(steps, np.array(losses), 1.1 * steps[-1] + 1))
 
 
@@ -199,15 +199,23 @@ def test_blocks_of_training_losses_are_means_of_their_rows(n: int, last: int, ev
 def logged(
     folder: Path, name: str, level: float, until: int, *, last: int | None = 1000, header: str = "val_loss",
     rate: Callable[[float], float] | None = lambda x: 1e-3 * (1 - x),
+    family: str = "",
 ) -> None:  # fmt: skip
     (folder / name).mkdir(parents=True)
     with (folder / name / "log.csv").open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["step", header, *(["max_steps"] if last else []), *(["lr"] if rate else [])])
+        named = ["family"] if family else []
+        writer.writerow(["step", header, *(["max_steps"] if last else []), *(["lr"] if rate else []), *named])
         for step in range(0, until + 1, 20):
             loss = level + 3 * (step + 10) ** -0.3
             writer.writerow(
-                [step, loss, *([last] if last else []), *([rate(step / (last or 1000))] if rate is not None else [])]
+                [
+                    step,
+                    loss,
+                    *([last] if last else []),
+                    *([rate(step / (last or 1000))] if rate is not None else []),
+                    *([family] if family else []),
+                ]
             )
 
 
@@ -256,6 +264,27 @@ def test_a_run_of_unknown_length_is_named_and_kept_until_it_is_declared(folder: 
     assert "odd is kept: how many steps are planned is not logged" in out
     answer = strict_json(called("sweep", folder, "--json", "--steps", "1000").out)
     assert next(run for run in answer["runs"] if run["name"] == "odd")["stop"]
+
+
+def test_a_plan_that_a_run_has_gone_beyond_is_no_plan(folder: Path) -> None:
+    logged(folder, "odd", 6.0, 200, last=None)
+    odd = next(run for run in sweep(folder, last_step=100).runs if run.name == "odd")
+    assert (odd.stop, odd.kept) == (False, "it has gone on beyond the 100 steps that it was planned for")
+    assert "odd" not in {name for run in sweep(folder, last_step=100).runs for name in run.compared}
+
+
+def test_losses_of_two_families_are_not_compared(folder: Path) -> None:
+    for i in range(5):
+        logged(folder, f"other{i}", 9.0 + i / 100, 200, family="other")
+    answer = sweep(folder)
+    assert not any(run.stop for run in answer.runs if run.name.startswith("other"))
+    assert {name[:2] for run in answer.runs if run.name == "lr=7" for name in run.compared} == {"lr"}
+
+
+def test_a_store_that_cannot_be_read_is_named(folder: Path) -> None:
+    (folder / "old").mkdir()
+    (folder / "old" / "study.db").write_bytes(b"nothing")
+    assert any("old" in said for said in sweep(folder).not_read)
 
 
 def test_a_run_that_logs_another_loss_or_unit_is_named_and_kept(folder: Path) -> None:

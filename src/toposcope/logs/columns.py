@@ -1,7 +1,7 @@
 """What the columns of a log mean, by their names. This is the one table of column aliases."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -222,3 +222,8 @@ def _unit(words: list[str]) -> tuple[str, list[str]]:
             if tuple(words[i : i + n]) == unit_words:
                 return unit, words[:i] + words[i + n :]
     return "nats", words
+
+
+def compares_validation(logged: Sequence[bool]) -> bool:
+    """Return whether runs are compared by validation loss, by which of them log it: at least half."""
+    return 2 * sum(logged) >= len(logged)

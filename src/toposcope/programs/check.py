@@ -1,7 +1,7 @@
 """The answer of the live page as data: of each run whether it needs a person, why, and where its loss ends."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +14,7 @@ from toposcope.report.live.feed import Feed
 from toposcope.report.live.logs import FoundRuns, LogScan
 from toposcope.report.live.status import Status
 from toposcope.report.live.words import answer_of, progress_of, seconds_left, words
+from toposcope.wording import described
 
 SCHEMA = "toposcope.check/1"
 WATCH_SECONDS = 1.0  # between two looks
@@ -21,51 +22,49 @@ MAX_FAULTS, MAX_FAULT_LENGTH = 3, 1000  # faults that an error names, and charac
 NO_CHARTS = Assets({}, "", {}, {}, [], 0)
 
 
-def _field(description: str) -> msgspec.Meta:
-    return msgspec.Meta(description=description)
-
-
 class End(msgspec.Struct, frozen=True):
     """Where the loss of a run ends, by its forecast."""
 
-    loss: Annotated[float, _field("predicted final loss, in the unit of the run")]
-    low: Annotated[float, _field("lower end of its 90% interval")]
-    high: Annotated[float, _field("upper end of its 90% interval")]
-    last_step: Annotated[int, _field("step at which it ends")]
-    target: Annotated[str, _field("which loss: training loss or validation loss")]
+    loss: Annotated[float, described("predicted final loss, in the unit of the run")]
+    low: Annotated[float, described("lower end of its 90% interval")]
+    high: Annotated[float, described("upper end of its 90% interval")]
+    last_step: Annotated[int, described("step at which it ends")]
+    target: Annotated[str, described("which loss: training loss or validation loss")]
 
 
 class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run."""
 
-    name: Annotated[str, _field("of the run, as on the live page: a path below the folder, or of a study")]
-    needs_person: Annotated[bool, _field("whether somebody should look at it")]
-    health: Annotated[str, _field("one of the words of methods/health.md, such as Healthy, Finished or Diverged")]
-    reason: Annotated[str, _field("why, a sentence; empty where the word says all")]
-    answer: Annotated[str, _field("the first sentences of the live page on the run")]
-    in_training: Annotated[bool, _field("whether it goes on, as far as its log shows")]
-    step: Annotated[int | None, _field("last step; null before anything is logged")]
-    last_step: Annotated[int | None, _field("planned step; null where the plan is unknown")]
-    axis: Annotated[str, _field("what both count: step, epoch, row, sample or token")]
-    loss: Annotated[float | None, _field("last loss, of training a mean of the last rows; null if NaN or not logged")]
-    loss_name: Annotated[str, _field("which loss that is: training loss or validation loss")]
-    unit: Annotated[str, _field("of all losses of the run: nats, bits, bits per byte and so on, per token")]
-    end: Annotated[End | None, _field("its forecast; null where there is none")]
-    no_forecast: Annotated[str, _field("why there is none, in sentences; empty where there is one or the run ended")]
-    seconds_left: Annotated[float | None, _field("seconds of training that are left; null where unknown")]
-    written: Annotated[float | None, _field("when its log was last written, in seconds since 1970")]
-    alerts: Annotated[int, _field("alerts of its monitor")]
+    name: Annotated[str, described("of the run, as on the live page: a path below the folder, or of a study")]
+    needs_person: Annotated[bool, described("whether somebody should look at it")]
+    health: Annotated[str, described("one of the words of methods/health.md, such as Healthy, Finished or Diverged")]
+    reason: Annotated[str, described("why, a sentence; empty where the word says all")]
+    answer: Annotated[str, described("the first sentences of the live page on the run")]
+    in_training: Annotated[bool, described("whether it goes on, as far as its log shows")]
+    step: Annotated[int | None, described("last step; null before anything is logged")]
+    last_step: Annotated[int | None, described("planned step; null where the plan is unknown")]
+    axis: Annotated[str, described("what both count: step, epoch, row, sample or token")]
+    loss: Annotated[
+        float | None, described("last loss, of training a mean of the last rows; null if NaN or not logged")
+    ]
+    loss_name: Annotated[str, described("which loss that is: training loss or validation loss")]
+    unit: Annotated[str, described("of all losses of the run: nats, bits, bits per byte and so on, per token")]
+    end: Annotated[End | None, described("its forecast; null where there is none")]
+    no_forecast: Annotated[str, described("why there is none, in sentences; empty where there is one or the run ended")]
+    seconds_left: Annotated[float | None, described("seconds of training that are left; null where unknown")]
+    written: Annotated[float | None, described("when its log was last written, in seconds since 1970")]
+    alerts: Annotated[int, described("alerts of its monitor")]
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `toposcope check` on a run or folder."""
 
-    schema: Annotated[str, _field(f"{SCHEMA}: the number rises when a field changes its meaning or leaves")]
-    path: Annotated[str, _field("what was checked")]
-    status: Annotated[int, _field("0: no run needs a person; 1: at least one does")]
-    answer: Annotated[str, _field("the first sentences of the live page")]
-    runs: Annotated[list[CheckedRun], _field("the most urgent first")]
-    not_read: Annotated[list[str], _field("what could not be read, and why; and what is left to read")]
+    schema: Annotated[str, described(f"{SCHEMA}: the number rises when a field changes its meaning or leaves")]
+    path: Annotated[str, described("what was checked")]
+    status: Annotated[int, described("0: no run needs a person; 1: at least one does")]
+    answer: Annotated[str, described("the first sentences of the live page")]
+    runs: Annotated[list[CheckedRun], described("the most urgent first")]
+    not_read: Annotated[list[str], described("what could not be read, and why; and what is left to read")]
 
     @property
     def states(self) -> dict[str, tuple[bool, bool]]:
@@ -90,14 +89,11 @@ class Checks:
             self._feed.discover()
         statuses, faults = self._feed.statuses()
         found = self._scan.found or FoundRuns()
-        said = [each.removeprefix("Not shown: ") for each in (*faults.values(), *found.faults)]
-        paths = [Path(each.partition(": ")[0]) for each in said]
-        known = {str(path) for each in paths for path in (each, each.parent)}
-        not_read = sorted([*said, *(each for each in found.reasons if each.partition(": ")[0] not in known)])
+        not_read = reasons_not_read(faults, found)
         if not statuses:
             raise ToposcopeError(found.refused or "; ".join([f"{self.path}: no run to read", *not_read[:MAX_FAULTS]]))
         now = time.time()
-        page = words(statuses, {}, self._feed.left_out, now, {})
+        page = words(statuses, {}, self._feed.left_out, now, {}, stoppable=self._feed.stoppable())
         runs = [_run(status, now) for status in sorted(statuses, key=lambda s: (s.health.rank, s.name))]
         return Check(
             schema=SCHEMA,
@@ -105,7 +101,7 @@ class Checks:
             status=int(any(run.needs_person for run in runs)),
             answer=" ".join(filter(None, (page["answer"], page["rest"], page["second"]))),
             runs=runs,
-            not_read=[one_line(fault, MAX_FAULT_LENGTH) for fault in not_read],
+            not_read=not_read,
         )
 
     def changed(self, sleep: Callable[[float], None] = time.sleep) -> Check:
@@ -122,6 +118,15 @@ class Checks:
                 return answer
             before = answer or before
             sleep(WATCH_SECONDS)
+
+
+def reasons_not_read(faults: Mapping[str, str], found: FoundRuns) -> list[str]:
+    """Return what could not be read and why, each once: studies, by name, and logs."""
+    said = [each.removeprefix("Not shown: ") for each in (*faults.values(), *found.faults)]
+    paths = [Path(each.partition(": ")[0]) for each in said]
+    known = {str(path) for each in paths for path in (each, each.parent)}
+    reasons = sorted([*said, *(each for each in found.reasons if each.partition(": ")[0] not in known)])
+    return [one_line(each, MAX_FAULT_LENGTH) for each in reasons]
 
 
 def _run(status: Status, now: float) -> CheckedRun:

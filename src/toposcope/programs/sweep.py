@@ -11,37 +11,32 @@ from toposcope.forecasting.sweeps.measured import MEASURED
 from toposcope.forecasting.sweeps.reading import sweep_runs
 from toposcope.forecasting.sweeps.reported import rule_of
 from toposcope.forecasting.sweeps.rule import Risk
-from toposcope.forecasting.sweeps.sweep import Judged, Saved, judge, saved
-from toposcope.logs.raw import one_line
-from toposcope.programs.check import NO_CHARTS
+from toposcope.forecasting.sweeps.sweep import Judged, Saved, judge_all, saved
+from toposcope.programs.check import MAX_FAULTS, NO_CHARTS, reasons_not_read
 from toposcope.report.live.feed import Feed
 from toposcope.report.live.logs import FoundRuns, LogScan
-from toposcope.wording import counted, examples
+from toposcope.wording import counted, described, examples
 
 SCHEMA = "toposcope.sweep/1"
 MAX_KEPT = 3  # runs that a sentence names
 
 
-def _field(description: str) -> msgspec.Meta:
-    return msgspec.Meta(description=description)
-
-
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `toposcope sweep`."""
 
-    schema: Annotated[str, _field(f"{SCHEMA}: the number rises when a field changes its meaning or leaves")]
-    path: Annotated[str, _field("what was read")]
-    status: Annotated[int, _field("0: no run can stop; 1: at least one can")]
-    answer: Annotated[str, _field("which runs can stop, a sentence")]
-    more: Annotated[list[str], _field("sentences: which runs are kept and why, what is saved, what was measured")]
-    risk: Annotated[str, _field("low, medium or high")]
-    lost: Annotated[float, _field("share of measured sweeps in which this risk lost the best run by more than 1%")]
-    lost_interval: Annotated[list[float], _field("its 95% interval over sweeps")]
-    saved: Annotated[float | None, _field("share of the sweep's planned compute that runs ended early have saved")]
-    saved_now: Annotated[float | None, _field("share that the runs that can stop now would save")]
-    n_runs: Annotated[int, _field("runs of the sweep, those that ended too")]
-    runs: Annotated[list[Judged], _field("those in training; the ones that can stop first")]
-    not_read: Annotated[list[str], _field("what could not be read, and why")]
+    schema: Annotated[str, described(f"{SCHEMA}: the number rises when a field changes its meaning or leaves")]
+    path: Annotated[str, described("what was read")]
+    status: Annotated[int, described("0: no run can stop; 1: at least one can")]
+    answer: Annotated[str, described("which runs can stop, a sentence")]
+    more: Annotated[list[str], described("sentences: which runs are kept and why, what is saved, what was measured")]
+    risk: Annotated[str, described("low, medium or high")]
+    lost: Annotated[float, described("share of measured sweeps in which this risk lost the best run by more than 1%")]
+    lost_interval: Annotated[list[float], described("its 95% interval over sweeps")]
+    saved: Annotated[float | None, described("share of the sweep's planned compute that runs ended early have saved")]
+    saved_now: Annotated[float | None, described("share that the runs that can stop now would save")]
+    n_runs: Annotated[int, described("runs of the sweep, those that ended too")]
+    runs: Annotated[list[Judged], described("those in training; the ones that can stop first")]
+    not_read: Annotated[list[str], described("what could not be read, and why")]
 
 
 def sweep(path: Path, risk: Risk = "low", last_step: int | None = None) -> Sweep:
@@ -67,10 +62,11 @@ def sweep(path: Path, risk: Risk = "low", last_step: int | None = None) -> Sweep
     scan = LogScan(path, forecasts=False)
     feed = Feed(path, NO_CHARTS, scan)
     found = scan.found or FoundRuns()
+    not_read = reasons_not_read(feed.statuses()[1], found)
     runs = sweep_runs(feed.in_sweep(), last_step)
     if not runs:
-        raise ToposcopeError(found.refused or "; ".join([f"{path}: no run to read", *_not_read(found)]))
-    judged = [judge(run, [other for other in runs if other is not run], rule) for run in runs if run.goes_on]
+        raise ToposcopeError(found.refused or "; ".join([f"{path}: no run to read", *not_read[:MAX_FAULTS]]))
+    judged = judge_all(runs, rule)
     measured = MEASURED[risk]
     stopping = [each.name for each in judged if each.stop]
     amounts = saved(runs, stopping)
@@ -87,12 +83,8 @@ def sweep(path: Path, risk: Risk = "low", last_step: int | None = None) -> Sweep
         saved_now=_number(amounts.now),
         n_runs=len(runs),
         runs=sorted(judged, key=lambda each: (not each.stop, each.name)),
-        not_read=_not_read(found),
+        not_read=not_read,
     )
-
-
-def _not_read(found: FoundRuns) -> list[str]:
-    return [one_line(each.removeprefix("Not shown: ")) for each in (*found.faults, *found.reasons)]
 
 
 def _first(judged: list[Judged], n_runs: int) -> str:
@@ -122,7 +114,7 @@ def _saved(amounts: Saved) -> list[str]:
     if math.isnan(amounts.so_far):
         return []
     now = f"; stopping these would save {amounts.now:.0%} more" if amounts.now else ""
-    return [f"Runs that ended early have saved {amounts.so_far:.0%} of the planned compute{now}."]
+    return [f"Runs that ended early or are silent have saved {amounts.so_far:.0%} of the planned compute{now}."]
 
 
 def _number(value: float) -> float | None:

@@ -7,7 +7,7 @@ from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.sweeps.reported import Reported, as_sweep_run, rule_of, stops_now
+from toposcope.forecasting.sweeps.reported import reported_run, rule_of, stops_now
 from toposcope.forecasting.sweeps.rule import Risk
 from toposcope.forecasting.sweeps.sweep import SweepRun
 
@@ -16,8 +16,8 @@ class SweepPruner(BasePruner):
     """Prunes a trial whose loss, at a share of its own planned steps, is not among the best recorded there.
 
     Each trial says with ``trial.set_user_attr`` how many steps it is planned for (``last_step``), and may say how many
-    of them are warm-up (``warm_up``), before it reports its losses. Trials in progress and pruned ones are compared
-    too; trials of equal parameters but for a seed count as one.
+    of them are warm-up (``warm_up``), before it reports its losses; step 0 is before training. Trials in progress and
+    pruned ones are compared too; trials of equal parameters but for a seed count as one.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class SweepPruner(BasePruner):
             return self._ended[key]
         attributes: dict[str, Any] = trial.user_attrs
         plan = attributes.get("last_step"), attributes.get("warm_up")
-        run = as_sweep_run(Reported(f"trial {trial.number}", trial.intermediate_values, trial.params, *plan))
+        run = reported_run(f"trial {trial.number}", trial.intermediate_values, trial.params, *plan)
         if trial.state.is_finished():
             self._ended[key] = run
         return run

@@ -7,7 +7,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from toposcope.errors import ToposcopeError
-from toposcope.forecasting.sweeps.reported import Reported, as_sweep_run, rule_of, stops_now
+from toposcope.forecasting.sweeps.reported import reported_run, rule_of, stops_now
 from toposcope.forecasting.sweeps.rule import Risk
 from toposcope.forecasting.sweeps.sweep import SweepRun
 
@@ -52,8 +52,12 @@ class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
                 raise ToposcopeError(f"SweepScheduler: {name} is not among what {trial} reports; name it")
         config = {name: value for name, value in trial.config.items() if name not in ("last_step", "warm_up")}
         losses = self._losses.setdefault(trial.trial_id, {})
-        losses[int(result[self.time_attr])] = float(result[metric])
+        if (step := int(result[self.time_attr])) != result[self.time_attr]:
+            raise ToposcopeError(
+                f"SweepScheduler: {self.time_attr} is {result[self.time_attr]}; steps are whole numbers"
+            )
+        losses[step] = float(result[metric])
         plan = trial.config.get("last_step"), trial.config.get("warm_up")
-        own = self._runs[trial.trial_id] = as_sweep_run(Reported(str(trial), losses, config, *plan))
+        own = self._runs[trial.trial_id] = reported_run(str(trial), losses, config, *plan)
         others = [other for name, other in self._runs.items() if name != trial.trial_id]
         return str(TrialScheduler.STOP if stops_now(own, others, self.risk, self._warned) else TrialScheduler.CONTINUE)

@@ -12,6 +12,7 @@ from toposcope.errors import ToposcopeError
 from toposcope.forecasting.sweeps.sweep import SweepRun, configuration_of
 from toposcope.logs import Run
 from toposcope.logs.caching import cached
+from toposcope.logs.columns import compares_validation
 from toposcope.logs.schedules.logged import logged_rates
 from toposcope.logs.schedules.recognised import warm_up_end
 from toposcope.logs.table import ByStep
@@ -31,7 +32,8 @@ class InSweep(NamedTuple):
 def sweep_runs(runs: Sequence[InSweep], last_step: int | None = None) -> list[SweepRun]:
     """Return what a rule may know of runs.
 
-    They are compared by validation loss where at least half of them log it, else by training loss.
+    They are compared by validation loss where at least half of them log it, else by training loss; those of one family
+    and unit with each other.
 
     Parameters
     ----------
@@ -44,17 +46,14 @@ def sweep_runs(runs: Sequence[InSweep], last_step: int | None = None) -> list[Sw
     list of SweepRun
         In the same order.
     """
-    kind = VALIDATION if 2 * sum(each.run.validation is not None for each in runs) >= len(runs) else TRAINING
-    units = [each.run.unit for each in runs]
-    unit = max(dict.fromkeys(units), key=units.count, default="")
+    kind = VALIDATION if compares_validation([each.run.validation is not None for each in runs]) else TRAINING
     sizes = np.array([[each.run.parameters, each.run.tokens_per_step] for each in runs]).reshape(-1, 2)
     costs = sizes.prod(axis=1) if np.isfinite(sizes).all() else np.ones(len(runs))
     found = []
     for each, cost in zip(runs, costs.tolist(), strict=True):
         one = cached(each.run, None, ("sweep run", kind, last_step), partial(_sweep_run, each.run, kind, last_step))
-        one = replace(one, name=each.name, configuration=configuration_of(each.name), goes_on=each.goes_on, cost=cost)
-        wrong = f"the loss is in {each.run.unit}, that of most runs in {unit}" if each.run.unit != unit else ""
-        found.append(replace(one, unknown=one.unknown or wrong))
+        configuration = configuration_of(each.name)
+        found.append(replace(one, name=each.name, configuration=configuration, goes_on=each.goes_on, cost=cost))
     return found
 
 
@@ -79,7 +78,10 @@ def _sweep_run(run: Run, kind: str, last_step: int | None) -> SweepRun:
         sound = steps < run.diverged.step
         end = max(run.last_seen, run.diverged.step, *steps[sound][-1:] + 1)
         steps, losses = np.append(steps[sound], end), np.append(losses[sound], math.inf)
-    return SweepRun(run.name, run.name, steps, losses, last, _warm_up(run), finished=finished, unknown=unknown)
+    return SweepRun(
+        run.name, run.name, steps, losses, last, _warm_up(run),
+        group=f"{run.family}, {run.unit}", finished=finished, unknown=unknown,
+    )  # fmt: skip
 
 
 def in_blocks(curve: ByStep, last_step: int) -> ByStep:

@@ -96,7 +96,8 @@ def mean_until(steps: Steps, losses: Vector, step: float) -> float:
         return math.nan
     if n == 1 or not np.isfinite(losses[:n]).all():
         return float(losses[:n].max())
-    return float(np.trapezoid(losses[:n], steps[:n]) / (steps[n - 1] - steps[0]))
+    mean = np.trapezoid(losses[:n], steps[:n]) / (steps[n - 1] - steps[0])
+    return float(max(mean, losses[:n].min()))  # rounding takes the mean of equal losses below them
 
 
 def best_until(steps: Steps, losses: Vector, step: float) -> float:

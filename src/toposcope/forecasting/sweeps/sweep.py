@@ -10,7 +10,7 @@ import msgspec
 
 from toposcope.forecasting.sweeps.rule import AFTER_WARM_UP, AT, StoppingRule, best_until, loss_at, mean_until
 from toposcope.typing import Steps, Vector
-from toposcope.wording import counted, loss_words
+from toposcope.wording import counted, described, loss_words
 
 _SEED = re.compile(
     r"(?<![A-Za-z])(?:random[_-]?)?(?:seed|rng|replicate|repeat)s?[=:_-]?\d+(?![A-Za-z\d.])", re.IGNORECASE
@@ -20,10 +20,6 @@ _SEED = re.compile(
 def configuration_of(name: str) -> str:
     """Return the name of a run without its seed: runs that share it are of one configuration."""
     return re.sub(r"[\W_]+", " ", _SEED.sub(" ", name)).strip()
-
-
-def _field(description: str) -> msgspec.Meta:
-    return msgspec.Meta(description=description)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +38,8 @@ class SweepRun:
         That is planned; None if unknown.
     warm_up : int
         Steps until the learning rate reaches its peak; 0 if unknown.
+    group : str
+        Runs of one group are compared: those of one family, whose losses are in one unit.
     goes_on, finished : bool
         Whether it is in training; whether it came to its planned end.
     cost : float
@@ -56,6 +54,7 @@ class SweepRun:
     losses: Vector
     last_step: int | None
     warm_up: int = 0
+    group: str = ""
     goes_on: bool = True
     finished: bool = False
     cost: float = 1.0
@@ -66,9 +65,16 @@ class SweepRun:
         """The share of its planned steps up to its last evaluation; 0 if unknown."""
         return float(self.steps[-1]) / self.last_step if len(self.steps) and self.last_step else 0.0
 
+    @property
+    def kept(self) -> str:
+        """Why it cannot be compared, a clause: what is unknown of it, or that its plan is shorter than what it made."""
+        if self.unknown or self.last_step is None or self.seen <= 1 + AT:
+            return self.unknown
+        return f"it has gone on beyond the {self.last_step:,} steps that it was planned for"
+
     def value(self, share: float, rule: StoppingRule, *, as_other: bool) -> float:
         """Return what a rule compares at a share, of the run that it judges or of another; NaN where it is unknown."""
-        if self.unknown or self.last_step is None or not len(self.steps):
+        if self.kept or self.last_step is None or not len(self.steps):
             return math.nan
         step = share * self.last_step
         if not rule.means:
@@ -86,14 +92,16 @@ class SweepRun:
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule says of one run in training."""
 
-    name: Annotated[str, _field("of the run, as on the live page")]
-    stop: Annotated[bool, _field("whether it can stop now")]
-    reason: Annotated[str, _field("why, a sentence")]
-    share: Annotated[float | None, _field("of its planned steps at which it was compared; null if it was not")] = None
-    loss: Annotated[float | None, _field("what was compared; null if nothing was, or it diverged")] = None
-    cutoff: Annotated[float | None, _field("the value above which it stops; null with too few other runs")] = None
-    compared: Annotated[tuple[str, ...], _field("the runs that it was compared with, the best first")] = ()
-    kept: Annotated[str, _field("why it cannot be judged, a clause; empty if it can")] = ""
+    name: Annotated[str, described("of the run, as on the live page")]
+    stop: Annotated[bool, described("whether it can stop now")]
+    reason: Annotated[str, described("why, a sentence")]
+    share: Annotated[float | None, described("of its planned steps at which it was compared; null if it was not")] = (
+        None
+    )
+    loss: Annotated[float | None, described("what was compared; null if nothing was, or it diverged")] = None
+    cutoff: Annotated[float | None, described("the value above which it stops; null with too few other runs")] = None
+    compared: Annotated[tuple[str, ...], described("the runs that it was compared with, the best first")] = ()
+    kept: Annotated[str, described("why it cannot be judged, a clause; empty if it can")] = ""
 
 
 def judge(run: SweepRun, others: Sequence[SweepRun], rule: StoppingRule) -> Judged:
@@ -110,8 +118,8 @@ def judge(run: SweepRun, others: Sequence[SweepRun], rule: StoppingRule) -> Judg
     -------
     Judged
     """
-    if run.unknown:
-        return Judged(name=run.name, stop=False, reason=f"Goes on: {run.unknown}.", kept=run.unknown)
+    if run.kept:
+        return Judged(name=run.name, stop=False, reason=f"Goes on: {run.kept}.", kept=run.kept)
     if len(run.losses) and math.isinf(run.losses[-1]):
         return Judged(name=run.name, stop=True, reason="Diverged: its last loss is no number.", share=run.seen)
     share = run.share(rule)
@@ -130,6 +138,15 @@ def judge(run: SweepRun, others: Sequence[SweepRun], rule: StoppingRule) -> Judg
         cutoff=cutoff if math.isfinite(cutoff) else None,
         compared=tuple(name for key in sorted(found, key=lambda key: found[key]) for name in key),
     )
+
+
+def judge_all(runs: Sequence[SweepRun], rule: StoppingRule) -> list[Judged]:
+    """Say of every run in training whether it can stop, beside the others of its group."""
+    return [
+        judge(run, [other for other in runs if other is not run and other.group == run.group], rule)
+        for run in runs
+        if run.goes_on
+    ]
 
 
 def _reason(
@@ -194,7 +211,7 @@ class Saved(NamedTuple):
 
 def saved(runs: Sequence[SweepRun], stopping: Sequence[str]) -> Saved:
     """Return what is saved of the sweep's compute, over the runs whose length is known."""
-    known = [(run, run.cost * run.last_step) for run in runs if run.last_step]
+    known = [(run, run.cost * run.last_step) for run in runs if run.last_step and not run.kept]
     whole = sum(cost for _, cost in known)
     left = {run.name: cost * max(1 - run.seen, 0) for run, cost in known}
     ended = sum(left[run.name] for run, _ in known if not run.goes_on and not run.finished)

@@ -180,13 +180,12 @@ class Feed:
         """Return which runs could stop if they are a sweep, at low risk; none of few runs, which may be anything."""
         from toposcope.forecasting.sweeps.reading import sweep_runs
         from toposcope.forecasting.sweeps.rule import RULES
-        from toposcope.forecasting.sweeps.sweep import judge
+        from toposcope.forecasting.sweeps.sweep import judge_all
 
         changes = sum(source.n_changes for _, source in self._sources())
         if changes != self._judged_at:
             runs = sweep_runs(self.in_sweep())
-            going = [run for run in runs if run.goes_on] if len(runs) >= MIN_SWEEP else []
-            judged = [judge(run, [other for other in runs if other is not run], RULES["low"]) for run in going]
+            judged = judge_all(runs, RULES["low"]) if len(runs) >= MIN_SWEEP else []
             self._judged_at, self._stoppable = changes, [each.name for each in judged if each.stop]
         return self._stoppable
 

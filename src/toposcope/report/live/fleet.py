@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from toposcope.analysis.health import check as words
+from toposcope.logs.columns import compares_validation
 from toposcope.report.live.status import TRAINING_LOSS, VALIDATION_LOSS, Status
 from toposcope.wording import examples, loss_words
 
@@ -82,7 +83,7 @@ def _where(health: words.Health) -> str:
 
 def fleet_kind(statuses: Sequence[Status]) -> str:
     """Return the kind of loss that runs are ranked by: of validation where at least half of them log it."""
-    return VALIDATION_LOSS if 2 * sum(s.validation is not None for s in statuses) >= len(statuses) else TRAINING_LOSS
+    return VALIDATION_LOSS if compares_validation([s.validation is not None for s in statuses]) else TRAINING_LOSS
 
 
 def ends(statuses: Sequence[Status]) -> dict[str, float]:
