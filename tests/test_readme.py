@@ -31,9 +31,7 @@ PAGES = [README, *sorted(page for folder in FOLDERS for page in folder.rglob("*.
 COMMAND = re.compile(r"^ *(?:\$ )?(toposcope [a-z].*?) *(?: # .*)?$", re.MULTILINE)
 
 EXPERIMENTS = sorted(
-    point.name
-    for point in entry_points(group="toposcope.commands")
-    if point.value.startswith("toposcope_experiments")
+    point.name for point in entry_points(group="toposcope.commands") if point.value.startswith("toposcope_experiments")
 )
 NOT_RUN = {
     r"hf:": "needs the network",
