@@ -71,7 +71,7 @@ def _blocks(data: StudyData, _: Sequence[Picture]) -> Iterable[Block | None]:
 
 SECTION = ReportSection(
     anchor="transitions",
-    title="Do transitions coincide?",
+    title="Transitions",
     position=112,
     tables={"transitions": lambda data: transition_table(data.trajectories, data.progress)},
     blocks=_blocks,
