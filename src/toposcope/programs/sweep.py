@@ -94,7 +94,7 @@ def _first(judged: list[Judged], n_runs: int) -> str:
     stopping = [each.name for each in judged if each.stop]
     of = counted(len(judged), "run in training", "runs in training")
     if not stopping:
-        return f"None of {of} can stop now."
+        return "The only run in training goes on." if len(judged) == 1 else f"None of {of} can stop now."
     return f"{len(stopping)} of {of} can stop now: {examples(stopping, len(stopping) if len(stopping) < 9 else 8)}."
 
 
