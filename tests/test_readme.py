@@ -49,6 +49,7 @@ NOT_RUN = {
     r"^toposcope study run (run/|mine\.toml|my-runs\.toml)": "of a declaration that the page prints",
     r"^toposcope (demo|study run checkpoints/)": "run first, below, or as long as the demo",
     r"--directions (hessian|trajectory)": "minutes",
+    r"^toposcope train .*--out trained": "trains for minutes",
     r"^toposcope cooldown|--measured": "of a run at constant rate; its page trains it",
     r"merged:": "of a series of the reader's",
 }  # fmt: skip

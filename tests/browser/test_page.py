@@ -67,8 +67,7 @@ def test_keys_reach_the_charts(report: Path, open_page: Opener) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["wide-light", "narrow-dark"])
 def test_axe_finds_nothing_serious(report: Path, open_page: Opener, width: int, dark: bool) -> None:
     pytest.importorskip("axe_playwright_python", reason="axe-core is not installed: pip install axe-playwright-python")
     opened = open_page(report, width, dark=dark)
