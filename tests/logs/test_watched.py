@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from live_studies import LiveStudy, live_study
 
+from toposcope.analysis.health.monitored import monitored_checks
 from toposcope.errors import ToposcopeError
 from toposcope.logs import read_logs
 from toposcope.logs.watched import LayerLooks, Watched, read_watched
@@ -44,6 +45,27 @@ def test_a_monitored_run_is_read_with_its_alerts_forecasts_and_status(tmp_path: 
     assert (found.status, found.layers, found.updated) == ("running", LayerLooks(), None)
     assert read_logs(study.directory).logs[0].last_step == 400
     study.store.close()
+
+
+@pytest.mark.parametrize(
+    ("losses", "mark", "text"),
+    [
+        ([2.4, 2.4, 2.4], "good", "The forecast is steady: 2 of 2 earlier intervals contain it"),
+        ([2.4, 2.9, 2.4], "open", "The forecast moved: 1 of 2 earlier intervals contain it"),
+        ([2.9, 2.4], "open", "The forecast moved: 0 of 1 earlier intervals contain it"),
+    ],
+)
+def test_a_forecast_is_steady_where_nearly_all_earlier_ones_said_so(
+    losses: list[float], mark: str, text: str, tmp_path: Path
+) -> None:
+    study = LiveStudy(tmp_path / "run", last_step=2000)
+    study.log(range(1, 400))
+    for step, loss in zip((100, 200, 300), losses, strict=False):
+        study.forecast(step, loss)
+    (run,) = read_logs(study.directory).logs
+    study.store.close()
+    (found,) = (check for check in monitored_checks(run) if "forecast" in check.text)
+    assert (found.mark, found.text) == (mark, text)
 
 
 def test_only_a_run_that_a_monitor_watched_is_read(tmp_path: Path) -> None:

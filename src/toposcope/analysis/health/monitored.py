@@ -20,7 +20,7 @@ from toposcope.checks import CHECKS
 from toposcope.logs import Run
 from toposcope.logs.table import ByStep
 from toposcope.logs.watched import TRAINING, Watched
-from toposcope.wording import capitalised, counted, duration, examples, sentence
+from toposcope.wording import COVERAGE, capitalised, counted, duration, examples, sentence
 
 ALERT_WORDS = {"loss spike": SPIKED, "loss step": STEPPED_UP, "learning rate jump": OFF_SCHEDULE}
 """Words of a run with such an alert; with one on a layer that learns no more it is another, else "Look at this"."""
@@ -93,9 +93,9 @@ def _forecasts(forecasts: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
     if last is None or not earlier:
         return
     n, n_held = len(earlier), sum(f["low"] <= last["loss"] <= f["high"] for f in earlier)
-    which = "the earlier forecast" if n == 1 else f"{n_held} of {n} earlier forecasts"
-    text = f"The forecast is steady: {which} held the present one" if n_held else f"The forecast left {which}"
-    yield Check(GOOD if 2 * n_held >= n else OPEN, text, looks=n)
+    steady = n_held >= round(COVERAGE * n)
+    text = f"The forecast {'is steady' if steady else 'moved'}: {n_held} of {n} earlier intervals contain it"
+    yield Check(GOOD if steady else OPEN, text, looks=n)
 
 
 def silence(run: Run, now: float) -> str:
