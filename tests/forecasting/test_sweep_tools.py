@@ -12,7 +12,7 @@ import optuna
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.trial import TrialState
+from optuna.trial import TrialState, create_trial
 
 import toposcope
 from toposcope.errors import ToposcopeError
@@ -117,6 +117,24 @@ def test_seeds_of_equal_parameters_are_one() -> None:
     others = [run("a", 1.0, rate=1, seed=0), run("b", 1.0, rate=1, seed=1)]
     assert stops_now(run("c", 2.0, 1, rate=2, seed=0), others, "high", set())
     assert not stops_now(run("c", 2.0, 1, rate=1, seed=7), others, "high", set())
+
+
+@pytest.mark.parametrize("key", ["data_seed", "seed_everything"])
+def test_whatever_names_a_seed_is_one(key: str) -> None:
+    first, second = (reported_run(str(i), {6: 1.0}, {"model": {key: i, "width": 3}}, 60, None) for i in (0, 1))
+    assert first.configuration == second.configuration
+    wider = reported_run("wider", {6: 1.0}, {"model": {key: 0, "width": 4}}, 60, None)
+    assert wider.configuration != first.configuration
+
+
+def test_a_study_made_anew_has_its_own_trials() -> None:
+    pruner = toposcope.SweepPruner()
+    for level, is_worse in ((9.0, False), (1.0, True)):
+        study = optuna.create_study(study_name="one")
+        for loss in [level] * 4 + [5.0]:
+            reports = dict.fromkeys(range(1, 21), loss)
+            study.add_trial(create_trial(value=loss, intermediate_values=reports, user_attrs={"last_step": 20}))
+        assert pruner.prune(study, study.trials[-1]) == is_worse
 
 
 def test_the_example_of_the_page_runs_as_printed() -> None:

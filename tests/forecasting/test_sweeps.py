@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -75,7 +76,7 @@ def test_the_mean_so_far_is_the_area_under_the_evaluations(losses: list[float], 
     found = mean_until(steps, np.array(losses), steps[k - 1])
     fine = np.linspace(steps[0], steps[k - 1], 20_001)
     assert found == pytest.approx(np.interp(fine, steps, losses).mean(), rel=1e-3)
-    assert best_until(steps, np.array(losses), steps[k - 1]) == min(losses[:k]) <= found
+    assert best_until(steps, np.array(losses), steps[k - 1]) == min(losses[:k]) <= found + 1e-9
     assert math.isnan(mean_until(steps, np.array(losses), 1.1 * steps[-1] + 1))
 
 
@@ -164,6 +165,32 @@ def test_seeds_of_one_configuration_are_one() -> None:
     assert judge(runs[0], runs[1:], MEDIUM).compared == ("b_seed1", "b_seed2", "c_seed1", "c_seed2")
 
 
+@pytest.mark.parametrize(
+    ("names", "n"),
+    [
+        (("lr=3e-4_seed=2", "lr=3e-4-seed3", "random_seed=1/lr=3e-4", "lr=3e-4"), 1),
+        (("lr=1e-1", "lr=1e+1", "lr=.1", "lr=1", "lr=-1", "lr=0_1", "lr=0.1"), 7),
+        (("repeat=1_lr=1", "repeat=2_lr=1", "a<b", "a>b", "seedling1", "seedling2"), 6),
+    ],
+)
+def test_runs_are_one_configuration_where_their_names_differ_in_a_seed_alone(names: tuple[str, ...], n: int) -> None:
+    assert len({configuration_of(name) for name in names}) == n
+
+
+def test_a_seed_that_has_not_come_as_far_says_nothing_of_another() -> None:
+    others = [run_of(f"r{i}", [3.0] * 16) for i in range(4)]
+    late = run_of("late", [9.0], configuration="a")
+    for rule in RULES.values():
+        assert not judge(run_of("a", [2.9] * 16), [*others, late], rule).stop
+
+
+@pytest.mark.parametrize("rule", RULES.values())
+def test_ties_are_not_above_each_other_by_rounding(rule: StoppingRule) -> None:
+    runs = [run_of(f"r{i}", [level] * 8) for i, level in enumerate([2.75, 2.76, 2.77, 2.78, 2.79])]
+    assert "r2" not in stopping(runs, MEDIUM)
+    assert stopping([run_of(f"r{i}", [1.1082563059309285] * 8) for i in range(5)], rule) == set()
+
+
 def test_what_diverged_stops_and_does_not_stop_others() -> None:
     runs = [run_of("bad", [2.0, 2.0, 2.0, math.inf]), *(run_of(f"r{i}", [2.0] * 4) for i in range(4))]
     assert all(stopping(runs, rule) == {"bad"} for rule in RULES.values())
@@ -171,9 +198,8 @@ def test_what_diverged_stops_and_does_not_stop_others() -> None:
 
 def test_what_is_saved() -> None:
     runs = [
-        run_of("done", falling(1), goes_on=False, finished=True),
-        run_of("cut", falling(2, 2), goes_on=False),
-        run_of("now", falling(3, 8)), run_of("unknown", [], last_step=None),
+        run_of("done", falling(1, 19), goes_on=False, reached=99), run_of("cut", falling(2, 2), goes_on=False),
+        run_of("now", falling(3, 6), reached=40), run_of("unknown", [], last_step=None),
     ]  # fmt: skip
     found = saved(runs, ["now"])
     assert (found.so_far, found.now) == pytest.approx((0.3, 0.2))
@@ -189,7 +215,7 @@ def test_blocks_of_training_losses_are_means_of_their_rows(n: int, last: int, ev
     for k, (step, mean) in enumerate(zip(found.steps.tolist(), found.values.tolist(), strict=True)):
         first = found.steps[k - 1] if k else 0
         assert mean == pytest.approx(losses[(steps > first) & (steps <= step)].mean())
-    if len(steps) and steps[-1] >= last:
+    if len(steps) and (steps[-1] >= last or steps[-1] * 50 % last == 0):
         assert found.steps[-1] == steps[-1]
 
 
@@ -271,6 +297,40 @@ def test_a_plan_that_a_run_has_gone_beyond_is_no_plan(folder: Path) -> None:
     odd = next(run for run in sweep(folder, last_step=100).runs if run.name == "odd")
     assert (odd.stop, odd.kept) == (False, "it has gone on beyond the 100 steps that it was planned for")
     assert "odd" not in {name for run in sweep(folder, last_step=100).runs for name in run.compared}
+
+
+def test_a_given_plan_is_that_of_complete_and_silent_runs_too(tmp_path: Path) -> None:
+    for name, until in (("a", 1000), ("b", 1000), ("c", 1000), ("killed", 300)):
+        logged(tmp_path, name, 2 + until / 500, until, last=None)
+        os.utime(tmp_path / name / "log.csv", (1e9, 1e9))
+    answer = sweep(tmp_path, last_step=1000)
+    assert not answer.runs
+    assert answer.saved == pytest.approx(0.7 / 4)
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_silent_run_is_not_in_training_whatever_its_loss_does(folder: Path, sign: int) -> None:
+    logged(folder, "killed", 9.0, 200)
+    path = folder / "killed" / "log.csv"
+    header, *rows = path.read_text().splitlines()
+    parts = [row.split(",") for row in rows]
+    path.write_text("\n".join([header, *(",".join([s, str(5 + sign * int(s) / 100), *r]) for s, _, *r in parts)]))
+    os.utime(path, (1e9, 1e9))
+    assert "killed" not in {run.name for run in sweep(folder).runs}
+
+
+def test_a_loss_that_rises_in_its_warm_up_is_not_stopped_for_it(folder: Path) -> None:
+    logged(folder, "rising", 2.0, 60, rate=lambda x: x)
+    path = folder / "rising" / "log.csv"
+    header, *_ = path.read_text().splitlines()
+    path.write_text("\n".join([header, *(f"{s},{2.4 + 0.02 * s},1000,{s * 1e-5}" for s in range(1, 61))]))
+    for risk in RULES:
+        assert not next(run for run in sweep(folder, risk).runs if run.name == "rising").stop
+
+
+def test_a_constant_rate_is_no_warm_up(folder: Path) -> None:
+    logged(folder, "constant", 9.0, 210, rate=lambda x: 1e-3)
+    assert next(run for run in sweep(folder, "medium").runs if run.name == "constant").stop
 
 
 def test_losses_of_two_families_are_not_compared(folder: Path) -> None:

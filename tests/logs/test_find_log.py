@@ -1,8 +1,9 @@
 """The training log beside a series."""
 
+import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from toposcope.checkpoints import series
 from toposcope.errors import ToposcopeError
 from toposcope.logs import COLUMNS, LogTable, find_log, read_log
 from toposcope.logs.columns import target_of
+from toposcope.logs.finding import find_sources
 
 
 def read(folder: Path) -> LogTable:
@@ -255,3 +257,26 @@ def test_links_within_a_cache_of_the_hub_are_followed(tmp_path: Path) -> None:
     (blobs / "f").write_text("step,loss\n1,2\n")
     (snapshot / "log.csv").symlink_to("../../blobs/f")
     assert find_log(snapshot) is not None
+
+
+def test_a_folder_that_may_not_be_entered_is_named_and_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    for folder in (tmp_path / "a", closed):
+        folder.mkdir()
+        (folder / "log.csv").write_text("step,loss\n1,2\n")
+
+    def guarded(call: Callable[..., Any], *, within: bool) -> Callable[..., Any]:
+        def guard(path: Any, *args: Any, **options: Any) -> Any:
+            if not isinstance(path, int) and (Path(path).parent if within else Path(path)) == closed:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return call(path, *args, **options)
+
+        return guard
+
+    monkeypatch.setattr(os, "scandir", guarded(os.scandir, within=False))
+    monkeypatch.setattr(os, "stat", guarded(os.stat, within=True))
+    found = find_sources(tmp_path)
+    assert [source.path for source in found.sources] == [tmp_path / "a"]
+    assert list(found.faults.values()) == [f"{closed}: cannot be read: Permission denied"]

@@ -71,7 +71,7 @@ def find_sources(root: Path, *, max_entries: int = MAX_ENTRIES) -> FoundLogs:
     folders, n = [(root, 0)], 0
     while folders:
         folder, depth = folders.pop(0)
-        if (folder / STORE).exists():
+        if os.path.exists(folder / STORE):  # noqa: PTH110 - no error where the folder cannot be entered
             continue
         claimed = _claimed(folder, root, found)
         if claimed is not None:
@@ -99,6 +99,8 @@ def _claimed(path: Path, root: Path, found: FoundLogs) -> object | None:
             refuse_link(path, root)
     except ToposcopeError as error:
         found.faults[str(path)] = str(error)
+        return None
+    except PermissionError:  # said where its entries are read
         return None
     return claimed
 

@@ -63,7 +63,7 @@ def sweep(path: Path, risk: Risk = "low", last_step: int | None = None) -> Sweep
     feed = Feed(path, NO_CHARTS, scan)
     found = scan.found or FoundRuns()
     not_read = reasons_not_read(feed.statuses()[1], found)
-    runs = sweep_runs(feed.in_sweep(), last_step)
+    runs = sweep_runs(feed.in_sweep(last_step))
     if not runs:
         raise ToposcopeError(found.refused or "; ".join([f"{path}: no run to read", *not_read[:MAX_FAULTS]]))
     judged = judge_all(runs, rule)

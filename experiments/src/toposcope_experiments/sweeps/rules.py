@@ -96,7 +96,7 @@ def _compared(population: Population, rule: StoppingRule) -> list[list[_Compared
 def _known(name: str, run: Curve) -> SweepRun:
     """Return all that is known of a run that was trained to its end."""
     later = run.steps > 0
-    return SweepRun(name, name, run.steps[later], run.losses[later], run.last_step, run.warm_up, finished=True)
+    return SweepRun(name, name, run.steps[later], run.losses[later], run.last_step, run.warm_up)
 
 
 def _evaluation(run: Curve, step: float) -> int:

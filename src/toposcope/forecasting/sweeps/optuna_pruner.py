@@ -1,5 +1,6 @@
 """Optuna's door: prunes trials by their losses at shares of their own planned steps."""
 
+from datetime import datetime
 from typing import Any
 
 from optuna.pruners import BasePruner
@@ -40,7 +41,7 @@ class SweepPruner(BasePruner):
         rule_of(risk)
         self.risk: Risk = risk
         self._warned: set[str] = set()
-        self._ended: dict[tuple[str, int], SweepRun] = {}
+        self._ended: dict[tuple[str, int, datetime | None], SweepRun] = {}
 
     def prune(self, study: Study, trial: FrozenTrial) -> bool:
         """Return whether a trial stops with the loss that it reported last."""
@@ -53,7 +54,7 @@ class SweepPruner(BasePruner):
 
     def _known(self, study: Study, trial: FrozenTrial) -> SweepRun:
         """Return what is known of a trial; of one that has ended, what was known before."""
-        key = study.study_name, trial.number
+        key = study.study_name, trial.number, trial.datetime_start  # a study may be made anew
         if key in self._ended:
             return self._ended[key]
         attributes: dict[str, Any] = trial.user_attrs

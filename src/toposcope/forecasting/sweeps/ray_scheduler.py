@@ -1,5 +1,6 @@
 """Ray Tune's door: stops trials by their losses at shares of their own planned steps."""
 
+import operator
 from typing import Any
 
 from ray.tune.execution.tune_controller import TuneController
@@ -46,18 +47,21 @@ class SweepScheduler(FIFOScheduler):  # type: ignore[misc]
 
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
         """Return whether a trial stops with what it reported."""
-        metric = str(self._metric)
-        for name in (metric, self.time_attr):
+        if self._metric is None:
+            raise ToposcopeError("SweepScheduler: which reported number is the loss? name it with metric=")
+        for name in (self._metric, self.time_attr):
             if name not in result:
                 raise ToposcopeError(f"SweepScheduler: {name} is not among what {trial} reports; name it")
-        config = {name: value for name, value in trial.config.items() if name not in ("last_step", "warm_up")}
+        step, loss = result[self.time_attr], result[self._metric]
         losses = self._losses.setdefault(trial.trial_id, {})
-        if (step := int(result[self.time_attr])) != result[self.time_attr]:
+        try:
+            losses[operator.index(step)] = float(loss)
+        except (TypeError, ValueError):
             raise ToposcopeError(
-                f"SweepScheduler: {self.time_attr} is {result[self.time_attr]}; steps are whole numbers"
-            )
-        losses[step] = float(result[metric])
+                f"SweepScheduler: {trial} reports {self.time_attr} {step!r} and {self._metric} {loss!r}; "
+                "a step is a whole number, and a loss a number"
+            ) from None
         plan = trial.config.get("last_step"), trial.config.get("warm_up")
-        own = self._runs[trial.trial_id] = reported_run(str(trial), losses, config, *plan)
+        own = self._runs[trial.trial_id] = reported_run(str(trial), losses, trial.config, *plan)
         others = [other for name, other in self._runs.items() if name != trial.trial_id]
         return str(TrialScheduler.STOP if stops_now(own, others, self.risk, self._warned) else TrialScheduler.CONTINUE)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toposcope.errors import ToposcopeError
+from toposcope.forecasting.sweeps.rule import AFTER_WARM_UP, RULES
 from toposcope.forecasting.sweeps.sweep import SweepRun, configuration_of
 from toposcope.logs import Run
 from toposcope.logs.caching import cached
@@ -29,7 +30,7 @@ class InSweep(NamedTuple):
     goes_on: bool
 
 
-def sweep_runs(runs: Sequence[InSweep], last_step: int | None = None) -> list[SweepRun]:
+def sweep_runs(runs: Sequence[InSweep]) -> list[SweepRun]:
     """Return what a rule may know of runs.
 
     They are compared by validation loss where at least half of them log it, else by training loss; those of one family
@@ -38,8 +39,6 @@ def sweep_runs(runs: Sequence[InSweep], last_step: int | None = None) -> list[Sw
     Parameters
     ----------
     runs : sequence of InSweep
-    last_step : int, optional
-        Planned for the runs whose log does not state it.
 
     Returns
     -------
@@ -51,15 +50,14 @@ def sweep_runs(runs: Sequence[InSweep], last_step: int | None = None) -> list[Sw
     costs = sizes.prod(axis=1) if np.isfinite(sizes).all() else np.ones(len(runs))
     found = []
     for each, cost in zip(runs, costs.tolist(), strict=True):
-        one = cached(each.run, None, ("sweep run", kind, last_step), partial(_sweep_run, each.run, kind, last_step))
+        one = cached(each.run, None, ("sweep run", kind), partial(_sweep_run, each.run, kind))
         configuration = configuration_of(each.name)
         found.append(replace(one, name=each.name, configuration=configuration, goes_on=each.goes_on, cost=cost))
     return found
 
 
-def _sweep_run(run: Run, kind: str, last_step: int | None) -> SweepRun:
-    finished = run.is_complete and run.diverged is None
-    last = run.last_step or (run.last_seen if finished else last_step)
+def _sweep_run(run: Run, kind: str) -> SweepRun:
+    last = run.last_step or (run.last_seen if run.is_complete and run.diverged is None else None)
     curve = run.validation if kind == VALIDATION else run.training
     unknown = ""
     if last is None:
@@ -67,27 +65,35 @@ def _sweep_run(run: Run, kind: str, last_step: int | None) -> SweepRun:
     elif curve is None:
         unknown = f"no {kind} loss is logged"
     elif run.need_not_fall:
-        unknown = f"the loss need not fall where training goes well ({run.need_not_fall})"
+        unknown = "the loss need not fall where training goes well"
     if last is None or curve is None:
         curve = ByStep(run.steps[:0], run.loss[:0])
     elif kind == TRAINING:
         curve = in_blocks(curve, last)
     later = curve.steps > 0
     steps, losses = curve.steps[later], curve.values[later]
-    if run.diverged is not None and last is not None and not unknown:
+    warm_up = _warm_up(run)
+    if run.diverged is not None and last is not None and not unknown and not _may_fall_again(run, last, warm_up):
         sound = steps < run.diverged.step
         end = max(run.last_seen, run.diverged.step, *steps[sound][-1:] + 1)
         steps, losses = np.append(steps[sound], end), np.append(losses[sound], math.inf)
     return SweepRun(
-        run.name, run.name, steps, losses, last, _warm_up(run),
-        group=f"{run.family}, {run.unit}", finished=finished, unknown=unknown,
+        run.name, run.name, steps, losses, last, warm_up,
+        group=f"{run.family}, {run.unit}", reached=int(run.last_seen), unknown=unknown,
     )  # fmt: skip
+
+
+def _may_fall_again(run: Run, last_step: int, warm_up: int) -> bool:
+    """Return whether a run that diverged has only risen so far, in its warm-up or before runs are compared."""
+    is_number = run.diverged is not None and run.steps[-1] >= run.diverged.step and bool(np.isfinite(run.loss[-1]))
+    return is_number and run.last_seen < max(AFTER_WARM_UP * warm_up, RULES["low"].shares[0] * last_step)
 
 
 def in_blocks(curve: ByStep, last_step: int) -> ByStep:
     """Return the means of a loss over equal blocks of the planned steps that are full, each at its last row."""
     block = (curve.steps * N_BLOCKS - 1) // last_step
-    ends = np.flatnonzero(np.diff(block, append=block[-1:] + 1 if curve.steps[-1] >= last_step else block[-1:]))
+    is_full = curve.steps[-1] >= last_step or curve.steps[-1] * N_BLOCKS % last_step == 0
+    ends = np.flatnonzero(np.diff(block, append=block[-1:] + is_full))
     starts = np.concatenate([[0], ends[:-1] + 1])[: len(ends)]
     if not len(ends):
         return ByStep(curve.steps[:0], curve.values[:0])
@@ -96,9 +102,10 @@ def in_blocks(curve: ByStep, last_step: int) -> ByStep:
 
 
 def _warm_up(run: Run) -> int:
-    """Return where the logged learning rate reached its peak, or where it still rises; 0 if it was not logged."""
+    """Return where the logged learning rate reached its peak, or where it still rises; 0 if no rise was logged."""
     try:
         rates = logged_rates(run)
     except ToposcopeError:  # no rate can be read; health says so
         return 0
-    return 0 if rates is None else math.ceil(warm_up_end(*rates[:2]))
+    end = 0.0 if rates is None else warm_up_end(*rates[:2])
+    return 0 if rates is None or end <= rates[0][0] else math.ceil(end)

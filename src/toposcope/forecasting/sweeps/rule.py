@@ -14,6 +14,7 @@ Risk = Literal["low", "medium", "high"]
 # docs/findings/sweeps.md
 AFTER_WARM_UP = 1.25  # of the warm-up, before which a loss is not compared
 AT = 0.02  # share of a step by which an evaluation may miss it
+TIED = 1e-9  # relative: quantiles and means of equal losses err by their rounding
 FAR, LATE = 2.0, 1.25  # factors: between steps to interpolate, and of an evaluation that comes after the step
 
 
@@ -38,6 +39,10 @@ class StoppingRule:
     shares: tuple[float, ...]
     means: bool = False
     at_least: int = 1
+
+    def stops(self, value: float, cutoff: float) -> bool:
+        """Return whether a run stops: it is above the cutoff, and by more than rounding."""
+        return value > cutoff and not math.isclose(value, cutoff, rel_tol=TIED)
 
     def cutoff(self, values: Sequence[float]) -> float:
         """Return the value above which a run stops: the 1/eta quantile, linear; NaN of too few."""
@@ -96,11 +101,10 @@ def mean_until(steps: Steps, losses: Vector, step: float) -> float:
         return math.nan
     if n == 1 or not np.isfinite(losses[:n]).all():
         return float(losses[:n].max())
-    mean = np.trapezoid(losses[:n], steps[:n]) / (steps[n - 1] - steps[0])
-    return float(max(mean, losses[:n].min()))  # rounding takes the mean of equal losses below them
+    return float(np.trapezoid(losses[:n], steps[:n]) / (steps[n - 1] - steps[0]))
 
 
 def best_until(steps: Steps, losses: Vector, step: float) -> float:
-    """Return the lowest loss up to a step; NaN before the first evaluation."""
+    """Return the lowest loss up to a step; NaN where that is not known yet."""
     n = int(np.searchsorted(steps, step * (1 + AT), side="right"))
-    return float(losses[:n].min()) if n else math.nan
+    return float(losses[:n].min()) if n and steps[-1] >= step * (1 - AT) else math.nan

@@ -12,14 +12,15 @@ from toposcope.forecasting.sweeps.rule import AFTER_WARM_UP, AT, StoppingRule, b
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted, described, loss_words
 
+DIVERGED = "Diverged: its loss is no number any more, or far above where it began."
 _SEED = re.compile(
-    r"(?<![A-Za-z])(?:random[_-]?)?(?:seed|rng|replicate|repeat)s?[=:_-]?\d+(?![A-Za-z\d.])", re.IGNORECASE
+    r"[\s_/,;.-]*(?<![A-Za-z])(?:random[_-]?)?(?:seed|rng)[=:_-]?\d+(?![A-Za-z\d.])[\s_/,;.-]*", re.IGNORECASE
 )
 
 
 def configuration_of(name: str) -> str:
     """Return the name of a run without its seed: runs that share it are of one configuration."""
-    return re.sub(r"[\W_]+", " ", _SEED.sub(" ", name)).strip()
+    return _SEED.sub(" ", name).strip()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +41,10 @@ class SweepRun:
         Steps until the learning rate reaches its peak; 0 if unknown.
     group : str
         Runs of one group are compared: those of one family, whose losses are in one unit.
-    goes_on, finished : bool
-        Whether it is in training; whether it came to its planned end.
+    goes_on : bool
+        Whether it is in training.
+    reached : int
+        Its last step, which may be later than that of its last evaluation.
     cost : float
         Of a step, in any unit.
     unknown : str
@@ -56,7 +59,7 @@ class SweepRun:
     warm_up: int = 0
     group: str = ""
     goes_on: bool = True
-    finished: bool = False
+    reached: int = 0
     cost: float = 1.0
     unknown: str = ""
 
@@ -66,9 +69,14 @@ class SweepRun:
         return float(self.steps[-1]) / self.last_step if len(self.steps) and self.last_step else 0.0
 
     @property
+    def made(self) -> float:
+        """The share of its planned steps that it made, up to its last row; 0 if unknown."""
+        return max(self.seen, self.reached / self.last_step) if self.last_step else 0.0
+
+    @property
     def kept(self) -> str:
         """Why it cannot be compared, a clause: what is unknown of it, or that its plan is shorter than what it made."""
-        if self.unknown or self.last_step is None or self.seen <= 1 + AT:
+        if self.unknown or self.last_step is None or self.made <= 1 + AT:
             return self.unknown
         return f"it has gone on beyond the {self.last_step:,} steps that it was planned for"
 
@@ -121,14 +129,14 @@ def judge(run: SweepRun, others: Sequence[SweepRun], rule: StoppingRule) -> Judg
     if run.kept:
         return Judged(name=run.name, stop=False, reason=f"Goes on: {run.kept}.", kept=run.kept)
     if len(run.losses) and math.isinf(run.losses[-1]):
-        return Judged(name=run.name, stop=True, reason="Diverged: its last loss is no number.", share=run.seen)
+        return Judged(name=run.name, stop=True, reason=DIVERGED, share=run.seen)
     share = run.share(rule)
     if math.isnan(share):
         return Judged(name=run.name, stop=False, reason=f"Goes on: {_too_early(run, rule)}.")
     value, n_seeds = _with_seeds(run, others, share, rule)
     found = _others(run, others, share, rule)
     cutoff = rule.cutoff(list(found.values()))
-    stop = value > cutoff
+    stop = rule.stops(value, cutoff)
     return Judged(
         name=run.name,
         stop=stop,
@@ -213,8 +221,8 @@ def saved(runs: Sequence[SweepRun], stopping: Sequence[str]) -> Saved:
     """Return what is saved of the sweep's compute, over the runs whose length is known."""
     known = [(run, run.cost * run.last_step) for run in runs if run.last_step and not run.kept]
     whole = sum(cost for _, cost in known)
-    left = {run.name: cost * max(1 - run.seen, 0) for run, cost in known}
-    ended = sum(left[run.name] for run, _ in known if not run.goes_on and not run.finished)
+    left = {run.name: cost * max(1 - run.made, 0) for run, cost in known}
+    ended = sum(left[run.name] for run, cost in known if not run.goes_on and left[run.name] > AT * cost)
     return (
         Saved(ended / whole, sum(left.get(name, 0) for name in stopping) / whole)
         if whole

@@ -60,7 +60,7 @@ class Feed:
         self.stores: dict[str, StoreSource] = {}
         self.logs: Mapping[str, ReadLog] = {}
         self.left_out = 0
-        self._judged_at, self._stoppable = -1, list[str]()
+        self._judged_at, self._stoppable = {"": -1}, list[str]()
         self.discover()
 
     @property
@@ -162,15 +162,16 @@ class Feed:
             statuses += log.statuses(self._shown(name, list(log.runs)))
         return statuses, faults
 
-    def in_sweep(self) -> "list[InSweep]":
-        """Return every run as it was logged, and whether it goes on."""
+    def in_sweep(self, last_step: int | None = None) -> "list[InSweep]":
+        """Return every run as it was logged, and whether it goes on; of a given length where its log states none."""
         from toposcope.forecasting.sweeps.reading import InSweep  # with NumPy and Polars, after the server has started
+        from toposcope.logs.raw import one_line
 
         found = list[InSweep]()
         for name, source in self._sources():
-            runs = source.in_sweep()
+            runs = source.in_sweep(last_step)
             shown = self._shown(name, [run.name for run, _ in runs])
-            found += [InSweep(shown[run.name], run, goes_on) for run, goes_on in runs]
+            found += [InSweep(one_line(shown[run.name]), run, goes_on) for run, goes_on in runs]
         return found
 
     def _sources(self) -> "list[tuple[str, StoreSource | ReadLog]]":
@@ -180,13 +181,15 @@ class Feed:
         """Return which runs could stop if they are a sweep, at low risk; none of few runs, which may be anything."""
         from toposcope.forecasting.sweeps.reading import sweep_runs
         from toposcope.forecasting.sweeps.rule import RULES
-        from toposcope.forecasting.sweeps.sweep import judge_all
+        from toposcope.forecasting.sweeps.sweep import DIVERGED, judge_all
 
-        changes = sum(source.n_changes for _, source in self._sources())
+        changes = {name: source.n_changes for name, source in self._sources()}
         if changes != self._judged_at:
             runs = sweep_runs(self.in_sweep())
             judged = judge_all(runs, RULES["low"]) if len(runs) >= MIN_SWEEP else []
-            self._judged_at, self._stoppable = changes, [each.name for each in judged if each.stop]
+            # that one diverged the page says of it already
+            stopping = [each.name for each in judged if each.stop and each.reason != DIVERGED]
+            self._judged_at, self._stoppable = changes, stopping
         return self._stoppable
 
     def _part(self, name: str, view: View, known: Sequence[int], n_studies: int, *, is_drawn: bool) -> Part:

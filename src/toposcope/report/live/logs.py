@@ -1,6 +1,5 @@
 """Logs that nobody monitors, as the live page follows them: a thread reads what has changed; nothing is written."""
 
-import math
 import re
 import shlex
 import sqlite3
@@ -34,7 +33,7 @@ from toposcope.logs.raw import one_line
 from toposcope.logs.reading import console_hint
 from toposcope.logs.schedules.schedule import UnknownEndError, planned
 from toposcope.logs.watched import Watched
-from toposcope.report.live.status import LOGGED, Status, goes_on, recent_loss, still_writes
+from toposcope.report.live.status import LOGGED, Status, goes_on, in_sweep, recent_loss
 from toposcope.report.live.stores import LOG_COLUMNS, MAX_NEW, MAX_VALUE, SILENT_SECONDS, Line, New
 from toposcope.report.naming import LOG
 from toposcope.wording import counted
@@ -66,7 +65,7 @@ class LoggedRun:
     times: "deque[tuple[float, int]]" = field(default_factory=lambda: deque(maxlen=N_TIMES))  # of writes, and steps
     health: Health = field(default_factory=lambda: Health(""))
     judge_at: float = 0.0  # time from which on the run may be silent
-    silent_at: float = math.inf  # time from which it is, unless it writes
+    watched: Watched = field(default_factory=Watched)  # when it was written
     forecast: Mapping[str, Any] | None = None  # the last one, as `Status` has it
     last_step: int | None = None  # that is planned
     no_forecast: str = ""
@@ -88,10 +87,9 @@ class LoggedRun:
 
     def judge(self, written: float) -> None:
         """Judge the run with the plan that its own log gives."""
-        now, watched = time.time(), Watched(updated=written, step_seconds=self.step_seconds())
-        run = replace(self.log, last_step=self.last_step, watched=watched)
-        self.silent_at = silent_at(run)
-        self.health, self.judge_at = health(run, now), max(self.silent_at, now + SILENT_SECONDS)
+        now, self.watched = time.time(), Watched(updated=written, step_seconds=self.step_seconds())
+        run = replace(self.log, last_step=self.last_step, watched=self.watched)
+        self.health, self.judge_at = health(run, now), max(silent_at(run), now + SILENT_SECONDS)
 
     def step_seconds(self) -> float | None:
         """Return the usual time of a step between the writes that were seen; None before there are two."""
@@ -268,9 +266,9 @@ class ReadLog:
                 run.judge(self.written)
                 self.n_changes += 1
 
-    def in_sweep(self) -> list[tuple[Run, bool]]:
+    def in_sweep(self, last_step: int | None) -> list[tuple[Run, bool]]:
         """Return every run as it was logged, and whether it goes on."""
-        return [(run.log, still_writes(run.log, run.health, run.silent_at)) for run in self.runs.values()]
+        return [in_sweep(run.log, run.health, run.watched, last_step) for run in self.runs.values()]
 
     def new(self, known: Sequence[int], names: Mapping[str, str]) -> New:
         """Return what a page does not have; names are those on the page."""

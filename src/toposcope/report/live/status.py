@@ -4,14 +4,15 @@ import math
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from toposcope.analysis.health.check import DIVERGED, FAILED, FINISHED, SILENT, Health
+from toposcope.analysis.health.check import DIVERGED, FAILED, FINISHED, Health
 from toposcope.logs.watched import MONITORED, monitor_facts
 
 if TYPE_CHECKING:
     from toposcope.logs import Run
+    from toposcope.logs.watched import Watched
 
 MAX_LOSS_ROWS, MAX_LOSS_SHARE = 100, 0.05
 """The reported loss is the mean of this many logged steps, or of this share of the run if that is less."""
@@ -103,14 +104,18 @@ def goes_on(status: str, health: Health) -> bool:
     return status == TRAINING and health.word not in (FINISHED, DIVERGED, FAILED)
 
 
-def still_writes(run: "Run", health: Health, silent_at: float) -> bool:
-    """Return whether a run of a sweep can still be stopped: it has not ended, and is not silent.
+def in_sweep(run: "Run", health: Health, watched: "Watched | None", last_step: int | None) -> "tuple[Run, bool]":
+    """Return a run, of a given length if its log states none, and whether it goes on.
 
-    A run that diverged may go on all the same: it counts until it is silent.
+    That is where it has not ended and is not silent; that it diverged, or whatever else is said of it, does not count.
     """
-    if run.is_complete or health.word in (FINISHED, FAILED, SILENT):
-        return False
-    return health.word != DIVERGED or time.time() < silent_at
+    from toposcope.analysis.health.monitored import silent_at  # with NumPy, after the server has started
+
+    has_ended = run.is_complete or health.word in (FINISHED, FAILED)
+    if run.last_step is None and last_step is not None:
+        run = replace(run, last_step=last_step)
+        has_ended |= run.is_complete and run.last_seen <= last_step
+    return run, not has_ended and time.time() < silent_at(replace(run, watched=watched))
 
 
 def recent_loss(recent: Sequence[tuple[int, float | None]]) -> float | None:

@@ -16,7 +16,7 @@ from toposcope.databases import refuse_schema
 from toposcope.errors import ToposcopeError
 from toposcope.report.live import cool_down
 from toposcope.report.live.assets import Assets
-from toposcope.report.live.status import RunRow, Status, status_of, still_writes
+from toposcope.report.live.status import RunRow, Status, in_sweep, status_of
 from toposcope.report.naming import LOG
 from toposcope.wording import sentence
 
@@ -236,10 +236,10 @@ class StoreSource:
         written = self._written()
         return [status_of(c, row, names[row.run], written, self._judge.health(c, row)) for row in rows]
 
-    def in_sweep(self) -> "list[tuple[Run, bool]]":
+    def in_sweep(self, last_step: int | None) -> "list[tuple[Run, bool]]":
         """Return every run that logged, and whether it goes on."""
         with self._lock:
-            return self._judge.in_sweep()
+            return self._judge.in_sweep(last_step)
 
     def with_cool_down(self, c: sqlite3.Connection, run: str, status: Status) -> Status:
         """Return the status of the only run with what is known of a cool-down from now on."""
@@ -329,12 +329,10 @@ class Judge:
         self._wake = min((at if at > now else now + SILENT_SECONDS for at in silent), default=math.inf)
         self._next = time.monotonic() + (time.monotonic() - began) / MAX_SHARE
 
-    def in_sweep(self) -> "list[tuple[Run, bool]]":
+    def in_sweep(self, last_step: int | None) -> "list[tuple[Run, bool]]":
         """Return every run as it was last read, and whether it goes on."""
-        from toposcope.analysis.health.monitored import silent_at
-
         self.look()
-        return [(run, still_writes(run, self._health[name], silent_at(run))) for name, run in self._runs.items()]
+        return [in_sweep(run, self._health[name], run.watched, last_step) for name, run in self._runs.items()]
 
     def health(self, c: sqlite3.Connection, row: RunRow) -> Health:
         """Return the health of a run; of one without a row, what its writer says."""
