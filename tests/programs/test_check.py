@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jsonschema
 import msgspec
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 from commands import called, complaint_of, strict_json
 from eight_runs import NEED_A_PERSON, PLANNED, TRACEBACK, console, csv, hours_old, losses, trainer_state, write_eight
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toposcope.analysis.health import Health
 from toposcope.analysis.health.check import WORDS
@@ -61,6 +64,29 @@ def test_what_is_printed_is_what_the_page_and_the_forecast_say(eight: Path) -> N
     assert printed == f"healthy: {said['answer']} {said['rest']} {said['second']}"
     first = forecast(path / "log.csv").headline()
     assert printed.startswith(f"healthy: {first}")
+
+
+@given(st.integers(20, 400), st.floats(0, 0.05), st.integers(0, 9))
+def test_a_finished_run_ended_where_its_forecast_says(n: int, noise: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "mine.csv"
+        rows = [f"{t},{1 + 3 * t**-0.3 + noise * rng.normal()},{n}" for t in range(1, n + 1)]
+        path.write_text("\n".join(["step,loss,max_steps", *rows]))
+        (run,) = Checks(path).now().runs
+        final = forecast(path).log.final_loss()[0]
+    assert run.health == "Finished"
+    assert run.loss == pytest.approx(final, rel=1e-6)
+
+
+def test_an_evaluation_is_at_its_own_step_and_an_estimated_end_is_called_one(tmp_path: Path) -> None:
+    rate = 0.5e-3 * (1 + np.cos(np.pi * np.arange(1, 601) / 1000))
+    rows = [f"{10 * t},{2 + t**-0.5},{2.1 + t**-0.5 if t % 11 == 0 else ''},{rate[t - 1]}" for t in range(1, 601)]
+    path = tmp_path / "mine.csv"
+    path.write_text("\n".join(["step,loss,val_loss,lr", *rows]))
+    assert "at step 10,000 (its end is estimated from the learning rate)" in called("check", path).out
+    path.write_text("\n".join(["step,loss,val_loss", *(row.rpartition(",")[0] for row in rows)]))
+    assert "Validation loss 2.141 at step 5,940." in called("check", path).out
 
 
 def test_json_is_as_documented(eight: Path) -> None:

@@ -32,49 +32,6 @@ def spread_about_line(D: Vector, values: Vector, k: int = LAST) -> float:
     return float(np.sqrt(rest @ rest / (len(rest) - 2)))
 
 
-def metric_noise(evaluations: Evaluations, task: str, *, metric: str = "", k: int = LAST) -> pl.DataFrame:
-    """Return the noise of a task's score, or of another metric of it, at the end of each run."""
-    if k < 1:
-        raise ToposcopeError(f"metric_noise: k is {k}; expected 1 or more")
-    table = evaluations.table.filter(pl.col("task") == task)
-    rows = table.filter(pl.col("metric") == metric if metric else pl.col("role") == "score")
-    if rows.is_empty():
-        known = sorted(table["metric"].unique()) if len(table) else evaluations.tasks
-        raise ToposcopeError(f"{metric or 'score'} of task {task}: {choices(metric if len(table) else task, known)}")
-    order = pl.coalesce("D", "step", pl.lit(0.0))
-    ends = [_end(run, k) for _, run in rows.sort("recipe", "run", order).group_by("recipe", "run", maintain_order=True)]
-    return _between_seeds(pl.DataFrame(ends, infer_schema_length=None)).sort("recipe", "N", "D", "run", nulls_last=True)
-
-
-def _end(run: pl.DataFrame, k: int) -> dict[str, object]:
-    """Return the end of a run, evaluations in the order of its training."""
-    last = run.tail(k)
-    place = next((run[name] for name in ("D", "step") if not run[name].null_count()), pl.Series(range(len(run))))
-    noise = spread_about_line(place.to_numpy().astype(np.float64), run["value"].to_numpy(), k)
-    end = last.row(-1, named=True)
-    return {
-        **{name: end[name] for name in ("recipe", "run", "N", "D", "seed")},
-        "last": len(last),
-        "value": last["value"].mean(),
-        "checkpoint_noise": noise if np.isfinite(noise) else None,
-        "question_error": end["standard_error"],
-    }
-
-
-def _between_seeds(ends: pl.DataFrame) -> pl.DataFrame:
-    """Return the table with the spread between runs of one recipe, size and length."""
-    # a column of nulls alone has no type yet
-    ends = ends.with_columns(
-        pl.col("N", "D", "checkpoint_noise", "question_error").cast(pl.Float64), pl.col("seed").cast(pl.String)
-    )
-    length = (pl.col("D").log() / np.log1p(0.01)).round()
-    group = ["recipe", "N", length]
-    stated = pl.col("seed").is_not_null() & pl.col("N").is_not_null()
-    seeds = pl.when(stated).then(pl.col("seed").n_unique().over(group)).otherwise(1)
-    spread = pl.when(seeds > 1).then(pl.col("value").std().over(group))
-    return ends.with_columns(seeds=seeds.cast(pl.Int64), seed_noise=spread).drop("seed")
-
-
 @dataclass(frozen=True, eq=False)
 class LadderModel:
     """A trained model of a ladder."""

@@ -10,7 +10,7 @@ from toposcope.cli.options import PLACE, defaulted_option
 @click.command()
 @defaulted_option("--out", type=PLACE, default=Path("toposcope-demo"), help="Folder to write to.")
 def demo(out: Path) -> None:
-    """Train five small models, measure them, and write a report: about a minute, no download.
+    """Train five small models, measure them, and write a report: two minutes, no download.
 
     One of the runs is left unfinished, for `toposcope forecast` and `toposcope show` to look at. If the command was
     interrupted, the same command continues.

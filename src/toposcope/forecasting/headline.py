@@ -28,9 +28,8 @@ def end_of_loss(run: Run, schedule: Schedule, default: Forecast | None, digits: 
     if default is None:
         of = f" of {last_step:,}{borrowed}" if last_step != run.last_seen else borrowed
         return f"The run is complete, at {_at(run, run.last_seen)}{of}: {_ended(run, digits)}"
-    end = ", an estimated end" if schedule.end == "learning rate" else ""
     ends = end_words(f"{kind_of(run)} loss", default.loss, default.low, default.high, run.unit)
-    return f"{ends} at {_at(run, last_step)}{end}{borrowed}"
+    return f"{ends} at {_at(run, last_step)}{borrowed}"
 
 
 def end_words(target: str, loss: float, low: float, high: float, unit: str) -> str:

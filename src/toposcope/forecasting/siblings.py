@@ -246,7 +246,8 @@ def siblings_among(log: Run, logs: Logs, unit: str | None = None) -> CompleteRun
 
 
 def borrowed_parts(schedule: Schedule, forecast: Forecast | None, n_siblings: int) -> str:
-    """Return what a forecast takes from siblings, a clause; empty if nothing."""
+    """Return what a forecast takes from siblings, and whether its end is estimated, a clause; empty if neither."""
+    estimated = "its end is estimated from the learning rate" if schedule.end == "learning rate" else ""
     parts = {
         "end": schedule.end == "siblings",
         "learning rate": schedule.origin == "siblings",
@@ -254,9 +255,10 @@ def borrowed_parts(schedule: Schedule, forecast: Forecast | None, n_siblings: in
     }
     taken = [part for part, is_taken in parts.items() if is_taken]
     if not taken:
-        return ""
+        return estimated
     verb = "are" if len(taken) > 1 or parts["coefficients"] else "is"
-    return f"its {joined(taken)} {verb} taken from {counted(n_siblings, 'sibling')}"
+    borrowed = f"its {joined(taken)} {verb} taken from {counted(n_siblings, 'sibling')}"
+    return "; ".join(filter(None, (estimated, borrowed)))
 
 
 def siblings_nearby(log: Run, logs: Sequence[Run]) -> CompleteRuns:

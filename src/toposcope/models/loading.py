@@ -47,8 +47,7 @@ def _config(checkpoint: Checkpoint, origin: Origin) -> StoredFile:
         hint = f"; its {ARGS} ({', '.join(map(str, [*args][:4]))}, ...) are not nanoGPT's" if args else ""
         raise ToposcopeError(
             f"{checkpoint.location}: no {CONFIG} with it, and a model neither of the family nor of nanoGPT{hint}; save "
-            "the configuration of transformers next to the weights, or build the model yourself and call "
-            "toposcope.landscape(model, loss)"
+            "the configuration of transformers next to the weights, or build the model yourself and pass it from Python"
         )
     return config
 

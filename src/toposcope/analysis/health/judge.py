@@ -30,7 +30,7 @@ from toposcope.logs.schedules.recognised import Plan
 from toposcope.logs.table import ByStep
 from toposcope.logs.watched import FAILED
 from toposcope.typing import Vector
-from toposcope.wording import capitalised, counted, loss_words, sentence
+from toposcope.wording import capitalised, counted, joined, loss_words, sentence
 
 STOP = "A reason to stop, unless the learning rate is about to change."
 HIDDEN = "hidden"  # of a check that does not know whether the loss falls
@@ -71,7 +71,8 @@ def health(run: Run, now: float | None = None, plan: Plan | None = None) -> Heal
     if now is not None and (row_seconds(run) or not bad) and (silent := silence(run, now)):
         return Health(words.SILENT, silent, "Training may have been stopped, or it evaluates.", checks)
     if bad:
-        more = f"; and {counted(len(bad) - 1, 'more check')} failed" if len(bad) > 1 else ""
+        others = [word[0].lower() + word[1:] for word in dict.fromkeys(c.word for c in bad) if word != bad[0].word]
+        more = f"; also {joined(others)}" if others else ""
         return Health(bad[0].word, sentence(f"{bad[0].text}{more}"), bad[0].detail, checks)
     if run.need_not_fall:
         return Health(words.UNJUDGED, sentence(f"its loss need not fall: {run.need_not_fall}"), "", checks)

@@ -33,7 +33,7 @@ from toposcope.logs.raw import one_line
 from toposcope.logs.reading import console_hint
 from toposcope.logs.schedules.schedule import UnknownEndError, planned
 from toposcope.logs.watched import Watched
-from toposcope.report.live.status import LOGGED, Status, goes_on, in_sweep, recent_loss
+from toposcope.report.live.status import LOGGED, Status, ended_at, goes_on, in_sweep, recent_loss
 from toposcope.report.live.stores import LOG_COLUMNS, MAX_NEW, MAX_VALUE, SILENT_SECONDS, Line, New
 from toposcope.report.naming import LOG
 from toposcope.wording import counted
@@ -45,7 +45,9 @@ MAX_WITH_SIBLINGS = 8  # runs in training that one look forecasts with siblings,
 MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every ten seconds at most
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
 MAYBE_LOGS = (".txt", ".err", ".json")  # endings of files most of which are no log
-REASON = re.compile(r"(?:cannot be read as [^:]*: )?(.*?)\.?(?:[;:(]|, as in |$)")  # without advice and examples
+REASON = re.compile(
+    r"(?:cannot be read as [^:]*: )?(?:log [^:]*: )?(.*?)\.?(?:[;:(]|, as in |$)"
+)  # without advice and examples
 N_NAMED = 2  # refused logs that are named
 STATUS = {FINISHED: "complete", DIVERGED: "diverged", FAILED: "failed"}
 COMPARED = ("loss", "learning_rate", "grad_norm", "weight_norm")  # columns by which a log is known to be continued
@@ -170,8 +172,9 @@ class LoggedRun:
             or (step if status != "running" else None),
             axis=self.log.axis,
             unit=self.log.unit,
-            loss=recent_loss(recent),
+            loss=recent_loss(recent) if (ended := ended_at(self.log, self.health)) is None else ended,
             validation=float(losses[validated[-1]]) if len(validated) else None,
+            validated=int(table.steps[validated[-1]]) if len(validated) else None,
             best=None if best is None else (int(table.steps[best]), float(losses[best])),
             forecast=self.forecast if goes_on(status, self.health) else None,
             borrowed=self.borrowed,
@@ -407,7 +410,7 @@ class LogScan:
         if not shown and not faulty:  # nothing is a log: why, of what might have been one
             faulty = [read for read in self._known.values() if read.fault and not read.source.is_text]
         refused = self._refused() if self.target.is_dir() else []
-        named = [path for path, _ in refused[:N_NAMED]]
+        named = [path for path, _ in refused[:N_NAMED]] if shown else []
         faults = [f"Not shown: {fault}" for path, fault in self._sources.faults.items() if path not in named]
         faults += [
             f"{'Shown as it was' if read.runs else 'Not shown'}: {read.fault}"
@@ -417,7 +420,7 @@ class LogScan:
         unread = sum(not read.version for read in self._known.values())
         notes = [f"{counted(unread, 'file')} still to be read."] if unread else []
         has_studies = any(any(self.target.glob(f"{depth}{STORE}")) for depth in ("", "*/"))
-        if not (shown or faults or unread or has_studies) and self.target.is_dir():
+        if not (shown or faults or refused or unread or has_studies) and self.target.is_dir():
             notes = [f"{self.target}: no training log yet{console_hint(self.target)}."]
         self.found = FoundRuns(
             logs=dict(sorted(zip(names, shown, strict=True), key=lambda pair: pair[0])),

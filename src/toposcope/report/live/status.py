@@ -61,6 +61,7 @@ class Status:
     n_skipped: int = 0  # measurements that the monitor skipped
     # measurements that it skipped at the last measured step, with reasons
     skipped: Sequence[str] = ()
+    validated: int | None = None  # step of the last validation loss
     updated: float | None = None  # time at which its writer last wrote, in seconds since 1970
     written: float = 0.0  # the same of the file
     cool_down: str = ""  # where a cool-down started now would end, as it was measured
@@ -118,6 +119,14 @@ def in_sweep(run: "Run", health: Health, watched: "Watched | None", last_step: i
     return run, not has_ended and time.time() < silent_at(replace(run, watched=watched))
 
 
+def ended_at(run: "Run | None", health: Health) -> float | None:
+    """Return the final training loss of a run that finished, as its forecast says it; None of any other."""
+    from toposcope.logs.run import final_training_loss
+
+    training = run.training if run is not None and health.word == FINISHED else None
+    return None if training is None else final_training_loss(training.steps, training.values)[0]
+
+
 def recent_loss(recent: Sequence[tuple[int, float | None]]) -> float | None:
     """Return the mean of the last logged losses, newest first; NaN if the last one is, None if none was logged."""
     first = recent[0][0] * (1 - MAX_LOSS_SHARE) if recent else 0
@@ -126,8 +135,13 @@ def recent_loss(recent: Sequence[tuple[int, float | None]]) -> float | None:
     return (sum(finite) / len(finite) if math.isfinite(losses[0]) else math.nan) if losses else None
 
 
-def status_of(c: sqlite3.Connection, row: RunRow, shown: str, written: float, health: Health) -> Status:
-    """Return the status of a run in a store; facts that its writer did not store are missing."""
+def status_of(
+    c: sqlite3.Connection, row: RunRow, shown: str, written: float, health: Health, ended: float | None
+) -> Status:
+    """Return the status of a run in a store; facts that its writer did not store are missing.
+
+    Of a run that finished, its final training loss is given.
+    """
     recent = c.execute(
         "SELECT step, CASE WHEN loss IS NULL AND EXISTS (SELECT 1 FROM log_nan n WHERE "
         "(n.run, n.step, n.name) = (l.run, l.step, 'loss')) THEN 'nan' ELSE loss END "
@@ -155,8 +169,11 @@ def status_of(c: sqlite3.Connection, row: RunRow, shown: str, written: float, he
         last_step=last_step,
         axis=str(monitor.get("axis") or "step"),
         unit=str(monitor.get("unit") or "nats"),
-        loss=recent_loss([(at, None if loss is None else float(loss)) for at, loss in recent]),
+        loss=recent_loss([(at, None if loss is None else float(loss)) for at, loss in recent])
+        if ended is None
+        else ended,
         validation=last and last[1],
+        validated=last and last[0],
         best=best,
         alerts=alerts,
         n_alerts=n_alerts,

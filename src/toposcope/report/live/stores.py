@@ -16,7 +16,7 @@ from toposcope.databases import refuse_schema
 from toposcope.errors import ToposcopeError
 from toposcope.report.live import cool_down
 from toposcope.report.live.assets import Assets
-from toposcope.report.live.status import RunRow, Status, in_sweep, status_of
+from toposcope.report.live.status import RunRow, Status, ended_at, in_sweep, status_of
 from toposcope.report.naming import LOG
 from toposcope.wording import sentence
 
@@ -234,7 +234,8 @@ class StoreSource:
         """Return the status of every run; names are those on the page."""
         self._judge.look()
         written = self._written()
-        return [status_of(c, row, names[row.run], written, self._judge.health(c, row)) for row in rows]
+        judge = self._judge
+        return [status_of(c, row, names[row.run], written, judge.health(c, row), judge.ended(row.run)) for row in rows]
 
     def in_sweep(self, last_step: int | None) -> "list[tuple[Run, bool]]":
         """Return every run that logged, and whether it goes on."""
@@ -333,6 +334,10 @@ class Judge:
         """Return every run as it was last read, and whether it goes on."""
         self.look()
         return [in_sweep(run, self._health[name], run.watched, last_step) for name, run in self._runs.items()]
+
+    def ended(self, name: str) -> float | None:
+        """Return the final training loss of a run that finished."""
+        return ended_at(self._runs.get(name), self._health.get(name, Health("")))
 
     def health(self, c: sqlite3.Connection, row: RunRow) -> Health:
         """Return the health of a run; of one without a row, what its writer says."""

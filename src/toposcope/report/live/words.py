@@ -8,7 +8,7 @@ from toposcope.checks import FALSE_ALARM_RATE
 from toposcope.forecasting.headline import end_words
 from toposcope.logs.watched import MONITORED
 from toposcope.report.live.fleet import ends, fleet_answer, fleet_kind, interval_words, range_words, unranked
-from toposcope.report.live.status import LOGGED, Status
+from toposcope.report.live.status import LOGGED, TRAINING_LOSS, Status
 from toposcope.report.run_columns import N_COLOURS, run_columns
 from toposcope.wording import COVERAGE, counted, duration, examples, loss_words, sentence
 
@@ -113,7 +113,8 @@ def answer_of(status: Status) -> tuple[str, str, str]:
         ends = end_words(status.target, loss, low, high, status.unit)
         rest = f"{ends} at {status.axis} {last_step:,}{borrowed}."
     else:
-        rest = f"{status.loss_name.capitalize()} {loss_words(loss)}{unit} at {status.axis} {status.step:,}."
+        at = status.step if status.loss_name == TRAINING_LOSS or status.validated is None else status.validated
+        rest = f"{status.loss_name.capitalize()} {loss_words(loss)}{unit} at {status.axis} {at:,}."
     if status.axis == "row":
         rest = f"{rest} Rows are counted, since no steps are logged."
     return f"{of.words}.", of.tone, rest
