@@ -155,6 +155,6 @@ def test_other_model_args_are_named(tmp_path: Path) -> None:
     weights = {"tok_embeddings.weight": torch.ones(8, 4), "layers.0.attention.wq.weight": torch.ones(4, 4)}
     torch.save({"model": weights, "model_args": {"dim": 4, "n_layers": 1}}, tmp_path / "ckpt.pt")
     with pytest.raises(
-        ToposcopeError, match=r"its model_args \(dim, n_layers, ...\) are not nanoGPT's.*landscape\(model"
+        ToposcopeError, match=r"its model_args \(dim, n_layers, ...\) are not nanoGPT's.*from Python"
     ):
         load_model(series(tmp_path)[-1], Origin())
