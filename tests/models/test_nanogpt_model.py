@@ -154,7 +154,5 @@ def test_what_does_not_fit_is_refused(changed: dict[str, Any], words: str, tmp_p
 def test_other_model_args_are_named(tmp_path: Path) -> None:
     weights = {"tok_embeddings.weight": torch.ones(8, 4), "layers.0.attention.wq.weight": torch.ones(4, 4)}
     torch.save({"model": weights, "model_args": {"dim": 4, "n_layers": 1}}, tmp_path / "ckpt.pt")
-    with pytest.raises(
-        ToposcopeError, match=r"its model_args \(dim, n_layers, ...\) are not nanoGPT's.*from Python"
-    ):
+    with pytest.raises(ToposcopeError, match=r"its model_args \(dim, n_layers, ...\) are not nanoGPT's.*from Python"):
         load_model(series(tmp_path)[-1], Origin())
