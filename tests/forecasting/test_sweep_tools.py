@@ -121,9 +121,9 @@ def test_seeds_of_equal_parameters_are_one() -> None:
 
 @pytest.mark.parametrize("key", ["data_seed", "seed_everything"])
 def test_whatever_names_a_seed_is_one(key: str) -> None:
-    first, second = (reported_run(str(i), {6: 1.0}, {"model": {key: i, "width": 3}}, 60, None) for i in (0, 1))
+    first, second = (reported_run(str(i), {6: 1.0}, {key: i, "width": 3}, 60, None) for i in (0, 1))
     assert first.configuration == second.configuration
-    wider = reported_run("wider", {6: 1.0}, {"model": {key: 0, "width": 4}}, 60, None)
+    wider = reported_run("wider", {6: 1.0}, {key: 0, "width": 4}, 60, None)
     assert wider.configuration != first.configuration
 
 

@@ -170,6 +170,7 @@ def test_seeds_of_one_configuration_are_one() -> None:
     [
         (("lr=3e-4_seed=2", "lr=3e-4-seed3", "random_seed=1/lr=3e-4", "lr=3e-4"), 1),
         (("lr=1e-1", "lr=1e+1", "lr=.1", "lr=1", "lr=-1", "lr=0_1", "lr=0.1"), 7),
+        (("seed=1_-0.5", "seed=1_0.5", "seed=2_.1", "seed=2_1", "x" * 210 + "1", "x" * 210 + "2"), 6),
         (("repeat=1_lr=1", "repeat=2_lr=1", "a<b", "a>b", "seedling1", "seedling2"), 6),
     ],
 )
@@ -326,6 +327,11 @@ def test_a_loss_that_rises_in_its_warm_up_is_not_stopped_for_it(folder: Path) ->
     path.write_text("\n".join([header, *(f"{s},{2.4 + 0.02 * s},1000,{s * 1e-5}" for s in range(1, 61))]))
     for risk in RULES:
         assert not next(run for run in sweep(folder, risk).runs if run.name == "rising").stop
+
+
+def test_long_names_stay_apart_and_odd_ones_are_printable(folder: Path) -> None:
+    logged(folder, "x" * 210 + "\x1b[31m1", 9.0, 200)
+    assert "x" * 210 + "\N{REPLACEMENT CHARACTER}[31m1" in {run.name for run in sweep(folder).runs if run.stop}
 
 
 def test_a_constant_rate_is_no_warm_up(folder: Path) -> None:

@@ -42,7 +42,7 @@ class CheckedRun(msgspec.Struct, frozen=True, kw_only=True):
     answer: Annotated[str, described("the first sentences of the live page on the run")]
     in_training: Annotated[bool, described("whether it goes on, as far as its log shows")]
     step: Annotated[int | None, described("last step; null before anything is logged")]
-    last_step: Annotated[int | None, described("planned step; null where the plan is unknown")]
+    last_step: Annotated[int | None, described("planned or estimated step; null where neither is known")]
     axis: Annotated[str, described("what both count: step, epoch, row, sample or token")]
     loss: Annotated[
         float | None, described("last loss, of training a mean of the last rows; null if NaN or not logged")
@@ -93,7 +93,9 @@ class Checks:
         if not statuses:
             raise ToposcopeError(found.refused or "; ".join([f"{self.path}: no run to read", *not_read[:MAX_FAULTS]]))
         now = time.time()
-        page = words(statuses, {}, self._feed.left_out, now, {}, stoppable=self._feed.stoppable())
+        page = words(
+            statuses, {}, self._feed.left_out, now, {}, stoppable=[printable(name) for name in self._feed.stoppable()]
+        )
         runs = [_run(status, now) for status in sorted(statuses, key=lambda s: (s.health.rank, s.name))]
         return Check(
             schema=SCHEMA,
@@ -118,6 +120,11 @@ class Checks:
                 return answer
             before = answer or before
             sleep(WATCH_SECONDS)
+
+
+def printable(name: str) -> str:
+    """Return the name of a run, whole, as it may stand in a sentence."""
+    return one_line(name, len(name))
 
 
 def reasons_not_read(faults: Mapping[str, str], found: FoundRuns) -> list[str]:

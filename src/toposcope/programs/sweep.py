@@ -1,6 +1,7 @@
 """Which runs of a sweep can stop, as data."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from toposcope.forecasting.sweeps.reading import sweep_runs
 from toposcope.forecasting.sweeps.reported import rule_of
 from toposcope.forecasting.sweeps.rule import Risk
 from toposcope.forecasting.sweeps.sweep import Judged, Saved, judge_all, saved
-from toposcope.programs.check import MAX_FAULTS, NO_CHARTS, reasons_not_read
+from toposcope.programs.check import MAX_FAULTS, NO_CHARTS, printable, reasons_not_read
 from toposcope.report.live.feed import Feed
 from toposcope.report.live.logs import FoundRuns, LogScan
 from toposcope.wording import counted, described, examples
@@ -32,7 +33,10 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     risk: Annotated[str, described("low, medium or high")]
     lost: Annotated[float, described("share of measured sweeps in which this risk lost the best run by more than 1%")]
     lost_interval: Annotated[list[float], described("its 95% interval over sweeps")]
-    saved: Annotated[float | None, described("share of the sweep's planned compute that runs ended early have saved")]
+    saved: Annotated[
+        float | None,
+        described("share of the sweep's planned compute that runs which ended early or are silent have saved"),
+    ]
     saved_now: Annotated[float | None, described("share that the runs that can stop now would save")]
     n_runs: Annotated[int, described("runs of the sweep, those that ended too")]
     runs: Annotated[list[Judged], described("those in training; the ones that can stop first")]
@@ -63,7 +67,7 @@ def sweep(path: Path, risk: Risk = "low", last_step: int | None = None) -> Sweep
     feed = Feed(path, NO_CHARTS, scan)
     found = scan.found or FoundRuns()
     not_read = reasons_not_read(feed.statuses()[1], found)
-    runs = sweep_runs(feed.in_sweep(last_step))
+    runs = [replace(run, name=printable(run.name)) for run in sweep_runs(feed.in_sweep(last_step))]
     if not runs:
         raise ToposcopeError(found.refused or "; ".join([f"{path}: no run to read", *not_read[:MAX_FAULTS]]))
     judged = judge_all(runs, rule)

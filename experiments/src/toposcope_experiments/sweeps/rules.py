@@ -51,7 +51,7 @@ class Shipped:
         def stops(run: int) -> bool:
             one = compared[run][last[run]]
             others = one.others[(at >= one.needed) & (np.arange(len(at)) != run)]
-            return one.diverged or one.own > self.rule.cutoff(others.tolist())
+            return one.diverged or self.rule.stops(one.own, self.rule.cutoff(others.tolist()))
 
         def decide(run: int, k: int, state: State) -> Iterable[int]:
             at[run], last[run] = compared[run][k].step, k

@@ -2,15 +2,14 @@
 
 import math
 import operator
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from toposcope.errors import ToposcopeError, choices, warn_caller
 from toposcope.forecasting.sweeps.rule import RULES, Risk, StoppingRule
-from toposcope.forecasting.sweeps.sweep import SweepRun, arrives, judge
+from toposcope.forecasting.sweeps.sweep import SweepRun, arrives, is_seed, judge
 
 
 def rule_of(risk: str) -> StoppingRule:
@@ -51,7 +50,7 @@ def reported_run(
     last_step, warm_up : object
         As the run states them; None where it does not.
     """
-    kept = sorted((key, value) for key, value in _flat(settings) if "seed" not in re.split(r"[\W_]", key.lower()))
+    kept = sorted((key, value) for key, value in settings.items() if not is_seed(key))
     steps = np.array(sorted(step for step in losses if step > 0), np.int64)
     values = np.array([losses[step] for step in steps.tolist()], np.float64)
     values[~np.isfinite(values)] = math.inf
@@ -62,15 +61,6 @@ def reported_run(
     elif warm is None:
         unknown = f"warm_up, the steps until the learning rate is at its peak, is {warm_up!r}; give a whole number"
     return SweepRun(name, repr(kept) if settings else name, steps, values, last or None, warm or 0, unknown=unknown)
-
-
-def _flat(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield settings, those within others too, by names such as ``optimizer.lr``."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
-        else:
-            yield f"{before}{key}", value
 
 
 def _count(value: object) -> int | None:

@@ -12,15 +12,20 @@ from toposcope.forecasting.sweeps.rule import AFTER_WARM_UP, AT, StoppingRule, b
 from toposcope.typing import Steps, Vector
 from toposcope.wording import counted, described, loss_words
 
-DIVERGED = "Diverged: its loss is no number any more, or far above where it began."
 _SEED = re.compile(
-    r"[\s_/,;.-]*(?<![A-Za-z])(?:random[_-]?)?(?:seed|rng)[=:_-]?\d+(?![A-Za-z\d.])[\s_/,;.-]*", re.IGNORECASE
+    r"[\s_/,;.-]*(?<![A-Za-z])(?:random[_-]?)?(?:seed|rng)[=:_-]?\d+(?![A-Za-z\d.])(?:[\s_/,;]|[-.](?![\d.]))*",
+    re.IGNORECASE,
 )
 
 
 def configuration_of(name: str) -> str:
     """Return the name of a run without its seed: runs that share it are of one configuration."""
     return _SEED.sub(" ", name).strip()
+
+
+def is_seed(setting: str) -> bool:
+    """Return whether a setting is a seed, by the words of its name."""
+    return not {"seed", "rng"}.isdisjoint(re.split(r"[\W_]", setting.lower()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +108,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     name: Annotated[str, described("of the run, as on the live page")]
     stop: Annotated[bool, described("whether it can stop now")]
     reason: Annotated[str, described("why, a sentence")]
-    share: Annotated[float | None, described("of its planned steps at which it was compared; null if it was not")] = (
-        None
-    )
+    share: Annotated[float | None, described("of its planned steps where it was compared; null if it was not")] = None
     loss: Annotated[float | None, described("what was compared; null if nothing was, or it diverged")] = None
     cutoff: Annotated[float | None, described("the value above which it stops; null with too few other runs")] = None
     compared: Annotated[tuple[str, ...], described("the runs that it was compared with, the best first")] = ()
@@ -129,7 +132,8 @@ def judge(run: SweepRun, others: Sequence[SweepRun], rule: StoppingRule) -> Judg
     if run.kept:
         return Judged(name=run.name, stop=False, reason=f"Goes on: {run.kept}.", kept=run.kept)
     if len(run.losses) and math.isinf(run.losses[-1]):
-        return Judged(name=run.name, stop=True, reason=DIVERGED, share=run.seen)
+        reason = "Diverged: its loss is no number any more, or far above where it began."
+        return Judged(name=run.name, stop=True, reason=reason, share=run.seen)
     share = run.share(rule)
     if math.isnan(share):
         return Judged(name=run.name, stop=False, reason=f"Goes on: {_too_early(run, rule)}.")

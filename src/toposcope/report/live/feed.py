@@ -165,13 +165,12 @@ class Feed:
     def in_sweep(self, last_step: int | None = None) -> "list[InSweep]":
         """Return every run as it was logged, and whether it goes on; of a given length where its log states none."""
         from toposcope.forecasting.sweeps.reading import InSweep  # with NumPy and Polars, after the server has started
-        from toposcope.logs.raw import one_line
 
         found = list[InSweep]()
         for name, source in self._sources():
             runs = source.in_sweep(last_step)
             shown = self._shown(name, [run.name for run, _ in runs])
-            found += [InSweep(one_line(shown[run.name]), run, goes_on) for run, goes_on in runs]
+            found += [InSweep(shown[run.name], run, goes_on) for run, goes_on in runs]
         return found
 
     def _sources(self) -> "list[tuple[str, StoreSource | ReadLog]]":
@@ -181,14 +180,14 @@ class Feed:
         """Return which runs could stop if they are a sweep, at low risk; none of few runs, which may be anything."""
         from toposcope.forecasting.sweeps.reading import sweep_runs
         from toposcope.forecasting.sweeps.rule import RULES
-        from toposcope.forecasting.sweeps.sweep import DIVERGED, judge_all
+        from toposcope.forecasting.sweeps.sweep import judge_all
 
         changes = {name: source.n_changes for name, source in self._sources()}
         if changes != self._judged_at:
             runs = sweep_runs(self.in_sweep())
             judged = judge_all(runs, RULES["low"]) if len(runs) >= MIN_SWEEP else []
-            # that one diverged the page says of it already
-            stopping = [each.name for each in judged if each.stop and each.reason != DIVERGED]
+            # of one that diverged, of which no loss is compared, the page says so already
+            stopping = [each.name for each in judged if each.stop and each.loss is not None]
             self._judged_at, self._stoppable = changes, stopping
         return self._stoppable
 

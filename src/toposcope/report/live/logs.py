@@ -45,9 +45,8 @@ MAX_WITH_SIBLINGS = 8  # runs in training that one look forecasts with siblings,
 MAX_SHARE = 0.1  # of the time: a log that takes a second to read is read every ten seconds at most
 MAX_PAUSE = 60.0  # seconds between two looks, however long they take
 MAYBE_LOGS = (".txt", ".err", ".json")  # endings of files most of which are no log
-REASON = re.compile(
-    r"(?:cannot be read as [^:]*: )?(?:log [^:]*: )?(.*?)\.?(?:[;:(]|, as in |$)"
-)  # without advice and examples
+# without advice and examples
+REASON = re.compile(r"(?:cannot be read as [^:]*: )?(?:log [^:]*: )?(.*?)\.?(?:[;:(]|, as in |$)")
 N_NAMED = 2  # refused logs that are named
 STATUS = {FINISHED: "complete", DIVERGED: "diverged", FAILED: "failed"}
 COMPARED = ("loss", "learning_rate", "grad_norm", "weight_norm")  # columns by which a log is known to be continued

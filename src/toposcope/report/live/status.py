@@ -113,6 +113,7 @@ def in_sweep(run: "Run", health: Health, watched: "Watched | None", last_step: i
     from toposcope.analysis.health.monitored import silent_at  # with NumPy, after the server has started
 
     has_ended = run.is_complete or health.word in (FINISHED, FAILED)
+    has_ended |= watched is not None and watched.status != TRAINING
     if run.last_step is None and last_step is not None:
         run = replace(run, last_step=last_step)
         has_ended |= run.is_complete and run.last_seen <= last_step
