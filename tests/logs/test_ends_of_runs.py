@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from property_examples import examples
@@ -22,7 +22,7 @@ Losses = NDArray[np.float64]
 shapes = st.fixed_dictionaries(
     {
         "n": st.integers(20, 400),
-        "level": st.floats(0.05, 5),
+        "level": st.floats(0.05, 5).map(lambda level: level + 0.0123),  # whole numbers do not show their rounding
         "size": st.floats(0.5, 8),
         "exponent": st.floats(0.1, 1),
         "noise": st.floats(0, 0.1),
@@ -48,6 +48,7 @@ def log_of(**columns: list[float | None] | Losses) -> Run:
     value=st.sampled_from([float("nan"), float("inf"), -float("inf"), 0.0]),
     every=st.sampled_from([1, 10, 500]),
 )
+@example({"n": 32, "level": 0.51, "size": 1.0, "exponent": 1.0, "noise": 0.0, "seed": 0}, 0.0625, 0.0, 1)  # two rows
 def test_a_loss_that_is_lost_to_the_end(shape: dict[str, float], share: float, value: float, every: int) -> None:
     losses = learning(**shape)  # type: ignore[arg-type]
     at = min(max(1, int(share * len(losses))), len(losses) - 2)

@@ -38,8 +38,9 @@ def signed(losses: Vector) -> str:
     round-off then suffice. Zeros do where the loss began at 0: one that is rounded, or that a model of its training
     data reaches, has fallen to it.
     """
+    before = losses[: int(np.flatnonzero(losses).max(initial=-1)) + 1]  # the zeros of its end say nothing of its start
     n = int(np.clip(FIRST_SHARE * len(losses), MIN_FIRST, MAX_FIRST))
-    first = float(np.median(np.abs(losses[:n]))) if len(losses) else 0.0
+    first = float(np.median(np.abs(before[:n]))) if len(before) else 0.0
     low = np.flatnonzero(_belongs(losses))
     below = low[losses[low] < -MAX_ROUND_OFF * first]
     rows = f"of {len(losses):,} rows"
