@@ -97,6 +97,7 @@ def test_a_folder_before_its_first_save_names_the_console_log_next_to_it(tmp_pat
     folder.mkdir()
     with pytest.raises(ToposcopeError, match="write it to a file and pass that"):
         read_logs(folder)
-    (tmp_path / "train.log").write_text("{'loss': 2.0}\n")
-    with pytest.raises(ToposcopeError, match=r"console output is read: one of these: .*train\.log"):
+    for name in ("notes.txt", "train.log"):
+        (tmp_path / name).write_text("{'loss': 2.0}\n")
+    with pytest.raises(ToposcopeError, match=r"read too: pass that of this run: [^,]*/train\.log$"):
         read_logs(folder)

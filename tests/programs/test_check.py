@@ -40,8 +40,10 @@ def test_a_script_that_knows_the_help_finds_the_runs_that_need_a_person(eight: P
     assert {run["name"] for run in strict_json(done.out)["runs"] if run["needs_person"]} == NEED_A_PERSON
     lines = called("check", eight).out.splitlines()
     assert {line.split()[1].rstrip(":") for line in lines if line.startswith("!")} == NEED_A_PERSON
-    assert [line[0] for line in lines[:8]] == ["!"] * 5 + [" "] * 3
-    assert lines[8].startswith("5 of 8 runs need a person. diverged and nan diverged.")
+    assert lines[0].startswith("5 of 8 runs need a person. diverged and nan diverged.")
+    assert [line[0] for line in lines[1:]] == ["!"] * 5 + [" "] * 3
+    started = next(line for line in lines if line.startswith("  started: "))
+    assert started.endswith("No forecast yet: the first comes when 5% of the run is logged.")
 
 
 @pytest.mark.parametrize("name", ["healthy", "finished", "started", "nan", "silent", "crashed"])

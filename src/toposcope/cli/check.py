@@ -19,9 +19,9 @@ MAX_NOTES = 5  # on what was not read, which are printed; JSON has all
 def check(path: Path, as_json: bool, watch: bool) -> None:
     """Say whether runs are healthy, where their losses end, and which of them need a person.
 
-    Takes what `toposcope show` takes, and gives the same answer. Of a folder it prints a line for each run, those that
-    need a person first, with a ! before them, and a summary last. With --json it prints one object: of each of its
-    runs the name, needs_person, health, reason, end (loss, low, high) and more, as docs/check.md lists them.
+    Takes what `toposcope show` takes, and gives the same answer. Of a folder it prints that first, then a line for each
+    run, those that need a person first, with a ! before them. With --json it prints one object: of each of its runs the
+    name, needs_person, health, reason, end (loss, low, high) and more, as docs/check.md lists them.
 
     The exit status is 0 if every run is healthy or finished, or it is too early to say; 1 if a run needs a person: it
     diverged, failed, is silent, stalled, or another check failed; 2 if there is nothing to read.
@@ -50,11 +50,12 @@ def check(path: Path, as_json: bool, watch: bool) -> None:
     elif len(answer.runs) == 1:
         click.echo(f"{answer.runs[0].name}: {answer.answer}")
     else:
-        for run in answer.runs:
-            click.echo(f"{'!' if run.needs_person else ' '} {run.name}: {run.answer}")
         n = sum(run.needs_person for run in answer.runs)
         needing = f"{n or 'None'} of {counted(len(answer.runs), 'run')} {'needs' if n == 1 else 'need'} a person"
         click.echo(f"{needing}. {answer.answer}")
+        for run in answer.runs:
+            why = run.no_forecast.partition(". ")[0].rstrip(".")
+            click.echo(f"{'!' if run.needs_person else ' '} {run.name}: {run.answer}{f' {why}.' if why else ''}")
     if not as_json:
         print_notes(answer.not_read[:MAX_NOTES])
         if len(answer.not_read) > MAX_NOTES:

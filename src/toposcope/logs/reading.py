@@ -162,11 +162,9 @@ def console_hint(folder: Path) -> str:
     """Return what to pass in place of a folder in which nothing is saved yet: the console log of the training."""
     if not folder.is_dir():
         return ""
-    texts = sorted(file for file in folder.resolve().parent.glob("*.*") if file.suffix.lower() in console.TEXTS)
-    which = (
-        f"one of these: {join_names([str(file) for file in texts], 3)}" if texts else "write it to a file and pass that"
-    )
-    return f"; a Trainer writes one with its first save, until then its console output is read: {which}"
+    beside = sorted(str(file) for file in folder.resolve().parent.glob("*.*") if file.suffix in (".log", ".out"))
+    which = f"pass that of this run: {join_names(beside, 3)}" if beside else "write it to a file and pass that"
+    return f"; what a training prints is read too: {which}"
 
 
 def read_log(
