@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from property_examples import examples
@@ -68,10 +68,11 @@ def test_a_loss_that_explodes(shape: dict[str, float], share: float, rise: float
     scatter = np.exp(noise * np.abs(np.random.default_rng(1).normal(size=len(losses) - at)))
     losses[at:] = (first + rise * (fallen + 0.4 * first)) * scatter + 3 * noise * first
     found = divergence(np.arange(len(losses)), losses, "training")
-    if len(losses) - at >= max(11, 0.06 * len(losses)) and noise < 0.05:
+    has_learned = first - np.median(losses[max(at - 5, 0) : at]) > 0.1 * first  # else only one at its peak counts
+    if len(losses) - at >= max(11, 0.06 * len(losses)) and noise < (0.05 if has_learned else 0.01):
         assert found is not None
-        # Of few rows before it, noise may lie above the first one too.
-        assert found.step == at if at >= 10 else int(losses[:at].argmin()) < found.step <= at
+        assert int(losses[:at].argmin()) < found.step <= at
+        assert (losses[found.step : at] > losses[0]).all()  # by noise, rows before it may lie above the first one too
         assert f"ends at {losses[-1]:.4g}" in found.reason
 
 
@@ -98,6 +99,7 @@ def test_a_healthy_run_never_diverges(
     t = np.arange(n)
     losses *= 1 + bump * np.exp(-((t - 0.03 * n) ** 2) / (2 * (0.01 * n) ** 2))
     losses += restart * (losses[0] - losses) * np.exp(-np.maximum(t - 0.4 * n, 0) / (0.2 * n)) * (t > 0.4 * n)
+    calm = losses.copy()
     for place, height, width in spikes:
         losses[min(int(place * n), n - 1) :][:width] *= height
     for place in lost:
@@ -105,6 +107,8 @@ def test_a_healthy_run_never_diverges(
     seen = max(int(share * n), 4)
     while seen > 1 and np.isnan(losses[seen - 1]):
         seen -= 1
+    last = np.flatnonzero(np.isfinite(losses[:seen]))[-5:]
+    assume((losses > calm)[last].sum() < 3)  # three of the last five rows: no spike, but where it stands
     assert divergence(t[:seen], losses[:seen], "training") is None
 
 
