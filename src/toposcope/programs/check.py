@@ -91,7 +91,7 @@ class Checks:
         found = self._scan.found or FoundRuns()
         not_read = reasons_not_read(faults, found)
         if not statuses:
-            raise nothing_to_read(self.path, found, not_read)
+            raise ToposcopeError(found.refused or "; ".join([f"{self.path}: no run to read", *not_read[:MAX_FAULTS]]))
         now = time.time()
         page = words(
             statuses, {}, self._feed.left_out, now, {}, stoppable=[printable(name) for name in self._feed.stoppable()]
@@ -134,12 +134,6 @@ def reasons_not_read(faults: Mapping[str, str], found: FoundRuns) -> list[str]:
     known = {str(path) for each in paths for path in (each, each.parent)}
     reasons = sorted([*said, *(each for each in found.reasons if each.partition(": ")[0] not in known)])
     return [one_line(each, MAX_FAULT_LENGTH) for each in reasons]
-
-
-def nothing_to_read(path: Path, found: FoundRuns, not_read: list[str]) -> ToposcopeError:
-    """Return the error of a path without a run, with what could not be read there."""
-    said = (each.removeprefix(f"{path}: ") for each in not_read[:MAX_FAULTS])
-    return ToposcopeError(found.refused or "; ".join([f"{path}: no run to read", *said]))
 
 
 def _run(status: Status, now: float) -> CheckedRun:

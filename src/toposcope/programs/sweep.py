@@ -13,7 +13,7 @@ from toposcope.forecasting.sweeps.reading import sweep_runs
 from toposcope.forecasting.sweeps.reported import rule_of
 from toposcope.forecasting.sweeps.rule import Risk
 from toposcope.forecasting.sweeps.sweep import Judged, Saved, judge_all, saved
-from toposcope.programs.check import NO_CHARTS, nothing_to_read, printable, reasons_not_read
+from toposcope.programs.check import MAX_FAULTS, NO_CHARTS, printable, reasons_not_read
 from toposcope.report.live.feed import Feed
 from toposcope.report.live.logs import FoundRuns, LogScan
 from toposcope.wording import counted, described, examples
@@ -69,7 +69,7 @@ def sweep(path: Path, risk: Risk = "low", last_step: int | None = None) -> Sweep
     not_read = reasons_not_read(feed.statuses()[1], found)
     runs = [replace(run, name=printable(run.name)) for run in sweep_runs(feed.in_sweep(last_step))]
     if not runs:
-        raise nothing_to_read(path, found, not_read)
+        raise ToposcopeError(found.refused or "; ".join([f"{path}: no run to read", *not_read[:MAX_FAULTS]]))
     judged = judge_all(runs, rule)
     measured = MEASURED[risk]
     stopping = [each.name for each in judged if each.stop]

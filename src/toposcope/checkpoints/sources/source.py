@@ -31,7 +31,8 @@ class CheckpointError(ToposcopeError):
     """
 
     def __init__(self, message: str, kind: str) -> None:
-        super().__init__(message)
+        # a name from a file may be anything
+        super().__init__(message if message.isprintable() else ascii(message)[1:-1])
         self.kind = kind
 
     def __reduce__(self) -> tuple[type["CheckpointError"], tuple[str, str]]:

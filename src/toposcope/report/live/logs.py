@@ -420,7 +420,7 @@ class LogScan:
         notes = [f"{counted(unread, 'file')} still to be read."] if unread else []
         has_studies = any(any(self.target.glob(f"{depth}{STORE}")) for depth in ("", "*/"))
         if not (shown or faults or refused or unread or has_studies) and self.target.is_dir():
-            notes = [f"{self.target}: no training log yet{console_hint(self.target)}."]
+            notes = [f"no training log yet{console_hint(self.target)}."]
         self.found = FoundRuns(
             logs=dict(sorted(zip(names, shown, strict=True), key=lambda pair: pair[0])),
             faults=[*faults, *notes, *([self._sources.cut] if self._sources.cut else [])],
