@@ -158,9 +158,9 @@ class ForecastReport:
             f"{log.steps[0]:,} to {log.steps[-1]:,}{size}"
         }
         if log.diverged is None:
-            seen = min(log.last_seen / schedule.last_step, 1.0)
+            seen = min(100 * log.last_seen // schedule.last_step, 100)  # as `check` says it
             sentences["read"] += f"; {log.final_loss()[0]:.{self.digits}f} now"
-            sentences["plan"] = f"{schedule.last_step:,} steps, {seen:.0%} seen; {_learning_rate(log, schedule)}"
+            sentences["plan"] = f"{schedule.last_step:,} steps, {seen}% seen; {_learning_rate(log, schedule)}"
         if self.siblings:
             relatives = sum(run.log.family == log.family for run in self.siblings)
             family = f" {log.family}" if log.family else ""
