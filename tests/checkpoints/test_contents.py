@@ -158,7 +158,7 @@ def test_values_that_are_no_plain_tensors_are_counted(value: Any, numbers: int, 
     if getattr(value, "ndim", 0) > 1 and kind != "sparse tensor":
         with refused(path, "odd", kind, "model.dequantize()"):
             checkpoint.analysed()
-    with refused(saved(tmp_path / "b.pt", {"model": {"odd": value}}), "not plain numbers", "odd", kind):
+    with refused(saved(tmp_path / "b.pt", {"model": {"odd\x0b": value}}), "not plain numbers", "odd", kind):
         Checkpoint(tmp_path / "b.pt", 0).layers()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from property_examples import examples
 
@@ -70,6 +70,12 @@ def several_runs(draw: st.DrawFn) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
     return in_order(pl.concat(runs, how="diagonal"), draw(st.sampled_from(ORDERS)), draw(st.integers(0, 99))), runs
 
 
+TURNS = [run_table(119, 0, batch_size=8), run_table(40, 1, batch_size=16)]  # then the first goes on alone
+MIXED = [run_table(40, k, Name=f"run-{k}") for k in range(2)]
+
+
+@example((in_order(pl.concat(TURNS), "steps", 0), TURNS))
+@example((in_order(pl.concat(MIXED), "shuffled", 58), MIXED))
 @given(several_runs())
 @examples(150)
 def test_runs_are_told_apart_by_their_labels(case: tuple[pl.DataFrame, list[pl.DataFrame]]) -> None:

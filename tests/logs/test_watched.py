@@ -9,7 +9,6 @@ import pytest
 from live_studies import LiveStudy, live_study
 
 from toposcope.analysis.health.monitored import monitored_checks
-from toposcope.errors import ToposcopeError
 from toposcope.logs import read_logs
 from toposcope.logs.watched import LayerLooks, Watched, read_watched
 from toposcope.probes import Measurement
@@ -90,14 +89,3 @@ def test_looks_at_layers_are_those_of_measured_steps_and_the_newer_ones_between(
     assert found.layers == LayerLooks(n_layers=4, n_updated=4, n_looks=20, first=3, last=390)
     assert (found.step_seconds, read_logs(study.directory).logs[0].last_step) == (0.1, 500)
     study.store.close()
-
-
-def test_a_folder_before_its_first_save_names_the_console_log_next_to_it(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    with pytest.raises(ToposcopeError, match="write it to a file and pass that"):
-        read_logs(folder)
-    for name in ("notes.txt", "train.log"):
-        (tmp_path / name).write_text("{'loss': 2.0}\n")
-    with pytest.raises(ToposcopeError, match=r"read too: pass that of this run: [^,]*/train\.log$"):
-        read_logs(folder)

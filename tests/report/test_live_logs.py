@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from toposcope.analysis.health import health
+from toposcope.errors import ToposcopeError
 from toposcope.forecasting import forecast
-from toposcope.logs import read_log
+from toposcope.logs import read_log, read_logs
 from toposcope.logs.finding import find_sources
 from toposcope.report.live.logs import FoundRuns, LoggedRun, LogReader, run_names
 
@@ -273,10 +275,12 @@ def test_without_a_plan_the_sentence_says_what_to_do(runs: Path) -> None:
 
 def test_a_folder_before_its_first_save_names_the_console_log_next_to_it(runs: Path) -> None:
     (runs / "out").mkdir()
-    (runs / "train.log").write_text("step 1: loss 4.2\n")
+    for name in ("train.log", "notes.txt"):
+        (runs / name).write_text("step 1: loss 4.2\n")
     (fault,) = Followed(runs / "out").look().faults
-    assert "no training log yet" in fault
-    assert fault.endswith("train.log.")
+    assert re.fullmatch(r"no training log yet; .*read too: pass that of this run: [^,]*/train\.log\.", fault)
+    with pytest.raises(ToposcopeError, match=r"pass that of this run: [^,]*/train\.log$"):
+        read_logs(runs / "out")
 
 
 def test_a_large_folder_is_searched_in_part_and_studies_are_left_out(runs: Path) -> None:
