@@ -71,10 +71,12 @@ def several_runs(draw: st.DrawFn) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
 
 
 TURNS = [run_table(119, 0, batch_size=8), run_table(40, 1, batch_size=16)]  # then the first goes on alone
+GRIDS = [run_table(60, 0, 20, variant="b"), run_table(120, 1, 10, variant="a")]
 MIXED = [run_table(40, k, Name=f"run-{k}") for k in range(2)]
 
 
 @example((in_order(pl.concat(TURNS), "steps", 0), TURNS))
+@example((in_order(pl.concat(GRIDS), "steps", 0), GRIDS))
 @example((in_order(pl.concat(MIXED), "shuffled", 58), MIXED))
 @given(several_runs())
 @examples(150)

@@ -9,12 +9,12 @@ import polars as pl
 
 from toposcope.logs.columns import VALIDATION, Columns, identify_columns
 from toposcope.logs.raw import Numbers, one_line
-from toposcope.logs.steps import MIN_RESTART_ROWS, appended_runs
+from toposcope.logs.steps import appended_runs
 
 MAX_PARTS, MAX_LABELS, MAX_CANDIDATES = 20, 3, 8  # words for parts of a run; columns that separate runs, and are tried
 MAX_REPEATED_SHARE = 0.1  # of the rows that repeat a step: so many resumed runs may leave
 MAX_LATE_SHARE = 0.2  # of the shortest run: how much later than the first another run may begin
-MAX_BACK_SHARE = 0.4  # of the rows, whose steps lie before those of the row above: half of them do in no order
+MIN_PART_ROWS, MIN_PART_SHARE = 5, 0.1  # rows, and share of the steps, of a part of a run; by turns go on fewer
 MIN_BLANK_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.1  # rows without a label that are a run: as many, repeating as others do
 
 TRAINING = frozenset({"train", "training"})
@@ -199,12 +199,11 @@ def _candidates(table: pl.DataFrame, columns: Columns, key: str | None) -> list[
 
 def _changes_in_runs(rows: pl.DataFrame, name: str) -> bool:
     """Return whether a column changes where steps go on from row to row, as a schedule does that several runs share."""
-    if (rows[_STEP].diff() < 0).sum() > MAX_BACK_SHARE * len(rows):
-        return False
     part = (pl.col(_STEP).diff() <= 0).fill_null(value=False).cum_sum()
     # after the first row: that may be the last of a run that took turns with the one that goes on
     parts = rows.group_by(part).agg(n=pl.len(), changes=pl.col(name).slice(1).drop_nulls().n_unique() > 1)
-    changing = parts.filter(pl.col("changes") & (pl.col("n") >= MIN_RESTART_ROWS))  # fewer where runs take turns
+    least = max(MIN_PART_ROWS, MIN_PART_SHARE * rows[_STEP].n_unique())
+    changing = parts.filter(pl.col("changes") & (pl.col("n") >= least))
     return bool(changing["n"].sum() > len(rows) / 2)
 
 
